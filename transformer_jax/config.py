@@ -1,0 +1,120 @@
+"""Sizes and switches of a layer and of a model: frozen, plain, and checked once, here."""
+
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any
+
+from transformer_jax.feed_forward import ACTIVATIONS
+from transformer_jax.pooling import POOLINGS
+
+
+def _positive(config, *names):
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ValueError(f"{name} must be 1 or more; got {getattr(config, name)}")
+
+
+def _rates(config, *names):
+    for name in names:
+        if not 0.0 <= getattr(config, name) < 1.0:
+            raise ValueError(f"{name} must be in [0, 1); got {getattr(config, name)}")
+
+
+def _one_of(config, name, choices):
+    if getattr(config, name) not in choices:
+        raise ValueError(
+            f"{name} must be one of {', '.join(choices)}; got {getattr(config, name)!r}"
+        )
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """A stack of encoder layers; the defaults are the base model of Vaswani et al., 2017, table 3."""
+
+    num_layers: int = 6
+    embed_dim: int = 512
+    num_heads: int = 8
+    hidden_dim: int = 2048
+    num_kv_heads: int | None = None  # fewer than num_heads: grouped-query attention
+    norm: str = "post"  # where the norm stands: "post" (2017, BERT) or "pre" (GPT-2, most since)
+    final_norm: bool = False  # a norm after the last layer, which a pre-norm stack usually wants
+    norm_epsilon: float = 1e-5
+    activation: str = "relu"
+    dropout_rate: float = 0.1  # after the attention, inside and after the feed-forward network
+    attention_dropout_rate: float = 0.1  # on the attention weights
+
+    def __post_init__(self):
+        _positive(self, "embed_dim", "num_heads", "hidden_dim")
+        _rates(self, "dropout_rate", "attention_dropout_rate")
+        _one_of(self, "norm", ("pre", "post"))
+        _one_of(self, "activation", ACTIVATIONS)
+        if self.num_layers < 0:
+            raise ValueError(f"num_layers must be 0 or more; got {self.num_layers}")
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"num_heads must divide embed_dim; got {self.num_heads} heads for {self.embed_dim}"
+            )
+        if self.num_heads % self.kv_heads:
+            raise ValueError(
+                f"num_kv_heads must divide num_heads; got {self.num_kv_heads} for {self.num_heads}"
+            )
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.embed_dim // self.num_heads
+
+
+@dataclass(frozen=True)
+class ClassifierConfig:
+    """Tokens in, class logits out."""
+
+    vocab_size: int
+    max_length: int
+    num_classes: int = 2
+    encoder: EncoderConfig = EncoderConfig()
+    embedding: str = "bert"  # "bert": token + position + segment; "regions": words in their places
+    num_segments: int = 2  # of the "bert" embedding
+    region_width: int = (
+        3  # of the "regions" embedding: how many neighbouring tokens are read together
+    )
+    pooling: tuple[str, ...] = ("cls",)  # one or more, concatenated
+    embedding_dropout_rate: float = 0.1
+    head_dropout_rate: float = 0.1
+
+    def __post_init__(self):
+        _positive(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
+        _rates(self, "embedding_dropout_rate", "head_dropout_rate")
+        _one_of(self, "embedding", ("bert", "regions"))
+        object.__setattr__(self, "pooling", tuple(self.pooling))
+        for name in self.pooling:
+            if name not in POOLINGS:
+                raise ValueError(f"pooling must be among {', '.join(POOLINGS)}; got {name!r}")
+        if not self.pooling:
+            raise ValueError(f"pooling needs at least one of {', '.join(POOLINGS)}")
+        if self.region_width % 2 == 0:
+            raise ValueError(f"region_width must be odd; got {self.region_width}")
+
+
+def to_dict(config: Any) -> dict:
+    """What config.json holds."""
+    return asdict(config)
+
+
+def from_dict(cls: type, values: dict) -> Any:
+    """The config back from config.json; a key that is unknown or missing is named."""
+    known = {f.name: f for f in fields(cls)}
+    if unknown := sorted(set(values) - set(known)):
+        raise ValueError(
+            f"{cls.__name__} has no {', '.join(map(repr, unknown))}; it knows {', '.join(known)}"
+        )
+    nested = {
+        name: from_dict(known[name].type, value) if is_dataclass(known[name].type) else value
+        for name, value in values.items()
+    }
+    try:
+        return cls(**nested)
+    except TypeError as error:
+        raise ValueError(f"{cls.__name__} cannot be made from {sorted(values)}: {error}") from None

@@ -1,0 +1,37 @@
+"""The linear map that every projection is made of."""
+
+import math
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+
+def linear(
+    x: Float[Array, "..."],
+    kernel: Float[Array, "..."],
+    bias: Float[Array, "..."] | None = None,
+    *,
+    axes: int = 1,
+) -> Float[Array, "..."]:
+    """x W + b: the last `axes` axes of x against the first `axes` of the kernel.
+
+    `[..., D] x [D, F] -> [..., F]`, and with heads as axes of the kernel `[..., D] x [D, N, H] -> [..., N, H]`
+    and, with axes=2, `[..., N, H] x [N, H, D] -> [..., D]`. Accumulates in float32 or wider.
+    """
+    if x.shape[x.ndim - axes :] != kernel.shape[:axes]:
+        raise ValueError(
+            f"the last {axes} of the axes of x, {x.shape}, must equal the first of the kernel's, "
+            f"{kernel.shape}"
+        )
+    # One plain matrix product is what every backend runs fastest; the reshapes cost nothing.
+    contracted = math.prod(kernel.shape[:axes])
+    y = lax.dot_general(
+        x.reshape(*x.shape[: x.ndim - axes], contracted),
+        kernel.reshape(contracted, -1),
+        (((x.ndim - axes,), (0,)), ((), ())),
+        preferred_element_type=jnp.promote_types(x.dtype, jnp.float32),
+    ).reshape(*x.shape[: x.ndim - axes], *kernel.shape[axes:])
+    if bias is not None:
+        y = y + bias
+    return y.astype(x.dtype)

@@ -1,0 +1,313 @@
+"""Attention masks as rules: which key each query may see, as a function of positions.
+
+True = attend. A rule is a small pytree that renders any rectangle of the T x S matrix: the whole array is one
+request (`to_array`), a picture another (`show`), and a blockwise kernel or a cache asks for what it reads.
+
+    causal() & padding(is_token)            # decoder over padded text
+    causal() | prefix(lengths)              # prefix language model
+    sliding_window(128, 0)                  # each token and the 128 before it
+
+By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last query sees the last key. A cache
+passes `query_positions` and `key_positions`, which may be traced and may differ by example.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Int
+
+Positions = Int[Array, "B L"] | Int[Array, " L"] | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A rectangle of the T x S matrix: `queries` rows from `query_start`, `keys` columns from `key_start`.
+
+    The starts may be traced (the loop index of a kernel); the sizes are static.
+    """
+
+    query_start: int | Array
+    queries: int
+    key_start: int | Array
+    keys: int
+    T: int
+    S: int
+
+
+class Mask:
+    """A rule. `a & b` lets through what both allow, `a | b` what either allows."""
+
+    def block(self, block: Block) -> Bool[Array, "#B #N #t #s"]:
+        """The rule inside one rectangle, of size 1 along every axis that it does not depend on."""
+        raise TypeError(f"{type(self).__name__} is not a mask rule: it defines no block()")
+
+    def to_array(self, T: int, S: int | None = None) -> Bool[Array, "B N T S"]:
+        """The whole matrix for T queries and S keys (S = T when left out)."""
+        S = T if S is None else S
+        array = self.block(Block(0, T, 0, S, T, S))
+        return jnp.broadcast_to(array, (*array.shape[:2], T, S))
+
+    def show(self, T: int, S: int | None = None) -> str:
+        """A picture: rows are queries, columns are keys, `■` attends and `·` does not.
+
+        print(causal().show(3)) prints
+            ■ · ·
+            ■ ■ ·
+            ■ ■ ■
+        A rule that differs by example or head gives one titled picture for each.
+        """
+        array = np.asarray(self.to_array(T, S))
+        pictures = []
+        for b, n in np.ndindex(*array.shape[:2]):
+            title = [] if array.shape[:2] == (1, 1) else [f"example {b}, head {n}"]
+            rows = [" ".join("■" if seen else "·" for seen in row) for row in array[b, n]]
+            pictures.append("\n".join(title + rows))
+        return "\n\n".join(pictures)
+
+    def __and__(self, other: "MaskLike") -> "Mask":
+        return _Both(self, _rule(other))
+
+    def __or__(self, other: "MaskLike") -> "Mask":
+        return _Either(self, _rule(other))
+
+    # An array on the left must hand over to the rule instead of broadcasting over it.
+    __array_priority__ = 1000
+    __rand__, __ror__ = __and__, __or__
+
+
+MaskLike = Mask | Bool[Array, "..."] | Bool[np.ndarray, "..."] | None
+
+
+def _rule_class(cls=None, *, static=()):
+    """A frozen dataclass that is also a pytree: its arrays are traced, its `static` fields are not."""
+    if cls is None:
+        return partial(_rule_class, static=static)
+    cls = dataclass(frozen=True)(cls)
+    fields = [name for name in cls.__dataclass_fields__ if name not in static]
+    return jax.tree_util.register_dataclass(cls, data_fields=fields, meta_fields=list(static))
+
+
+def _slice(array: Array, start: int | Array, size: int, axis: int) -> Array:
+    """`size` entries of an axis from a start that may be traced; an axis of size 1 is left to broadcast."""
+    if array.shape[axis] in (1, size) and isinstance(start, int) and start == 0:
+        return array
+    if array.shape[axis] == 1:
+        return array
+    return lax.dynamic_slice_in_dim(array, start, size, axis)
+
+
+def _per_query(array: Array, block: Block) -> Array:
+    """[T] or [B, T] -> [b, 1, t, 1]."""
+    rows = _slice(jnp.atleast_2d(array), block.query_start, block.queries, 1)
+    return rows[:, None, :, None]
+
+
+def _per_key(array: Array, block: Block) -> Array:
+    """[S] or [B, S] -> [b, 1, 1, s]."""
+    rows = _slice(jnp.atleast_2d(array), block.key_start, block.keys, 1)
+    return rows[:, None, None, :]
+
+
+def _query_positions(given: Positions, block: Block) -> Array:
+    if given is not None:
+        return _per_query(given, block)
+    offset = block.S - block.T + block.query_start
+    return (offset + jnp.arange(block.queries))[None, None, :, None]
+
+
+def _key_positions(given: Positions, block: Block) -> Array:
+    if given is not None:
+        return _per_key(given, block)
+    return (block.key_start + jnp.arange(block.keys))[None, None, None, :]
+
+
+@_rule_class
+class _Causal(Mask):
+    query_positions: Positions = None
+    key_positions: Positions = None
+
+    def block(self, block):
+        return _key_positions(self.key_positions, block) <= _query_positions(
+            self.query_positions, block
+        )
+
+
+@_rule_class(static=("left", "right"))
+class _Window(Mask):
+    left: int | None
+    right: int | None
+    query_positions: Positions = None
+    key_positions: Positions = None
+
+    def block(self, block):
+        distance = _key_positions(self.key_positions, block) - _query_positions(
+            self.query_positions, block
+        )
+        inside = jnp.ones_like(distance, bool)
+        if self.left is not None:
+            inside &= distance >= -self.left
+        if self.right is not None:
+            inside &= distance <= self.right
+        return inside
+
+
+@_rule_class
+class _Prefix(Mask):
+    lengths: Array
+    key_positions: Positions = None
+
+    def block(self, block):
+        lengths = jnp.reshape(self.lengths, (-1, 1, 1, 1))
+        return _key_positions(self.key_positions, block) < lengths
+
+
+@_rule_class
+class _Padding(Mask):
+    is_token: Array
+
+    def block(self, block):
+        return _per_key(self.is_token, block)
+
+
+@_rule_class
+class _Segments(Mask):
+    query_ids: Array
+    key_ids: Array
+
+    def block(self, block):
+        return _per_query(self.query_ids, block) == _per_key(self.key_ids, block)
+
+
+@_rule_class
+class _Dense(Mask):
+    array: Array
+
+    def block(self, block):
+        rows = _slice(self.array, block.query_start, block.queries, 2)
+        return _slice(rows, block.key_start, block.keys, 3)
+
+
+@_rule_class
+class _Both(Mask):
+    first: Mask
+    second: Mask
+
+    def block(self, block):
+        return self.first.block(block) & self.second.block(block)
+
+
+@_rule_class
+class _Either(Mask):
+    first: Mask
+    second: Mask
+
+    def block(self, block):
+        return self.first.block(block) | self.second.block(block)
+
+
+def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:
+    """Position t sees positions s <= t.
+
+    causal().to_array(3)[0, 0] is          causal().to_array(2, 3)[0, 0] is
+        [[1, 0, 0],                            [[1, 1, 0],
+         [1, 1, 0],                             [1, 1, 1]]
+         [1, 1, 1]]
+    """
+    return _Causal(query_positions, key_positions)
+
+
+def sliding_window(
+    left: int | None,
+    right: int | None,
+    *,
+    query_positions: Positions = None,
+    key_positions: Positions = None,
+) -> Mask:
+    """Position t sees positions t - left <= s <= t + right; None is no bound on that side.
+
+    sliding_window(1, 0).to_array(3)[0, 0] is
+        [[1, 0, 0],
+         [1, 1, 0],
+         [0, 1, 1]]
+    """
+    for name, reach in (("left", left), ("right", right)):
+        if reach is not None and reach < 0:
+            raise ValueError(f"{name} must be 0 or more, or None for no bound; got {reach}")
+    return _Window(left, right, query_positions, key_positions)
+
+
+def prefix(
+    lengths: int | Int[Array, " B"] | Int[Array, ""] | np.ndarray,
+    *,
+    key_positions: Positions = None,
+) -> Mask:
+    """Every query sees the first `lengths` positions: `causal() | prefix(n)` is a prefix language model.
+
+    prefix(2).to_array(3)[0, 0] is
+        [[1, 1, 0],
+         [1, 1, 0],
+         [1, 1, 0]]
+    """
+    return _Prefix(jnp.asarray(lengths), key_positions)
+
+
+def padding(is_token: Bool[Array, "B S"] | Bool[np.ndarray, "B S"]) -> Mask:
+    """Every query sees the real tokens of its example, wherever the padding stands."""
+    is_token = _boolean(is_token, "is_token")
+    if is_token.ndim != 2:
+        raise ValueError(f"is_token must have the shape [B, S]; got {is_token.shape}")
+    return _Padding(is_token)
+
+
+def segments(
+    query_ids: Int[Array, "B T"] | np.ndarray, key_ids: Int[Array, "B S"] | np.ndarray | None = None
+) -> Mask:
+    """A query sees the keys of its own segment: several texts packed into one row do not mix.
+
+    segments([[0, 0, 1]]).to_array(3)[0, 0] is
+        [[1, 1, 0],
+         [1, 1, 0],
+         [0, 0, 1]]
+    """
+    query_ids = jnp.asarray(query_ids)
+    return _Segments(query_ids, query_ids if key_ids is None else jnp.asarray(key_ids))
+
+
+def dense(array: Bool[Array, "..."] | Bool[np.ndarray, "..."]) -> Mask:
+    """A rule from a boolean array that broadcasts to [B, N, T, S]."""
+    array = _boolean(array, "mask")
+    if array.ndim > 4:
+        raise ValueError(
+            f"mask must broadcast to [B, N, T, S]; got {array.ndim} axes, shape {array.shape}"
+        )
+    return _Dense(jnp.reshape(array, (1,) * (4 - array.ndim) + array.shape))
+
+
+def _boolean(array, name: str) -> Array:
+    array = jnp.asarray(array)
+    if array.dtype != jnp.bool_:
+        raise TypeError(
+            f"{name} must be boolean (True = attend); got {array.dtype}. "
+            "Pass an additive term as bias=, or turn 0/1 into a mask with `!= 0`"
+        )
+    return array
+
+
+def _rule(mask: MaskLike) -> Mask:
+    return mask if isinstance(mask, Mask) else dense(mask)
+
+
+def render(mask: MaskLike, T: int, S: int) -> Bool[Array, "#B #N #T #S"] | None:
+    """What an implementation works with: the mask in four axes, of size 1 where it does not vary."""
+    if mask is None:
+        return None
+    array = _rule(mask).block(Block(0, T, 0, S, T, S))
+    if array.shape[2] not in (1, T) or array.shape[3] not in (1, S):
+        raise ValueError(
+            f"mask must broadcast to [B, N, T, S] with T={T} and S={S}; got {array.shape}"
+        )
+    return array
