@@ -1,0 +1,354 @@
+"""What a result says: from the probabilities of the test texts to `report.json` and `report.md`.
+
+Everything in the Markdown stands in the JSON. What the caller does not give is left out of both:
+nothing here is assumed, and no number is made up for want of one.
+"""
+
+import json
+import math
+import os
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.stats import binomtest
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from transformer_jax.files import write_text
+
+BINS = 15  # of the calibration error, as in the paper
+SIGNIFICANT = 0.05
+SAMPLE = "sample"  # Dataset.name of train/sample.py
+SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "transformer_jax", "numpy", "scikit-learn")
+ORDER = (  # of report.json and of "How it was made"; what is not named here follows
+    "data", "split_rule", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
+    "recipe", "tokenizer", "seed", "parameters", "compute_dtype", "steps", "epochs", "best_epoch",
+    "validation_accuracy", "train_seconds", "tokens_per_second", "command", "versions", "machine",
+    "date",
+)  # fmt: skip
+SHOWN_ABOVE = {"data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
+               "command"}  # fmt: skip
+
+
+def score(
+    probabilities: Float[np.ndarray, "n C"], labels: Int[np.ndarray, " n"], classes: Sequence[str]
+) -> dict[str, Any]:
+    """All that is said of the test texts; the predicted class is the most probable one.
+
+    - `accuracy_interval`, Wilson's 95 % interval (1927), for k right of n and p = k/n, z = 1.96:
+      `(p + z^2/2n ± z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`; inside [0, 1] also at p = 0 and 1.
+    - `calibration_error`, with the confidence of a text = its highest probability, sorted into 15
+      bins `(m-1)/15 < confidence <= m/15`: `sum_m |B_m|/n * |accuracy(B_m) - confidence(B_m)|`
+      (Guo et al. 2017, equation 3, https://arxiv.org/abs/1706.04599).
+    - `log_loss`: the mean of `-ln p[label]`, p no smaller than float64's epsilon.
+    - `per_class`: precision, recall and F1, 0 where there is nothing to divide by; `support` is how
+      many texts are of the class, so that a class that never occurs can be told from a failure.
+    """
+    probabilities = np.asarray(probabilities, np.float64)
+    labels = np.asarray(labels)
+    _check(probabilities, labels, classes)
+    count, each = len(labels), np.arange(len(classes))
+    predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
+    correct = predicted == labels
+    interval = binomtest(int(correct.sum()), count).proportion_ci(0.95, method="wilson")
+    bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
+    gaps = np.bincount(bins, weights=correct - confidence, minlength=BINS)  # |B_m| (acc - conf)
+    of_label = probabilities[np.arange(count), labels]
+    columns = precision_recall_fscore_support(labels, predicted, labels=each, zero_division=0.0)
+    names = ("precision", "recall", "f1", "support")
+    return {
+        "texts": count,
+        "correct": int(correct.sum()),
+        "accuracy": float(correct.mean()),
+        "accuracy_interval": [float(interval.low), float(interval.high)],
+        "calibration_error": float(np.abs(gaps).sum() / count),
+        "mean_confidence": float(confidence.mean()),
+        "log_loss": float(-np.log(np.maximum(of_label, np.finfo(np.float64).eps)).mean()),
+        "per_class": {
+            name: dict(zip(names, (x.item() for x in row), strict=True))
+            for name, row in zip(classes, zip(*columns, strict=True), strict=True)
+        },
+        "classes": list(classes),
+        "confusion_matrix": confusion_matrix(labels, predicted, labels=each).tolist(),
+        "confusion_matrix_axes": ["true class (rows)", "predicted class (columns)"],
+    }
+
+
+def mcnemar(correct_a: Bool[np.ndarray, " n"], correct_b: Bool[np.ndarray, " n"]) -> dict[str, Any]:
+    """Whether two models differ on the same texts (McNemar 1947, in the exact form).
+
+    Only the texts that one model alone has right speak: b of them a's, c of them b's. If the models
+    were equally good, each would be a fair coin, so `p_value` is the two-sided binomial one of b
+    heads in b + c tosses; 1 where there are none.
+    """
+    a, b = np.asarray(correct_a, bool), np.asarray(correct_b, bool)
+    if a.shape != b.shape:
+        raise ValueError(
+            f"mcnemar: both models must be judged on the same texts, got {a.shape} and {b.shape}"
+        )
+    only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
+    p_value = binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
+    return {"b": only_a, "c": only_b, "p_value": float(p_value)}
+
+
+def versions() -> dict[str, str]:
+    """The versions that a number depends on; a package that is not installed is left out."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers were made on, without a host's name; what cannot be known is left out."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {
+        "processor": _processor(),
+        "cores": cores,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "accelerators": dict(Counter(device.device_kind for device in jax.devices())),
+    }
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        found["memory_gib"] = round(memory / 2**30, 1)
+    return found
+
+
+def write_report(run: Path, report: dict[str, Any]) -> None:
+    """Write `report.json` and, from the same numbers, `report.md` into the run folder.
+
+    Floats keep 6 significant digits; NaN and infinities, which JSON cannot hold, become null. Each
+    file is replaced whole or not at all. The date (UTC) is added where the report has none.
+    """
+    report = _plain({"date": datetime.now(UTC).date().isoformat()} | report)
+    rank = {key: i for i, key in enumerate(ORDER)}
+    report = dict(sorted(report.items(), key=lambda item: rank.get(item[0], len(rank))))
+    run.mkdir(parents=True, exist_ok=True)
+    as_json = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+    for name, text in (("report.md", markdown(report)), ("report.json", as_json + "\n")):
+        write_text(run / name, text)
+
+
+def summary(report: dict[str, Any], run: Path | None = None) -> str:
+    """The last lines of a training program: both accuracies, the verdict, where the files are."""
+    lines = [SAMPLE_NOTE] if _is_sample(report) else []
+    baseline = report.get("baseline") or {}
+    for name, model in (("test accuracy", report), ("linear baseline", baseline)):
+        accuracy, interval = _accuracy(model)
+        if accuracy is not None:
+            lines.append(f"{name:<17}{accuracy:.2%}{_interval(interval)}")
+    lines.append(_verdict(report).replace("**", ""))
+    if run is not None:
+        lines.append(f"written: {run / 'report.md'}, {run / 'report.json'}")
+    return "\n".join(line for line in lines if line)
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report for a reader who has not seen the program."""
+    data, test = report.get("data") or {}, report.get("test") or {}
+    name = data.get("name")
+    parts = [
+        f"> # ⚠ {SAMPLE_NOTE}" if _is_sample(report) else "",
+        f"# Text classification on {name}" if name else "# Text classification",
+        _verdict(report),
+        _both_models(report),
+        _per_class(test),
+        _confusion(test),
+        _calibration(test),
+        _made(report),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _verdict(report: dict[str, Any]) -> str:
+    """One sentence: better, worse, or not to be told apart. Empty without a number."""
+    ours, interval = _accuracy(report)
+    theirs, _ = _accuracy(report.get("baseline") or {})
+    p_value = (report.get("mcnemar") or {}).get("p_value")
+    if ours is None:
+        return ""
+    if theirs is None:
+        return f"**{ours:.2%} of the test texts are classified correctly**{_interval(interval)}."
+    points = 100 * (ours - theirs)
+    numbers = f"{ours:.2%} against {theirs:.2%} on the test texts"
+    if p_value is None:
+        return f"{numbers} of the linear baseline, {points:+.2f} points (significance not tested)."
+    if p_value >= SIGNIFICANT or points == 0:
+        return (
+            f"**Not distinguishable from the linear baseline at p < {SIGNIFICANT}**: "
+            f"{numbers}, {points:+.2f} points (McNemar p = {p_value:.2g})."
+        )
+    side = "Better" if points > 0 else "Worse"
+    return (
+        f"**{side} than the linear baseline by {abs(points):.2f} points**: {numbers} "
+        f"(McNemar p = {p_value:.2g})."
+    )
+
+
+def _both_models(report: dict[str, Any]) -> str:
+    baseline, compared = report.get("baseline") or {}, report.get("mcnemar") or {}
+    linear = baseline.get("name", "linear baseline")
+    header = "model | test accuracy | 95% interval | seconds to train | McNemar p (against ours)"
+    rows = []
+    for name, model, seconds, p_value in (
+        ("transformer (ours)", report, report.get("train_seconds"), None),
+        (linear, baseline, baseline.get("seconds"), compared.get("p_value")),
+    ):
+        accuracy, interval = _accuracy(model)
+        if accuracy is not None:
+            time = "" if seconds is None else f"{seconds:,.1f}"
+            p = "" if p_value is None else f"{p_value:.2g}"
+            rows.append([name, f"{accuracy:.2%}", _interval(interval, "{}"), time, p])
+    text = _table(header.split(" | "), rows) if rows else ""
+    if "b" in compared and "c" in compared:
+        text += (
+            f"\n\n{compared['b']:,} texts are classified correctly by the transformer alone, "
+            f"{compared['c']:,} by the baseline alone. McNemar's exact test asks how likely a "
+            "share so uneven is between equally good models."
+        )
+    return text
+
+
+def _per_class(test: dict[str, Any]) -> str:
+    rows = []
+    for name, row in (test.get("per_class") or {}).items():
+        numbers = ["–"] * 3  # without a text of the class, they would say nothing
+        if row["support"]:
+            numbers = [f"{row[key]:.4f}" for key in ("precision", "recall", "f1")]
+        rows.append([name, *numbers, f"{row['support']:,}"])
+    header = ["class", "precision", "recall", "F1", "texts (support)"]
+    return "## Per class\n\n" + _table(header, rows) if rows else ""
+
+
+def _confusion(test: dict[str, Any]) -> str:
+    matrix, classes = test.get("confusion_matrix"), test.get("classes")
+    if not matrix or not classes:
+        return ""
+    rows = [[name, *(f"{x:,}" for x in row)] for name, row in zip(classes, matrix, strict=True)]
+    return (
+        "## Confusion matrix\n\nRows are the true class, columns the predicted one.\n\n"
+        + _table(["true ↓ predicted →", *classes], rows)
+    )
+
+
+def _calibration(test: dict[str, Any]) -> str:
+    if "calibration_error" not in test:
+        return ""
+    return (
+        "## Calibration\n\nThe model gives the class it predicts a probability of "
+        f"{test['mean_confidence']:.2%} on average and is right in {test['accuracy']:.2%} of the "
+        f"texts. Expected calibration error: **{test['calibration_error']:.4f}** ({BINS} bins; "
+        f"0 is perfect). Log loss: **{test['log_loss']:.4f}**."
+    )
+
+
+def _made(report: dict[str, Any]) -> str:
+    """Command, data, recipe, versions, machine: everything the sections above did not show."""
+    parts = ["## How it was made"]
+    if report.get("command"):
+        parts.append(f"```sh\n{report['command']}\n```")
+    data, baseline = report.get("data") or {}, report.get("baseline") or {}
+    rows = [[f"data: {key}", _text(value, key)] for key, value in data.items()]
+    facts = {key: value for key, value in report.items() if key not in SHOWN_ABOVE}
+    facts["baseline_validation_accuracy"] = baseline.get("validation")
+    rows += [[key.replace("_", " "), _text(value, key)] for key, value in facts.items()]
+    rows = [row for row in rows if row[1]]
+    if rows:
+        parts.append(_table(["", ""], rows))
+    return "\n\n".join(parts) if len(parts) > 1 else ""
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; the first column is text, the others of a wide one numbers."""
+    rule = ["---", *(["---:"] if len(header) > 2 else ["---"]) * (len(header) - 1)]
+    lines = [[_cell(x) for x in header], rule, *([_cell(x) for x in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).replace("\\", "\\\\").replace("|", "\\|").split())
+
+
+def _text(value: Any, key: str = "") -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.2%}" if key.endswith("accuracy") else f"{value:,.6g}"
+    if isinstance(value, int):
+        return str(value) if key == "seed" else f"{value:,}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k} {_text(v, str(k))}" for k, v in value.items() if v is not None)
+    if isinstance(value, list | tuple):
+        return "; ".join(_text(item, key) for item in value)
+    return str(value)
+
+
+def _is_sample(report: dict[str, Any]) -> bool:
+    return (report.get("data") or {}).get("name") == SAMPLE
+
+
+def _accuracy(model: dict[str, Any]) -> tuple[float | None, list[float] | None]:
+    """Test accuracy and interval of our report or the baseline's, wherever they stand in it."""
+    test = model.get("test") or {}
+    return (
+        model.get("test_accuracy", test.get("accuracy")),
+        model.get("test_accuracy_interval", test.get("accuracy_interval")),
+    )
+
+
+def _interval(interval: Sequence[float] | None, form: str = " (95% interval {})") -> str:
+    return "" if interval is None else form.format(f"{100 * interval[0]:.2f} to {interval[1]:.2%}")
+
+
+def _check(probabilities: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
+    if not len(labels) or probabilities.shape != (len(labels), len(classes)):
+        raise ValueError(
+            f"score: probabilities must have the shape (texts, classes) = "
+            f"({len(labels)}, {len(classes)}), at least one text; got "
+            f"{probabilities.shape}"
+        )
+    if not np.allclose(probabilities.sum(axis=1), 1, atol=1e-2):  # NaN is not close either
+        raise ValueError(
+            "score: each row of probabilities must sum to 1 (softmax of the logits); "
+            "if it holds NaN, training diverged: lower the learning rate"
+        )
+    if labels.min() < 0 or labels.max() >= len(classes):
+        raise ValueError(
+            f"score: labels must lie in 0..{len(classes) - 1}, one for each of "
+            f"{list(classes)}; got {labels.min()}..{labels.max()}"
+        )
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON knows it: NumPy gone, floats of 6 significant digits, null for NaN."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
