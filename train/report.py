@@ -35,7 +35,7 @@ ORDER = (  # of report.json and of "How it was made"; what is not named here fol
     "date",
 )  # fmt: skip
 SHOWN_ABOVE = {"data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
-               "command"}  # fmt: skip
+               "command", "settings"}  # fmt: skip
 
 
 def score(

@@ -1,6 +1,6 @@
 """Sizes and switches of a layer and of a model: frozen, plain, and checked once, here."""
 
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from transformer_jax.feed_forward import ACTIVATIONS
@@ -34,6 +34,7 @@ class EncoderConfig:
     embed_dim: int = 512
     num_heads: int = 8
     hidden_dim: int = 2048
+    head_dim: int | None = None  # embed_dim / num_heads when left out
     num_kv_heads: int | None = None  # fewer than num_heads: grouped-query attention
     norm: str = "post"  # where the norm stands: "post" (2017, BERT) or "pre" (GPT-2, most since)
     final_norm: bool = False  # a norm after the last layer, which a pre-norm stack usually wants
@@ -49,22 +50,15 @@ class EncoderConfig:
         _one_of(self, "activation", ACTIVATIONS)
         if self.num_layers < 0:
             raise ValueError(f"num_layers must be 0 or more; got {self.num_layers}")
-        if self.embed_dim % self.num_heads:
+        if self.head_dim is None and self.embed_dim % self.num_heads:
             raise ValueError(
-                f"num_heads must divide embed_dim; got {self.num_heads} heads for {self.embed_dim}"
+                f"num_heads must divide embed_dim, unless head_dim is given; "
+                f"got {self.num_heads} heads for {self.embed_dim}"
             )
-        if self.num_heads % self.kv_heads:
+        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_kv_heads must divide num_heads; got {self.num_kv_heads} for {self.num_heads}"
             )
-
-    @property
-    def kv_heads(self) -> int:
-        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
-
-    @property
-    def head_dim(self) -> int:
-        return self.embed_dim // self.num_heads
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,6 @@ class ClassifierConfig:
         _positive(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
         _rates(self, "embedding_dropout_rate", "head_dropout_rate")
         _one_of(self, "embedding", ("bert", "regions"))
-        object.__setattr__(self, "pooling", tuple(self.pooling))
         for name in self.pooling:
             if name not in POOLINGS:
                 raise ValueError(f"pooling must be among {', '.join(POOLINGS)}; got {name!r}")
@@ -98,23 +91,20 @@ class ClassifierConfig:
             raise ValueError(f"region_width must be odd; got {self.region_width}")
 
 
-def to_dict(config: Any) -> dict:
-    """What config.json holds."""
-    return asdict(config)
-
-
 def from_dict(cls: type, values: dict) -> Any:
-    """The config back from config.json; a key that is unknown or missing is named."""
+    """The config back from config.json; a key that is unknown, or missing and without default, is named."""
     known = {f.name: f for f in fields(cls)}
     if unknown := sorted(set(values) - set(known)):
         raise ValueError(
             f"{cls.__name__} has no {', '.join(map(repr, unknown))}; it knows {', '.join(known)}"
         )
-    nested = {
-        name: from_dict(known[name].type, value) if is_dataclass(known[name].type) else value
-        for name, value in values.items()
-    }
+    def value(name):
+        given, expected = values[name], known[name].type
+        if is_dataclass(expected):
+            return from_dict(expected, given)
+        return tuple(given) if isinstance(given, list) else given
+
     try:
-        return cls(**nested)
+        return cls(**{name: value(name) for name in values})
     except TypeError as error:
         raise ValueError(f"{cls.__name__} cannot be made from {sorted(values)}: {error}") from None

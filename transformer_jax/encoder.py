@@ -21,6 +21,7 @@ class EncoderLayer(nnx.Module):
         self.attention = MultiHeadAttention(
             D,
             config.num_heads,
+            head_dim=config.head_dim,
             num_kv_heads=config.num_kv_heads,
             dropout_rate=config.attention_dropout_rate,
             rngs=rngs,

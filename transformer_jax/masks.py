@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
-Positions = Int[Array, "B L"] | Int[Array, " L"] | None
+Positions = Int[Array, "#B _"] | Int[Array, " _"] | None
 
 
 @dataclass(frozen=True)
@@ -91,25 +91,32 @@ def _rule_class(cls=None, *, static=()):
     return jax.tree_util.register_dataclass(cls, data_fields=fields, meta_fields=list(static))
 
 
-def _slice(array: Array, start: int | Array, size: int, axis: int) -> Array:
-    """`size` entries of an axis from a start that may be traced; an axis of size 1 is left to broadcast."""
-    if array.shape[axis] in (1, size) and isinstance(start, int) and start == 0:
-        return array
-    if array.shape[axis] == 1:
+def _slice(array: Array, axis: int, block: Block, *, keys: bool) -> Array:
+    """The block's part of an axis over all keys or all queries; an axis of size 1 is left to broadcast."""
+    length, start, size = (
+        (block.S, block.key_start, block.keys)
+        if keys
+        else (block.T, block.query_start, block.queries)
+    )
+    if array.shape[axis] not in (1, length):
+        # A slice would cut a longer array in silence.
+        raise ValueError(
+            f"mask must broadcast to [B, N, T, S] with T={block.T} and S={block.S}; "
+            f"got {array.shape[axis]} {'keys' if keys else 'queries'}"
+        )
+    if array.shape[axis] == 1 or size == length:
         return array
     return lax.dynamic_slice_in_dim(array, start, size, axis)
 
 
 def _per_query(array: Array, block: Block) -> Array:
     """[T] or [B, T] -> [b, 1, t, 1]."""
-    rows = _slice(jnp.atleast_2d(array), block.query_start, block.queries, 1)
-    return rows[:, None, :, None]
+    return _slice(jnp.atleast_2d(array), 1, block, keys=False)[:, None, :, None]
 
 
 def _per_key(array: Array, block: Block) -> Array:
     """[S] or [B, S] -> [b, 1, 1, s]."""
-    rows = _slice(jnp.atleast_2d(array), block.key_start, block.keys, 1)
-    return rows[:, None, None, :]
+    return _slice(jnp.atleast_2d(array), 1, block, keys=True)[:, None, None, :]
 
 
 def _query_positions(given: Positions, block: Block) -> Array:
@@ -187,8 +194,7 @@ class _Dense(Mask):
     array: Array
 
     def block(self, block):
-        rows = _slice(self.array, block.query_start, block.queries, 2)
-        return _slice(rows, block.key_start, block.keys, 3)
+        return _slice(_slice(self.array, 2, block, keys=False), 3, block, keys=True)
 
 
 @_rule_class
@@ -305,9 +311,4 @@ def render(mask: MaskLike, T: int, S: int) -> Bool[Array, "#B #N #T #S"] | None:
     """What an implementation works with: the mask in four axes, of size 1 where it does not vary."""
     if mask is None:
         return None
-    array = _rule(mask).block(Block(0, T, 0, S, T, S))
-    if array.shape[2] not in (1, T) or array.shape[3] not in (1, S):
-        raise ValueError(
-            f"mask must broadcast to [B, N, T, S] with T={T} and S={S}; got {array.shape}"
-        )
-    return array
+    return _rule(mask).block(Block(0, T, 0, S, T, S))

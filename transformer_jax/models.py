@@ -8,7 +8,7 @@ from transformer_jax.config import ClassifierConfig
 from transformer_jax.dropout import dropout
 from transformer_jax.encoder import Encoder
 from transformer_jax.masks import padding
-from transformer_jax.modules import BertEmbedding, Linear, dropout_key
+from transformer_jax.modules import BertEmbedding, Linear, RegionEmbedding, dropout_key
 from transformer_jax.pooling import POOLINGS
 
 
@@ -17,15 +17,22 @@ class TextClassifier(nnx.Module):
 
     def __init__(self, config: ClassifierConfig, *, rngs: nnx.Rngs):
         D = config.encoder.embed_dim
-        self.embedding = BertEmbedding(
-            config.vocab_size,
-            config.max_length,
-            D,
-            num_segments=config.num_segments,
-            dropout_rate=config.embedding_dropout_rate,
-            norm_epsilon=config.encoder.norm_epsilon,
-            rngs=rngs,
-        )
+        sizes = (config.vocab_size, config.max_length, D)
+        if config.embedding == "regions":
+            self.embedding = RegionEmbedding(
+                *sizes,
+                width=config.region_width,
+                dropout_rate=config.embedding_dropout_rate,
+                rngs=rngs,
+            )
+        else:
+            self.embedding = BertEmbedding(
+                *sizes,
+                num_segments=config.num_segments,
+                dropout_rate=config.embedding_dropout_rate,
+                norm_epsilon=config.encoder.norm_epsilon,
+                rngs=rngs,
+            )
         self.encoder = Encoder(config.encoder, rngs=rngs)
         self.head = Linear(D * len(config.pooling), config.num_classes, rngs=rngs)
         self.pooling = config.pooling

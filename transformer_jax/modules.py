@@ -99,12 +99,12 @@ class MultiHeadAttention(nnx.Module):
         embed_dim: int,
         num_heads: int,
         *,
+        head_dim: int | None = None,
         num_kv_heads: int | None = None,
         dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        D, N, K = embed_dim, num_heads, num_kv_heads or num_heads
-        H = D // N
+        D, N, K, H = embed_dim, num_heads, num_kv_heads or num_heads, head_dim or embed_dim // num_heads
         self.query_kernel, self.query_bias = kernel(rngs, D, N, H), zeros(N, H)
         self.key_kernel, self.key_bias = kernel(rngs, D, K, H), zeros(K, H)
         self.value_kernel, self.value_bias = kernel(rngs, D, K, H), zeros(K, H)
@@ -187,16 +187,32 @@ class BertEmbedding(nnx.Module):
 
 
 class RegionEmbedding(nnx.Module):
-    """Stores the table and bias of `region_embedding`, one vector for a token in each place of a region."""
+    """relu(region + bias) + position, then dropout: `region_embedding` with a place for every token."""
 
     def __init__(
-        self, vocab_size: int, width: int, features: int, *, stddev: float = 0.02, rngs: nnx.Rngs
+        self,
+        vocab_size: int,
+        max_length: int,
+        features: int,
+        *,
+        width: int = 3,
+        dropout_rate: float = 0.0,
+        rngs: nnx.Rngs,
     ):
         shape = (vocab_size, width, features)
-        self.embedding = nnx.Param(stddev * jax.random.normal(rngs.params(), shape, jnp.float32))
+        # Three words meet in a sum that a ReLU cuts: larger than the 0.02 that a norm would scale up.
+        self.embedding = nnx.Param(0.05 * jax.random.normal(rngs.params(), shape, jnp.float32))
         self.bias = zeros(features)
+        self.position = Embedding(max_length, features, rngs=rngs)
+        self.dropout_rate = dropout_rate
 
     def __call__(
-        self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        return region_embedding(self.embedding[...], tokens, is_token) + self.bias[...]
+        regions = region_embedding(self.embedding[...], tokens, is_token)
+        x = jax.nn.relu(regions + self.bias[...]) + self.position(count_positions(is_token))
+        return dropout(x, self.dropout_rate, dropout_key(rngs, self.dropout_rate))

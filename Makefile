@@ -1,0 +1,33 @@
+# Every target makes its own environment in .venv and reuses it; nothing but Python 3.11+ and make is needed.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.PHONY: imdb test test-slow bench lint clean
+.DEFAULT_GOAL := imdb
+
+imdb: $(STAMP)  ## train, evaluate and keep a classifier; ARGS="--data PATH" for your own
+	$(RUN) -m train.imdb $(ARGS)
+
+test: $(STAMP)  ## the whole suite but what is marked slow
+	$(RUN) -m pytest $(ARGS)
+
+test-slow: $(STAMP)
+	$(RUN) -m pytest -m slow $(ARGS)
+
+bench: $(STAMP)
+	$(RUN) -m pytest bench --benchmark-only $(ARGS)
+
+lint: $(STAMP)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@

@@ -1,0 +1,29 @@
+import jax
+import jaxtyping
+import pytest
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """No silent dtype promotion, and full float32 products on every backend.
+
+    A file of library tests asks for it with `pytestmark = pytest.mark.usefixtures("strict")`; the programs in
+    train/ cannot, because optax does not pass.
+    """
+    with jax.numpy_dtype_promotion("strict"), jax.default_matmul_precision("highest"):
+        yield
+
+
+@pytest.fixture
+def mixed_dtypes():
+    """Inside a strict file: bfloat16 and float64 widen as they do for users."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Without the signature checks that only tests have: what a mistake raises is the library's own error."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

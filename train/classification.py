@@ -1,0 +1,50 @@
+"""What a text classifier minimises, and how its batches are made."""
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.dropout import keep
+from transformer_jax.models import TextClassifier
+from transformer_jax.tokenizers import Tokenizer
+
+
+def cross_entropy(
+    logits: Float[Array, "B C"], labels: Int[Array, " B"], smoothing: float = 0.0
+) -> Float[Array, " B"]:
+    """-sum_c q_c log p_c with q = (1 - smoothing) onehot(label) + smoothing / C."""
+    targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), smoothing)
+    return optax.softmax_cross_entropy(logits.astype(jnp.float32), targets)
+
+
+def drop_tokens(
+    tokens: Int[Array, "B T"], rate: float, tokenizer: Tokenizer, rngs: nnx.Rngs
+) -> Int[Array, "B T"]:
+    """Replaces each token with the mask token at this rate; [PAD], [CLS] and [SEP] stay.
+
+    A classifier that cannot rely on any one word has to read them all.
+    """
+    if rate == 0.0:
+        return tokens
+    special = jnp.array([tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id])
+    kept = keep(rngs.dropout(), rate, tokens.shape) | jnp.isin(tokens, special)
+    return jnp.where(kept, tokens, tokenizer.mask_id)
+
+
+def make_loss(tokenizer: Tokenizer, *, token_dropout: float, smoothing: float):
+    """The mean cross-entropy of a batch; rows that only fill its shape do not count."""
+    if token_dropout and tokenizer.mask_id is None:
+        raise ValueError(
+            f"token dropout needs a mask token, which the {tokenizer.spec} vocabulary lacks"
+        )
+
+    def loss(model: TextClassifier, batch, rngs: nnx.Rngs) -> Float[Array, ""]:
+        is_token = batch.tokens != tokenizer.pad_id
+        tokens = drop_tokens(batch.tokens, token_dropout, tokenizer, rngs)
+        logits = model(tokens, is_token, rngs=rngs)
+        losses = cross_entropy(logits, batch.labels, smoothing)
+        return jnp.where(batch.is_example, losses, 0).sum() / jnp.maximum(batch.is_example.sum(), 1)
+
+    return loss

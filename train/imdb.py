@@ -1,0 +1,271 @@
+r"""Trains a transformer to tell good reviews from bad, and reports it beside a linear model.
+
+    python -m train.imdb                            IMDb, or the built-in sample without a network
+    python -m train.imdb --data FOLDER              train.parquet and test.parquet, or aclImdb
+    python -m train.imdb --data reviews.csv --label-column stars
+    python -m train.imdb --recipe tutorial          the source document's model and schedule
+
+It leaves a run folder: the model (use it with `python -m transformer_jax predict RUN "text"`), report.md,
+report.json, metrics.jsonl and curves.png.
+"""
+
+import argparse
+import resource
+import shlex
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+
+from train.baseline import linear_baseline
+from train.classification import make_loss
+from train.corpus import DataError
+from train.curves import draw_curves
+from train.data import load, split_validation
+from train.loop import fit
+from train.precision import compute_dtype
+from train.recipes import RECIPES, Recipe
+from train.report import machine, mcnemar, score, summary, versions, write_report
+from train.run import RunError, event_log, new_run, resume_run
+from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
+from transformer_jax.models import TextClassifier
+from transformer_jax.predict import Scorer
+from transformer_jax.run_folder import WEIGHTS, ClassifierSpec, save_classifier, save_weights
+from transformer_jax.tokenizers import TokenizerError, train_tokenizer
+
+
+class OptionError(ValueError):
+    """An option that does not fit the data or the other options."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = make_parser().parse_args(arguments)
+    try:
+        if options.resume:
+            run, options = resume_run(options)
+        else:
+            options.dtype = compute_dtype(options.dtype)
+            run = new_run(options, "imdb")
+        train(options, recipe_of(options), run, shlex.join(["python", "-m", "train.imdb", *arguments]))
+    except (DataError, TokenizerError, RunError, OptionError) as error:
+        print(f"train.imdb: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def train(options: argparse.Namespace, recipe: Recipe, run: Path, command: str) -> None:
+    """Data, model, optimizer, loop; then the test split, once."""
+    data = load(
+        options.data,
+        text_column=options.text_column,
+        label_column=options.label_column,
+        seed=options.seed,
+    )
+    for note in data.notes:
+        announce(note) if options.data == "auto" else print(f"note        {note}")
+    train_split, validation, split_rule = split_validation(
+        data.train, recipe.validation_fraction, options.seed
+    )
+    print(f"data        {data.source}")
+    print(
+        f"            {len(train_split):,} to train, {len(validation):,} to validate, {len(data.test):,} to test; "
+        f"{split_rule}"
+    )
+
+    tokenizer = train_tokenizer(recipe.tokenizer, train_split.texts, gpt2_files=options.gpt2_files)
+    encoded = [
+        tokenizer.encode(split.texts, recipe.model.max_length, recipe.truncate)
+        for split in (train_split, validation, data.test)
+    ]
+    buckets, batch_tokens = shapes(encoded, recipe, options.batch_tokens)
+    lengths = [len(ids) for ids in encoded[0]]
+
+    def batches(epoch: int) -> Batches:
+        plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
+        return Batches(plans, encoded[0], train_split.labels, tokenizer.pad_id)
+
+    config = replace(recipe.model, vocab_size=tokenizer.vocab_size, num_classes=len(data.classes))
+    model = TextClassifier(config, rngs=nnx.Rngs(options.seed))
+    scorer = Scorer(model, tokenizer.pad_id, buckets, batch_tokens)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(scorer.params))
+    print(
+        f"model       {parameters:,} parameters, {tokenizer.spec}, at most {config.max_length} tokens a text, "
+        f"{batch_tokens:,} a batch, {options.dtype}"
+    )
+
+    def validate(params) -> dict[str, float]:
+        result = score(scorer(encoded[1], params), validation.labels, data.classes)
+        return {
+            "validation_accuracy": result["accuracy"],
+            "validation_loss": result["log_loss"],
+        }
+
+    save_classifier(
+        run,
+        scorer.params,
+        tokenizer,
+        ClassifierSpec(config, data.classes, recipe.truncate, data.name),
+    )
+    with event_log(run, options.tensorboard) as log:
+        fitted = fit(
+            model,
+            make_loss(
+                tokenizer, token_dropout=recipe.token_dropout, smoothing=recipe.label_smoothing
+            ),
+            batches,
+            validate,
+            config=replace(recipe.fit, dtype=options.dtype),
+            run=run,
+            select="validation_accuracy",
+            count_tokens=lambda batch: int((batch.tokens != tokenizer.pad_id).sum()),
+            keep=lambda params: save_weights(run / WEIGHTS, params),
+            log=log,
+            resume=bool(options.resume),
+        )
+    draw_curves(run / "metrics.jsonl", run / "curves.png")
+
+    # The one reading of the test split, by the weights that validation chose.
+    probabilities = scorer(encoded[2], fitted.params)
+    progress, result = fitted.progress, score(probabilities, data.test.labels, data.classes)
+    report = {
+        "data": {
+            "name": data.name,
+            "source": data.source,
+            "notes": list(data.notes),
+            "train": len(train_split),
+            "validation": len(validation),
+            "test": len(data.test),
+        },
+        "split_rule": split_rule,
+        "recipe": recipe.name,
+        "settings": asdict(recipe),
+        "tokenizer": tokenizer.spec,
+        "seed": options.seed,
+        "parameters": parameters,
+        "compute_dtype": options.dtype,
+        "batch_tokens": batch_tokens,
+        "buckets": list(buckets),
+        "steps": progress.step,
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        **(progress.best_metrics or {}),
+        "test_accuracy": result["accuracy"],
+        "test_accuracy_interval": result["accuracy_interval"],
+        "test": result,
+        "train_seconds": progress.train_seconds,
+        "tokens_per_second": progress.tokens / progress.step_seconds,
+        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "command": command,
+        "versions": versions(),
+        "machine": machine(),
+    }
+    if not options.no_baseline:
+        print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
+        report |= compare_with_baseline(data, train_split, validation, probabilities)
+    write_report(run, report)
+    print(summary(report, run))
+    print(f'try         python -m transformer_jax predict {run} "What a film!"')
+
+
+def shapes(
+    encoded: list[list[np.ndarray]], recipe: Recipe, batch_tokens: int | None
+) -> tuple[tuple[int, ...], int]:
+    """The lengths that batches come in, and the tokens in each: `batch_examples` texts of average length."""
+    lengths = np.array([len(ids) for split in encoded for ids in split])
+    buckets = bucket_lengths(lengths, recipe.model.max_length, recipe.buckets)
+    if batch_tokens is None:
+        padded = np.asarray(buckets)[np.searchsorted(buckets, lengths)]
+        return buckets, max(buckets[-1], round(recipe.batch_examples * float(padded.mean())))
+    if batch_tokens < buckets[-1]:
+        raise OptionError(
+            f"--batch-tokens {batch_tokens} is less than one text of {buckets[-1]} tokens; "
+            "pass more, or a smaller --max-length"
+        )
+    return buckets, batch_tokens
+
+
+def compare_with_baseline(data, train_split, validation, probabilities) -> dict:
+    """The linear model's part of the report. It learns from all the labelled texts, validation included."""
+    labels = np.concatenate([train_split.labels, validation.labels])
+    linear = linear_baseline(
+        train_split.texts + validation.texts,
+        labels,
+        data.test.texts,
+        classes=len(data.classes),
+    )
+    result = score(linear.probabilities, data.test.labels, data.classes)
+    right = (p.argmax(axis=1) == data.test.labels for p in (probabilities, linear.probabilities))
+    return {
+        "baseline": {
+            "name": linear.name,
+            "features": linear.features,
+            "seconds": linear.seconds,
+            "test_accuracy": result["accuracy"],
+            "test_accuracy_interval": result["accuracy_interval"],
+        },
+        "mcnemar": mcnemar(*right),
+    }
+
+
+def announce(note: str) -> None:
+    """What nobody may miss."""
+    line = "!" * min(len(note) + 4, 100)
+    print(f"{line}\n! {note}\n{line}", file=sys.stderr)
+
+
+def recipe_of(options: argparse.Namespace) -> Recipe:
+    """The recipe with what the command line changes."""
+    recipe = RECIPES[options.recipe]
+    for name, value in (("--max-length", options.max_length), ("--epochs", options.epochs)):
+        least = 3 if name == "--max-length" else 0
+        if value is not None and value < least:
+            raise OptionError(f"{name} must be at least {least}; got {value}")
+    changes = {"epochs": options.epochs, "max_steps": options.max_steps, "seed": options.seed}
+    return replace(
+        recipe,
+        tokenizer=options.tokenizer or recipe.tokenizer,
+        truncate=options.truncate or recipe.truncate,
+        model=replace(recipe.model, max_length=options.max_length or recipe.model.max_length),
+        fit=replace(recipe.fit, **{k: v for k, v in changes.items() if v is not None}),
+    )
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m train.imdb",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--data",
+        default="auto",
+        metavar="WHAT",
+        help="auto (default): IMDb, or the built-in sample where the hub cannot be reached; imdb; sample; "
+        "or a path: a folder of train/test.parquet, aclImdb or its .tar.gz, a CSV, TSV, JSONL or Parquet file",
+    )
+    add("--text-column", default="text", metavar="NAME", help="of a file (default: text)")
+    add("--label-column", default="label", metavar="NAME", help="of a file (default: label)")
+    add("--recipe", choices=RECIPES, default="fast", help="model and schedule (default: fast)")
+    add("--tokenizer", metavar="SPEC", help="bpe:N, word:N or gpt2 (default: the recipe's)")
+    add("--gpt2-files", metavar="DIR", help="encoder.json and vocab.bpe, if tiktoken has none")
+    add("--max-length", type=int, metavar="N", help="how many tokens of a text are read")
+    add("--truncate", choices=("head", "head-tail"), help="which part of a longer text")
+    add("--epochs", type=int, metavar="E", help="passes over the training texts")
+    add("--max-steps", type=int, metavar="N", help="stop after N updates")
+    add("--batch-tokens", type=int, metavar="N", help="tokens in a batch, padding included")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: the faster here, measured")
+    add("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
+    add("--out", metavar="DIR", help="the run folder (default: runs/imdb-DATE-TIME)")
+    add("--resume", metavar="RUN", help="go on with a run that was stopped")
+    add("--no-baseline", action="store_true", help="leave out the linear model")
+    add("--tensorboard", action="store_true", help="also write TensorBoard events")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""`python -m transformer_jax COMMAND`: using what training left. One file a command."""
+
+import argparse
+import sys
+
+from transformer_jax import predict
+from transformer_jax.run_folder import RunFolderError
+from transformer_jax.tokenizers import TokenizerError
+
+COMMANDS = {"predict": predict}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m transformer_jax", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module in COMMANDS.items():
+        summary, _, description = module.__doc__.partition("\n\n")
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary}\n\n{description}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    options = parser.parse_args(arguments)
+    try:
+        options.run(options)
+    except (RunFolderError, TokenizerError, predict.InputError) as error:
+        print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `| head` has seen enough
+        sys.stderr.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

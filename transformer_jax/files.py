@@ -1,0 +1,19 @@
+"""Writing files so that a reader never meets half of one: beside the place, then renamed into it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write(path: Path, writer: Callable[[Path], object]) -> None:
+    """Calls `writer` with a neighbouring path and renames the result into place."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        writer(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write(path, lambda beside: beside.write_text(text, encoding="utf-8"))

@@ -1,0 +1,328 @@
+"""Texts to token ids and back: one small wrapper around one file format for three kinds of vocabulary.
+
+    bpe:N    byte-level BPE of N tokens, learned from the training texts (`bpe` alone: 16384)
+    word:N   the most frequent words and punctuation marks, N tokens in all (`word` alone: 30000)
+    gpt2     the published GPT-2 vocabulary with [PAD], [CLS], [SEP] behind it
+
+All three are `tokenizers` JSON, GPT-2 included: tiktoken fetches its files and keeps them, but what is
+saved needs neither tiktoken nor a network. The rules that turn a text into words stand in that file too,
+so that training and prediction cannot come to differ.
+
+A text is data: "[PAD]" or "<|endoftext|>" in it is spelled out like any other text, and `<br />` is a space.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import tiktoken.load
+import tokenizers
+from jaxtyping import Int, Int32
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tqdm import tqdm
+
+from transformer_jax.files import write_text
+
+Truncation = Literal["head", "head-tail"]
+
+# Their places in this list are their ids in `bpe` and `word`.
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+DEFAULT_SIZES = {"bpe": 16384, "word": 30000}
+SMALLEST_SIZES = {"bpe": 256 + len(SPECIAL_TOKENS), "word": 1 + len(SPECIAL_TOKENS)}
+
+# A run of tags with the spaces behind it, so that the usual "<br /><br />" is one space.
+LINE_BREAKS = r"(?i)(?:<br\s*/?>\s*)+"
+# Letters and digits of any script, with what follows an apostrophe ("don't" is one word: the negation
+# stays with its verb); any other visible character is a word of its own.
+WORD = r"[\p{L}\p{M}\p{N}]+(?:'[\p{L}\p{M}]+)*|[^\s\p{L}\p{M}\p{N}]"
+
+# As in tiktoken_ext.openai_public: the same addresses, so that tiktoken's cache is found; SHA-256.
+GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
+GPT2_FILES = {
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+FETCH_SECONDS = 8.0
+
+CHUNK = 1000  # texts between two movements of the progress bar
+
+
+class TokenizerError(ValueError):
+    """A vocabulary that cannot be made, read or reached: one line with the way out."""
+
+
+class Tokenizer:
+    """A vocabulary and the rules that cut a text into it.
+
+    `unk_id` and `mask_id` are None for gpt2, whose vocabulary has neither. `bpe` has an unknown token for
+    the sake of one layout and never produces it: every byte is a token.
+    """
+
+    vocab_size: int
+    pad_id: int
+    cls_id: int
+    sep_id: int
+    unk_id: int | None
+    mask_id: int | None
+
+    def __init__(self, core: tokenizers.Tokenizer):
+        """Raises TokenizerError where `core` is not one of the three kinds."""
+        core.encode_special_tokens = True  # "[PAD]" in a text is text; the file does not keep this
+        core.no_truncation()
+        core.no_padding()
+        self._core = core
+        self.vocab_size = core.get_vocab_size()
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
+            core.token_to_id, SPECIAL_TOKENS
+        )
+        if not isinstance(core.model, models.BPE | models.WordLevel):
+            raise TokenizerError(
+                f"expected a BPE or WordLevel model, got {type(core.model).__name__}"
+            )
+        for name in ("pad_id", "cls_id", "sep_id"):
+            if getattr(self, name) is None:
+                raise TokenizerError(f"the vocabulary lacks [{name.removesuffix('_id').upper()}]")
+        if set(core.get_vocab().values()) != set(range(self.vocab_size)):
+            raise TokenizerError(
+                f"the ids of {self.vocab_size} tokens are not 0 to {self.vocab_size - 1}"
+            )
+
+    @property
+    def spec(self) -> str:
+        """What it is, as `train_tokenizer` takes it: "gpt2", or "bpe:N" or "word:N" with the N it came to."""
+        if isinstance(self._core.model, models.WordLevel):
+            return f"word:{self.vocab_size}"
+        return "gpt2" if self.mask_id is None else f"bpe:{self.vocab_size}"
+
+    @property
+    def lowercase(self) -> bool:
+        """Whether case is lost."""
+        normalizer = self._core.normalizer
+        return normalizer is not None and normalizer.normalize_str("A") == "a"
+
+    def encode(
+        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+    ) -> list[Int32[np.ndarray, " _"]]:
+        """[CLS] tokens [SEP] of each text, at most `max_length` ids in all and never padded.
+
+        "head" keeps the first max_length - 2 tokens of a text; "head-tail" the first half of them, rounded
+        up, and the last half, rounded down, since a review often ends with its verdict.
+        """
+        return self.encode_with_cuts(texts, max_length, truncate)[0]
+
+    def encode_with_cuts(
+        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+    ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
+        """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it fits)."""
+        if max_length < 3:
+            raise ValueError(
+                f"max_length must be at least 3 ([CLS], a token, [SEP]), got {max_length}"
+            )
+        if truncate not in get_args(Truncation):
+            raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
+        if isinstance(texts, str):
+            raise TypeError("texts must be a sequence of strings, got one string; pass [text]")
+        room = max_length - 2
+        head = room if truncate == "head" else (room + 1) // 2
+        tail = room - head
+
+        encoded = []
+        cuts = np.zeros(len(texts), np.int32)
+        for ids in self._token_ids(texts):
+            if len(ids) > room:
+                cuts[len(encoded)] = len(ids) - room
+                ids = ids[:head] + ids[len(ids) - tail :]
+            encoded.append(np.array([self.cls_id, *ids, self.sep_id], np.int32))
+        return encoded, cuts
+
+    def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
+        """The text of the ids, without padding, [CLS] and [SEP]; words are set apart by one space."""
+        frame = {self.pad_id, self.cls_id, self.sep_id}
+        # Not `skip_special_tokens`, which would also hide that a word was unknown.
+        kept = [int(i) for i in ids if int(i) not in frame]
+        return self._core.decode(kept, skip_special_tokens=False)
+
+    def save(self, path: str | Path) -> None:
+        """Writes one JSON file, which `tokenizers.Tokenizer.from_file` reads as well."""
+        write_text(Path(path), self._core.to_str())
+
+    def _token_ids(self, texts: Sequence[str]) -> Iterable[list[int]]:
+        quiet = True if len(texts) <= CHUNK else None  # None: shown on a terminal only
+        with tqdm(
+            total=len(texts), desc="tokenizing", unit="text", leave=False, disable=quiet
+        ) as bar:
+            for start in range(0, len(texts), CHUNK):
+                chunk = [_valid(text) for text in texts[start : start + CHUNK]]
+                # The fast one leaves out where in the text a token stood, which nobody asks for.
+                for encoding in self._core.encode_batch_fast(chunk, add_special_tokens=False):
+                    yield encoding.ids
+                bar.update(len(chunk))
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """The tokenizer that `save` wrote. Raises TokenizerError where there is none."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path} cannot be read: {_one_line(error)}") from None
+    try:
+        return Tokenizer(tokenizers.Tokenizer.from_str(text))
+    except Exception as error:  # the library raises plain Exceptions
+        raise TokenizerError(f"{path} is not a tokenizer of ours: {_one_line(error)}") from None
+
+
+def train_tokenizer(
+    spec: str,
+    texts: Iterable[str],
+    *,
+    lowercase: bool = True,
+    gpt2_files: str | Path | None = None,
+) -> Tokenizer:
+    """A tokenizer of the kind that `spec` names, learned from `texts` and nothing else.
+
+    N counts every id, the five special ones included. `word:N` takes the most frequent words; of equally
+    frequent ones, those first in code point order. The same texts, in any order, give the same file.
+    Small texts may give fewer than N tokens: a BPE pair has to occur twice to be merged.
+
+    `gpt2` reads no texts and keeps case: tiktoken's copy of its files (fetched once, then cached), or a
+    folder `gpt2_files` with encoder.json and vocab.bpe.
+    """
+    match = re.fullmatch(r"(bpe|word)(?::([0-9]{1,9}))?|(gpt2)", spec)
+    if match is None:
+        raise TokenizerError(f"tokenizer must be bpe:N, word:N or gpt2, got {spec!r}")
+    kind, size, gpt2 = match.groups()
+    if gpt2:
+        return Tokenizer(_gpt2(gpt2_files))
+    size = int(size or DEFAULT_SIZES[kind])
+    if size < SMALLEST_SIZES[kind]:
+        raise TokenizerError(
+            f"{kind}:N needs N >= {SMALLEST_SIZES[kind]} "
+            f"({len(SPECIAL_TOKENS)} special tokens and the smallest vocabulary), got {size}"
+        )
+    core, trainer = _untrained_bpe(size) if kind == "bpe" else _untrained_words(size)
+    # People type ’ where the training texts have '.
+    steps = [_line_breaks(), normalizers.Replace("’", "'")]
+    core.normalizer = normalizers.Sequence(
+        [*steps, normalizers.Lowercase()] if lowercase else steps
+    )
+    bar = tqdm(texts, desc="training the tokenizer", unit="text", leave=False, disable=None)
+    core.train_from_iterator(map(_valid, bar), trainer)
+    if core.get_vocab_size() < SMALLEST_SIZES[kind]:
+        raise TokenizerError(f"no words to learn {spec} from: the training texts are empty")
+    return Tokenizer(_framed(core))
+
+
+def _untrained_bpe(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
+    core = _byte_level(models.BPE())
+    return core, trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=sorted(
+            pre_tokenizers.ByteLevel.alphabet()
+        ),  # all bytes: nothing is unknown
+        show_progress=False,
+    )
+
+
+def _untrained_words(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
+    core = tokenizers.Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    # "removed" with "invert": what matches is kept, what lies between is dropped.
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+    return core, trainers.WordLevelTrainer(
+        vocab_size=size, special_tokens=SPECIAL_TOKENS, show_progress=False
+    )
+
+
+def _gpt2(folder: str | Path | None) -> tokenizers.Tokenizer:
+    """GPT-2's vocabulary; [PAD], [CLS], [SEP] take the three ids behind it, as in the tutorial's listing 1.25."""
+    if folder is None:
+        vocabulary, merges = (_fetch(name) for name in GPT2_FILES)
+    else:
+        vocabulary, merges = (_read(Path(folder) / name) for name in GPT2_FILES)
+    try:
+        _, *lines = merges.decode().splitlines()  # the first line is the format's version
+        pairs = [tuple(line.split(" ")) for line in lines if line]
+        core = _byte_level(models.BPE(json.loads(vocabulary), pairs))
+    except Exception as error:  # the library raises plain Exceptions
+        raise TokenizerError(
+            f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged: {_one_line(error)}"
+        ) from None
+    core.normalizer = _line_breaks()
+    core.add_special_tokens(["[PAD]", "[CLS]", "[SEP]"])
+    return _framed(core)
+
+
+def _byte_level(model: models.BPE) -> tokenizers.Tokenizer:
+    core = tokenizers.Tokenizer(model)
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    return core
+
+
+def _line_breaks() -> normalizers.Normalizer:
+    return normalizers.Replace(Regex(LINE_BREAKS), " ")
+
+
+def _framed(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """For those who read the file without us: encoding there also gives [CLS] ... [SEP]."""
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        special_tokens=[(token, core.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    return core
+
+
+def _read(path: Path) -> bytes:
+    # Not through tiktoken, whose cache would go on serving a local file after it has changed.
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TokenizerError(
+            f"gpt2_files must be a folder with encoder.json and vocab.bpe: {_one_line(error)}"
+        ) from None
+
+
+def _fetch(name: str) -> bytes:
+    """The file from tiktoken's cache, or through tiktoken from its home.
+
+    tiktoken waits for ever for a network that does not answer, name lookup included. A thread that is
+    given up does not keep the program from ending.
+    """
+    outcome: list[bytes | Exception] = []
+
+    def fetch() -> None:
+        try:
+            outcome.append(tiktoken.load.read_file_cached(GPT2_URL + name, GPT2_FILES[name]))
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=fetch, daemon=True)
+    thread.start()
+    thread.join(FETCH_SECONDS)
+    content = outcome[0] if outcome else TimeoutError(f"no answer in {FETCH_SECONDS:g} seconds")
+    if isinstance(content, bytes):
+        return content
+    raise TokenizerError(
+        f"{GPT2_URL}{name} could not be reached ({type(content).__name__}) and tiktoken has no copy; pass "
+        f"--gpt2-files DIR, a folder with encoder.json and vocab.bpe"
+    )
+
+
+def _valid(text: str) -> str:
+    """The text itself, but for half characters (lone surrogates), which become U+FFFD, as in tiktoken."""
+    if not isinstance(text, str):
+        raise TypeError(f"a text must be a string, got {type(text).__name__}: {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
