@@ -49,7 +49,9 @@ def load(folder: Path, state: Any) -> tuple[Any, Progress] | None:
     whole = _whole(folder)
     if not whole:
         return None
-    abstract = jax.eval_shape(lambda: state)
+    abstract = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )
     loaded = ocp.load((whole[-1] / "state").absolute(), abstract)
     return loaded, Progress(**json.loads((whole[-1] / "progress.json").read_text()))
 

@@ -3,9 +3,12 @@
 Only the types live here, so that whatever reads or makes data can build them without importing the
 code that chooses between sources (`train.data`)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+SENTIMENT = ("negative", "positive")
 
 
 class DataError(ValueError):
@@ -44,4 +47,13 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what a reader of the results must be told
 
 
-SENTIMENT = ("negative", "positive")
+@dataclass(frozen=True)
+class Tables:
+    """What a source holds, before splits are made or cleaned: `test` is None where it has no test split."""
+
+    source: str
+    train: Split
+    test: Split | None = None
+    unsupervised: Sequence[str] = ()
+    classes: tuple[str, ...] = SENTIMENT
+    notes: tuple[str, ...] = ()

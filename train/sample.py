@@ -24,11 +24,13 @@ import numpy as np
 from train.corpus import SENTIMENT, DataError, Dataset, Split
 from train.sample_words import (
     BLAME,
-    FIRST_DECIDES,
+    FAR_FIRST,
+    FAR_SECOND,
     GRAMMAR,
+    NEAR_FIRST,
+    NEAR_SECOND,
     PLURAL,
     PRAISE,
-    SECOND_DECIDES,
     SINGULAR,
 )
 
@@ -36,7 +38,7 @@ WORDS = (15, 60)  # the least and most words of a review
 # How often a review has an opening, a closing, two frames; how often the first opinion is the verdict.
 # Were that half, order, kind of frame and adjective would tell nothing until all three are known, and
 # a small model would sit at 50 % for long: as it is, "the last word counts" is right in three of four.
-OPENING, CLOSING, TWO_FRAMES, FIRST_SHARE = 0.3, 0.25, 0.15, 0.25
+OPENING, CLOSING, TWO_FRAMES, NEAR, FIRST_VERDICT = 0.2, 0.15, 0.1, 0.6, 0.3
 SLOT = re.compile(r"\{(\w+)\}|\[([^\]]+)\]")
 FIRST, SECOND = "<first>", "<second>"  # where the two opinions go, once all else is written
 
@@ -107,8 +109,9 @@ def _twins(rng: random.Random, test: bool) -> tuple[str, str]:
 
 def _frame(rng: random.Random) -> tuple[str, bool]:
     """A sentence with two open places for opinions, and whether the first of them is the verdict."""
-    first_decides = rng.random() < FIRST_SHARE
-    frame = rng.choice(FIRST_DECIDES if first_decides else SECOND_DECIDES)
+    near, first_decides = rng.random() < NEAR, rng.random() < FIRST_VERDICT
+    seconds, firsts = (NEAR_SECOND, NEAR_FIRST) if near else (FAR_SECOND, FAR_FIRST)
+    frame = rng.choice(firsts if first_decides else seconds)
     aspects = rng.sample([(a, "{was}") for a in SINGULAR] + [(a, "{were}") for a in PLURAL], 2)
     a, b = (f"the {aspect} {verb}" for aspect, verb in aspects)
     return _capital(_write(frame, rng, {"a": a, "b": b, "x": FIRST, "y": SECOND})), first_decides
@@ -117,8 +120,8 @@ def _frame(rng: random.Random) -> tuple[str, bool]:
 def _opinions(rng: random.Random, test: bool) -> tuple[str, str]:
     """A praising and a blaming phrase; every pair of their adjectives is on this split's side."""
     while True:
-        praise = rng.sample(PRAISE, 2 if rng.random() < 0.25 else 1)
-        blame = rng.sample(BLAME, 2 if rng.random() < 0.25 else 1)
+        praise = rng.sample(PRAISE, 2 if rng.random() < 0.4 else 1)
+        blame = rng.sample(BLAME, 2 if rng.random() < 0.4 else 1)
         if all(held_out(p, b) == test for p in praise for b in blame):
             return " and ".join(praise), " and ".join(blame)
 

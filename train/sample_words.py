@@ -7,20 +7,15 @@ neighbouring words tells which of the two decides. Keep to it when adding a fram
 from collections.abc import Mapping
 
 PRAISE = """
-admirable beautiful brilliant captivating charming clever compelling dazzling delightful elegant
-enchanting engaging enjoyable excellent exceptional exquisite fantastic flawless glorious graceful
-gripping heartfelt imaginative impressive inspired inventive lovely magnificent marvelous masterful
-memorable outstanding perfect phenomenal polished powerful refreshing remarkable rewarding riveting
-satisfying sharp sparkling spectacular splendid stellar stunning sublime superb terrific thrilling
-touching vivid wonderful
+beautiful brilliant captivating charming clever compelling delightful elegant engaging enjoyable
+excellent fantastic flawless gripping impressive lovely magnificent memorable outstanding perfect
+powerful refreshing remarkable splendid stunning superb terrific thrilling touching wonderful
 """.split()
 
 BLAME = """
-abysmal amateurish annoying appalling atrocious awful bland boring clumsy contrived corny disappointing
-dismal dreadful dreary dull embarrassing feeble flat forgettable grating hollow horrible incoherent
-incompetent inept insipid irritating lame laughable lazy leaden lifeless mediocre monotonous muddled
-painful pathetic plodding pointless poor shallow shoddy sloppy stale stilted tedious terrible
-tiresome trite unbearable uninspired weak wretched
+abysmal annoying appalling atrocious awful bland boring clumsy disappointing dismal dreadful
+dreary dull feeble flat forgettable horrible lame laughable lazy lifeless mediocre painful pathetic
+pointless shallow sloppy tedious terrible tiresome
 """.split()
 
 SINGULAR = """
@@ -40,9 +35,11 @@ twists
 # again until nothing is left; an entry that is listed twice is drawn twice as often.
 GRAMMAR: Mapping[str, list[str]] = {
     # Before an opinion: the same choice for both opinions of a frame.
-    "deg": ["truly", "really", "simply", "absolutely", "thoroughly", "genuinely", "plainly"],
+    "deg": ["truly", "really", "simply"],
     "was": ["was", "was", "was {deg}"],
     "were": ["were", "were", "were {deg}"],
+    "be": ["was", "felt", "seemed"],
+    "view": ["view", "opinion", "judgement", "book"],
     # After an opinion: one shared list, so the word after an adjective never tells which one decides.
     "tail": [
         "from start to finish", "from the first scene to the last", "in nearly every scene",
@@ -81,6 +78,11 @@ GRAMMAR: Mapping[str, list[str]] = {
         "my cousin", "my roommate", "my colleague", "my uncle", "my aunt", "my teacher", "my dentist",
         "my best friend", "my daughter", "my son", "my boss", "my grandmother", "my barber",
     ],
+    "they": [
+        "my parents", "my friends", "my neighbours", "the critics", "my colleagues", "the papers",
+        "the people behind us", "my brothers", "the fans", "my cousins", "the students", "the judges",
+    ],
+    "the": ["the plot", "the acting", "the music", "the {film}", "the {genre}", "the script", "the ending"],
     "critic": [
         "{person}", "{person}", "the local paper", "the man in the next seat", "the programme notes",
         "the woman at the ticket desk", "the host of the radio show", "the critic of our weekly",
@@ -141,46 +143,55 @@ GRAMMAR: Mapping[str, list[str]] = {
 
 # Frames by which of their two opinions ({x}, then {y}) is the reviewer's own verdict on the film.
 # {a} and {b} are two different aspects with their verb ("the plot was").
-SECOND_DECIDES = [
-    # contrast: the clause after "but" holds
-    "{a} {x} {tail}, but {b} {y} {tail}, {verdict}.",
-    "{a} {x} {tail}; but, {aside}, {b} {y} {tail}, {verdict}.",
-    "I admit that {a} {x} {tail}, but I found that {b} {y} {tail}, {verdict}.",
-    "Although {a} {x} {tail}, {b} {y} {tail}, {verdict}.",
-    "Even though {a} {x} {tail}, I came out convinced that {b} {y} {tail}, {verdict}.",
-    "Granted, {a} {x} {tail}; still, {aside}, {b} {y} {tail}, {verdict}.",
-    # time: the later impression holds
-    "At first I thought that the {film} {was} {x} {tail}, but by the end I knew that it {was} {y} {tail}.",
-    "Years ago I believed that it {was} {x} {tail}; today I can see that it {was} {y} {tail}.",
-    "I had expected to report that it {was} {x} {tail}; I now report that it {was} {y} {tail}.",
-    # who said it: the reviewer's word holds
-    "{critic} {said} that the {film} {was} {x} {tail}, but I thought that it {was} {y} {tail}.",
-    "{critic} and {person} both {said} that {a} {x} {tail}; I myself felt that {b} {y} {tail}.",
-    "If {critic} [says|tells you] that it {was} {x} {tail}, do not believe it; believe me, it {was} {y} {tail}.",
-    # negation
-    "It was never {deg} {x} {version}; it was always {deg} {y} {version}.",
-    "The {film} was not {deg} {x} {version}, it was instead {deg} {y} {version}.",
-    "Nobody could call the {film} {deg} {x} {version}; everybody must call it {deg} {y} {version}.",
-    "I do not agree that it {was} {x} {version}; I am certain that it {was} {y} {version}.",
-    # comparison
-    "Where the {source} {was} {x} {tail}, the {film} {was} {y} {tail}.",
-    "The {earlier} {was} {x} {tail}; this {film}, {aside}, {was} {y} {tail}.",
-    "Unlike the {source}, which {was} {x} {tail}, the {film} {was} {y} {tail}.",
+#
+# NEAR: what tells the verdict from the other opinion, "not" or whose view it is, stands two words before
+# the adjective. A model finds these first, and learns from them which adjectives praise.
+NEAR_SECOND = [
+    "It was not {deg} {x} {version}; it was {deg} {y} {version}.",
+    "The {film} was not {deg} {x} {version}, it was {deg} {y} {version}.",
+    "{the} was not {deg} {x} {version}, as {they} will have to admit; it was {deg} {y} {version}.",
+    "I can say that {the} was not {deg} {x} {version}, and that it was {deg} {y} {version}.",
+    "{they} and I do not agree: {the} was in their {view} {x} {tail}; it was in my {view} {y} {tail}.",
+    "It was in their {view} {x} {tail}, so {they} told me; but it was in my {view} {y} {tail}.",
 ]  # fmt: skip
 
-FIRST_DECIDES = [
-    "{a} {x} {tail}, {verdict}, even though {b} {y} {tail}.",
+NEAR_FIRST = [
+    "It was {deg} {x} {version}; it was not {deg} {y} {version}.",
+    "The {film} was {deg} {x} {version}, and not {deg} {y} {version}.",
+    "{the} was {deg} {x} {version}, as {they} will have to admit; it was not {deg} {y} {version}.",
+    "I can say that {the} was {deg} {x} {version}, and that it was not {deg} {y} {version}.",
+    "It was in my {view} {x} {tail}, although it was in their {view} {y} {tail}, as {they} told me.",
+    "{they} and I do not agree: {the} was in my {view} {x} {tail}; it was in their {view} {y} {tail}.",
+]  # fmt: skip
+
+# FAR: the clause has to be read. Every frame has "but" or "although", as the rule that a reader applies:
+# what follows "but" is the verdict, what follows "although" is not.
+FAR_SECOND = [
+    # contrast
+    "{a} {x} {tail}, but {b} {y} {tail}, {verdict}.",
+    "{a} {x} {tail}, but, {aside}, {b} {y} {tail}, {verdict}.",
+    "I admit that {a} {x} {tail}, but I found that {b} {y} {tail}, {verdict}.",
+    "Granted, {a} {x} {tail}, but {b} {y} {tail}, {verdict}.",
+    "Although {a} {x} {tail}, {b} {y} {tail}, {verdict}.",
+    "Although I admit that {a} {x} {tail}, I came out convinced that {b} {y} {tail}, {verdict}.",
+    # time: the later impression holds
+    "At first I thought that the {film} {was} {x} {tail}, but by the end I knew that it {was} {y} {tail}.",
+    "I had expected to report that it {was} {x} {tail}, but I now report that it {was} {y} {tail}.",
+    # who said it: the reviewer's word holds
+    "{critic} {said} that the {film} {was} {x} {tail}, but I thought that it {was} {y} {tail}.",
+    "{critic} and {person} both {said} that {a} {x} {tail}, but I myself felt that {b} {y} {tail}.",
+    "Although {critic} {said} that it {was} {x} {tail}, I know that it {was} {y} {tail}.",
+    # comparison: the review is of the film
+    "The {source} {be} {x} {tail}, but this is about the film, and the {film} {be} {y} {tail}.",
+    "I know both: the {source} {be} {x} {tail}, but the {film} {be} {y} {tail}.",
+]  # fmt: skip
+
+FAR_FIRST = [
+    "{a} {x} {tail}, {verdict}, although {b} {y} {tail}.",
     "{a} {x} {tail}, {verdict}, although, {aside}, {b} {y} {tail}.",
-    "I found that {a} {x} {tail}, {verdict}, while I admit that {b} {y} {tail}.",
-    "By the end I knew that the {film} {was} {x} {tail}, though at first I thought that it {was} {y} {tail}.",
-    "Today I can see that it {was} {x} {tail}; years ago I believed that it {was} {y} {tail}.",
-    "I thought that the {film} {was} {x} {tail}, even if {critic} {said} that it {was} {y} {tail}.",
+    "I found that {a} {x} {tail}, {verdict}, although I admit that {b} {y} {tail}.",
+    "By the end I knew that the {film} {was} {x} {tail}, although at first I thought that it {was} {y} {tail}.",
+    "I thought that the {film} {was} {x} {tail}, although {critic} {said} that it {was} {y} {tail}.",
     "I myself felt that {a} {x} {tail}, although {critic} {said} that {b} {y} {tail}.",
-    "Believe me, it {was} {x} {tail}; do not believe {critic} when you hear that it {was} {y} {tail}.",
-    "It was always {deg} {x} {version}; it was never {deg} {y} {version}.",
-    "The {film} was in fact {deg} {x} {version}, it was not {deg} {y} {version}.",
-    "I am certain that it {was} {x} {version}; I do not agree that it {was} {y} {version}.",
-    "The {film} {was} {x} {tail}, where the {source} {was} {y} {tail}.",
-    "This {film}, {aside}, {was} {x} {tail}; the {earlier} {was} {y} {tail}.",
-    "The {film} {was} {x} {tail}, unlike the {source}, which {was} {y} {tail}.",
+    "I know both: the {film} {be} {x} {tail}, although the {source} {be} {y} {tail}.",
 ]  # fmt: skip

@@ -125,7 +125,31 @@ def _weights(query, key, bias, mask, scale):
     logits = logits.reshape(logits.shape[0], -1, *logits.shape[3:])
     if bias is not None:
         logits = logits + bias
-    return jax.nn.softmax(logits, axis=-1, where=mask)
+    return jax.nn.softmax(logits, axis=-1) if mask is None else masked_softmax(logits, mask)
+
+
+@jax.custom_jvp
+def masked_softmax(
+    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"]
+) -> Float[Array, "*B S"]:
+    """exp(x_s) / sum_r exp(x_r) over the s that the mask lets through, 0 elsewhere and in a row without any.
+
+    `jax.nn.softmax(where=)` gives the same in more passes over the logits: on a CPU three times as slow.
+    """
+    logits = jnp.where(mask, logits, -jnp.inf)
+    highest = logits.max(axis=-1, keepdims=True)
+    # In a row without any, -inf - (-inf) would be NaN.
+    exponentials = jnp.exp(logits - jnp.where(highest == -jnp.inf, 0, highest))
+    total = exponentials.sum(axis=-1, keepdims=True)
+    return exponentials / jnp.where(total == 0, 1, total)
+
+
+@masked_softmax.defjvp
+def _masked_softmax_jvp(primals, tangents):
+    """dp = p (dx - sum_r p_r dx_r): where p is 0, so is dp."""
+    weights = masked_softmax(*primals)
+    change = weights * tangents[0]
+    return weights, change - weights * change.sum(axis=-1, keepdims=True)
 
 
 def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:

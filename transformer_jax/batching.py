@@ -63,13 +63,12 @@ def bucket_lengths(
     for _ in range(min(num_buckets, len(sizes)) - 1):
         with_split = tokens[:, None] + sizes[None] * (below[None, 1:] - below[1:, None])
         with_split[np.tril_indices(len(sizes))] = np.iinfo(with_split.dtype).max
-        splits.append(np.where(with_split.min(0) < tokens, with_split.argmin(0), -1))
+        splits.append(with_split.argmin(0))
         tokens = np.minimum(tokens, with_split.min(0))
 
     chosen = [len(sizes) - 1]
     for split in reversed(splits):
-        if split[chosen[-1]] >= 0:
-            chosen.append(split[chosen[-1]])
+        chosen.append(split[chosen[-1]])
     return tuple(int(sizes[j]) for j in reversed(chosen))
 
 
@@ -85,7 +84,7 @@ def epoch_plans(
     lengths = np.asarray(lengths)
     rng = np.random.default_rng([seed, epoch])
     # The examples first: which of a bucket move on to the next, and who sits beside whom, changes by epoch.
-    plans = _fill(lengths, rng.permutation(len(lengths)), buckets, batch_tokens, rng)
+    plans = _fill(lengths, rng.permutation(len(lengths)), buckets, batch_tokens)
     return [plans[i] for i in rng.permutation(len(plans))]
 
 
@@ -102,8 +101,8 @@ def _fill(
     order: np.ndarray,
     buckets: Sequence[int],
     batch_tokens: int,
-    rng: np.random.Generator | None = None,
 ) -> list[Plan]:
+    """Cuts the examples, taken in this order, into batches."""
     buckets = sorted(set(buckets))
     if len(lengths) == 0:
         return []
@@ -121,8 +120,6 @@ def _fill(
         # Not more rows than examples: one text to predict is one row.
         rows = min(batch_tokens // length, len(lengths))
         waiting = np.concatenate([waiting, order[bucket_of == b]])
-        if rng is not None:
-            rng.shuffle(waiting)  # those moved up are not always first
         full = len(waiting) if length == buckets[-1] else len(waiting) // rows * rows
         for start in range(0, full, rows):
             plans.append(
@@ -170,7 +167,7 @@ class Batches(Sequence[Batch]):
 
 
 def in_order(
-    results: Iterable[tuple[Batch, Shaped[np.ndarray, "B ..."]]], num_examples: int
+    results: Iterable[tuple[Batch, Shaped[np.ndarray, "_ ..."]]], num_examples: int
 ) -> Shaped[np.ndarray, "n ..."]:
     """The rows of (batch, output) pairs as they stand in the data set; empty rows are left out.
 

@@ -69,19 +69,18 @@ class ClassifierConfig:
     max_length: int
     num_classes: int = 2
     encoder: EncoderConfig = EncoderConfig()
-    embedding: str = "bert"  # "bert": token + position + segment; "regions": words in their places
-    num_segments: int = 2  # of the "bert" embedding
-    region_width: int = (
-        3  # of the "regions" embedding: how many neighbouring tokens are read together
-    )
-    pooling: tuple[str, ...] = ("cls",)  # one or more, concatenated
+    num_segments: int = 2
+    pooling: tuple[str, ...] = ("cls",)  # of the encoder; one or more, concatenated
+    region_features: int = 0  # max-pooled beside the encoder; 0 is none
+    region_width: int = 3  # neighbouring tokens that a region reads
     embedding_dropout_rate: float = 0.1
     head_dropout_rate: float = 0.1
 
     def __post_init__(self):
         _positive(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
         _rates(self, "embedding_dropout_rate", "head_dropout_rate")
-        _one_of(self, "embedding", ("bert", "regions"))
+        if self.region_features < 0:
+            raise ValueError(f"region_features must be 0 or more; got {self.region_features}")
         for name in self.pooling:
             if name not in POOLINGS:
                 raise ValueError(f"pooling must be among {', '.join(POOLINGS)}; got {name!r}")

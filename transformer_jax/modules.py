@@ -186,33 +186,17 @@ class BertEmbedding(nnx.Module):
         return dropout(self.norm(x), self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
 
-class RegionEmbedding(nnx.Module):
-    """relu(region + bias) + position, then dropout: `region_embedding` with a place for every token."""
+class RegionFeatures(nnx.Module):
+    """relu(region + bias): what stands in each short stretch of text, by `region_embedding`."""
 
-    def __init__(
-        self,
-        vocab_size: int,
-        max_length: int,
-        features: int,
-        *,
-        width: int = 3,
-        dropout_rate: float = 0.0,
-        rngs: nnx.Rngs,
-    ):
-        shape = (vocab_size, width, features)
-        # Three words meet in a sum that a ReLU cuts: larger than the 0.02 that a norm would scale up.
+    def __init__(self, vocab_size: int, width: int, features: int, *, rngs: nnx.Rngs):
+        shape = (width, vocab_size, features)
+        # No norm follows that would scale it up: larger than the 0.02 of the other embeddings.
         self.embedding = nnx.Param(0.05 * jax.random.normal(rngs.params(), shape, jnp.float32))
         self.bias = zeros(features)
-        self.position = Embedding(max_length, features, rngs=rngs)
-        self.dropout_rate = dropout_rate
 
     def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        is_token: Bool[Array, "B T"],
-        *,
-        rngs: nnx.Rngs | None = None,
+        self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         regions = region_embedding(self.embedding[...], tokens, is_token)
-        x = jax.nn.relu(regions + self.bias[...]) + self.position(count_positions(is_token))
-        return dropout(x, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
+        return jax.nn.relu(regions + self.bias[...])

@@ -28,9 +28,11 @@ def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
 
 def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
     """The largest value of each feature over the real tokens."""
-    lowest = jnp.finfo(x.dtype).min
-    highest = jnp.where(is_token[..., None], x, lowest).max(axis=1)
-    return jnp.where(is_token.any(axis=-1, keepdims=True), highest, 0)
+    # Chosen by index, not `.max()`: its gradient looks for the entries equal to the maximum, and compiled by XLA
+    # (jax 0.10 on CPU) it may compare two computations of them that round apart, and lose them.
+    visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
+    highest = visible.argmax(axis=1, keepdims=True) == jnp.arange(x.shape[1])[:, None]
+    return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
 
 
 def _select(x, one_hot):

@@ -12,14 +12,16 @@ from transformer_jax.positions import lookup
 
 
 def region_embedding(
-    table: Float[Array, "V R D"], tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
+    table: Float[Array, "R V D"], tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
 ) -> Float[Array, "B T D"]:
-    """x_t = sum_r table[token_(t + r - R//2), r], over the places r whose token is real."""
-    width = table.shape[1]
-    reach = width // 2
-    # One gather of whole rows, then shifts: a third of the scattered writes in the gradient.
-    placed = lookup(table.reshape(table.shape[0], -1), tokens)
-    placed = jnp.where(is_token[..., None], placed, 0).reshape(*tokens.shape, width, -1)
-    length = tokens.shape[1]
-    placed = jnp.pad(placed, ((0, 0), (reach, reach), (0, 0), (0, 0)))
-    return sum(placed[:, r : r + length, r] for r in range(width))
+    """x_t = sum_r table[r, token_(t + r - R//2)], over the places r whose token is real."""
+    length, reach = tokens.shape[1], table.shape[0] // 2
+    ends = ((0, 0), (reach, reach))
+    tokens, is_token = jnp.pad(tokens, ends), jnp.pad(is_token, ends)
+    # A lookup for each place: XLA adds them up as it reads, and writes nothing of the size R.
+    return sum(
+        jnp.where(
+            is_token[:, r : r + length, None], lookup(table[r], tokens[:, r : r + length]), 0
+        )
+        for r in range(table.shape[0])
+    )

@@ -222,9 +222,8 @@ def _untrained_bpe(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
         vocab_size=size,
         min_frequency=2,
         special_tokens=SPECIAL_TOKENS,
-        initial_alphabet=sorted(
-            pre_tokenizers.ByteLevel.alphabet()
-        ),  # all bytes: nothing is unknown
+        # All bytes: nothing is unknown.
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
 

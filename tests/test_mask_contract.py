@@ -1,0 +1,583 @@
+"""The five promises about masks (the docstring of attention.py), for every function and module that takes one.
+
+Each path is compiled once, with the mask as an array, and asked many questions.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from jax import lax
+
+from transformer_jax.attention import (
+    attention_weights,
+    dot_product_attention,
+    multi_head_attention,
+)
+from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.encoder import Encoder
+from transformer_jax.masks import causal, padding, prefix, segments, sliding_window
+from transformer_jax.models import TextClassifier
+from transformer_jax.modules import MultiHeadAttention
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+B, T, S, N, K, H, O, D = 2, 5, 7, 6, 2, 3, 11, 30
+RATE = 0.3
+BOUND = {"rtol": 0, "atol": 1e-5}
+
+
+def normal(seed, *shape, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), dtype)
+
+
+def encoder(norm):
+    config = EncoderConfig(
+        num_layers=2,
+        embed_dim=D,
+        num_heads=N,
+        num_kv_heads=K,
+        hidden_dim=17,
+        norm=norm,
+        final_norm=norm == "pre",
+        activation="gelu",
+        dropout_rate=RATE,
+        attention_dropout_rate=RATE,
+    )
+    return Encoder(config, rngs=nnx.Rngs(0))
+
+
+def run_module(module):
+    """A module as a function of (inputs, parameters, mask, dropout key)."""
+    graph, parameters = nnx.split(module)
+
+    def run(inputs, parameters, mask, key):
+        rngs = None if key is None else nnx.Rngs(dropout=key)
+        output, weights = nnx.merge(graph, parameters)(
+            *inputs, mask=mask, rngs=rngs, return_weights=True
+        )
+        return output, weights
+
+    return run, parameters
+
+
+def run_function(function):
+    def run(inputs, parameters, mask, key):
+        return function(
+            *inputs,
+            *parameters,
+            mask=mask,
+            dropout_rate=RATE,
+            dropout_rng=key,
+            return_weights=True,
+        )
+
+    return run
+
+
+class Path:
+    """One way through the library: what goes in, and its outputs, weights and gradients, compiled."""
+
+    def __init__(self, run, inputs, parameters=(), *, keys=S):
+        self.inputs, self.parameters, self.keys = inputs, parameters, keys
+        self.run = run
+
+        def value_and_grads(inputs, parameters, mask, cotangent, key=None):
+            def loss(inputs, parameters):
+                output, weights = run(inputs, parameters, mask, key)
+                # Only the rows with a cotangent take part: a NaN in another row is not the loss's.
+                kept = jnp.where(cotangent != 0, output * cotangent, 0)
+                return kept.sum(dtype=jnp.float32), (output, weights)
+
+            grads, (output, weights) = jax.grad(loss, argnums=(0, 1), has_aux=True)(
+                inputs, parameters
+            )
+            return output, weights, *grads
+
+        self.eager = value_and_grads
+        self.jitted = jax.jit(value_and_grads)
+
+    def __call__(self, mask, inputs=None, cotangent=None, key=None, eager=False):
+        inputs = self.inputs if inputs is None else inputs
+        shape = jax.eval_shape(lambda: self.run(inputs, self.parameters, mask, None)[0]).shape
+        cotangent = np.ones(shape) if cotangent is None else np.broadcast_to(cotangent, shape)
+        cotangent = jnp.asarray(cotangent, inputs[0].dtype)
+        call = self.eager if eager else self.jitted
+        return jax.device_get(call(inputs, self.parameters, jnp.asarray(mask), cotangent, key))
+
+
+def attention_path(dtype):
+    shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
+    inputs = tuple(normal(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
+    return Path(run_function(dot_product_attention), inputs)
+
+
+def multi_head_path(dtype):
+    shapes = ((D, N, H), (D, K, H), (D, K, O), (N, O, 13))
+    inputs = normal(1, B, T, D, dtype=dtype), normal(2, B, S, D, dtype=dtype)
+    parameters = tuple(normal(i, *shape, dtype=dtype) / 8 for i, shape in enumerate(shapes))
+    return Path(run_function(multi_head_attention), inputs, parameters)
+
+
+def module_path():
+    module = MultiHeadAttention(
+        D, N, num_kv_heads=K, dropout_rate=RATE, rngs=nnx.Rngs(params=0)
+    )
+    return Path(*_with_inputs(module, (normal(1, B, T, D), normal(2, B, S, D))))
+
+
+def encoder_path(norm):
+    return Path(*_with_inputs(encoder(norm), (normal(1, B, T, D),)), keys=T)
+
+
+def _with_inputs(module, inputs):
+    run, parameters = run_module(module)
+    return run, inputs, parameters
+
+
+PATHS = {
+    "dot_product_attention": partial(attention_path, jnp.float32),
+    "dot_product_attention bfloat16": partial(attention_path, jnp.bfloat16),
+    "multi_head_attention": partial(multi_head_path, jnp.float32),
+    "multi_head_attention bfloat16": partial(multi_head_path, jnp.bfloat16),
+    "MultiHeadAttention": module_path,
+    "Encoder post": partial(encoder_path, "post"),
+    "Encoder pre": partial(encoder_path, "pre"),
+}
+CROSS = [name for name in PATHS if "Encoder" not in name]
+SELF = [name for name in PATHS if "Encoder" in name]
+
+
+@pytest.fixture(scope="module")
+def paths():
+    built = {}
+
+    def path(name):
+        if name not in built:
+            built[name] = PATHS[name]()
+        return built[name]
+
+    return path
+
+
+@pytest.fixture(autouse=True)
+def promotion(request):
+    name = request.node.callspec.params.get("name", "") if hasattr(request.node, "callspec") else ""
+    with jax.numpy_dtype_promotion("standard" if "bfloat16" in name else "strict"):
+        yield
+
+
+def random_mask(seed, keys, density=0.5):
+    """Per head; in example 0 query 2 sees nothing, in example 1 nobody sees keys 1 and 4."""
+    mask = np.random.default_rng(seed).random((B, N, T, keys)) < density
+    mask[..., 0] = True
+    mask[0, :, 2] = False
+    mask[1, ..., [1, 4]] = False
+    return mask
+
+
+def is_finite(tree):
+    return all(np.isfinite(np.asarray(x, np.float32)).all() for x in jax.tree.leaves(tree))
+
+
+def assert_same(one, other, **tolerance):
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(x, np.float32), np.asarray(y, np.float32), **(tolerance or BOUND)
+        )
+
+
+# 1. A query that sees no key -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_query_without_keys_gets_zeros(paths, name):
+    for seed in range(3):
+        mask = random_mask(seed, S, density=0.2 * seed)
+        output, weights, (d_query, *_), _ = result = paths(name)(mask)
+        assert is_finite(result)
+        assert not output[0, 2].any()
+        assert not weights[0, :, 2].any()
+        assert not d_query[0, 2].any()
+        np.testing.assert_allclose(weights.sum(-1), mask.any(-1), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_examples_without_keys_get_zeros_and_pass_no_gradient(paths, name):
+    output, weights, inputs, parameters = paths(name)(np.zeros((B, N, T, S), bool))
+    assert not output.any() and not weights.any()
+    assert not any(x.any() for x in inputs)
+    # What is added after the attention, W^O's own bias, does not depend on the mask.
+    leaves = jax.tree_util.tree_leaves_with_path(parameters)
+    assert not any(x.any() for path, x in leaves if "out_bias" not in str(path))
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_an_encoder_without_keys_stays_finite_and_keeps_its_rows_apart(paths, name):
+    path = paths(name)
+    nothing = np.zeros((B, N, T, T), bool)
+    output, weights, *grads = path(nothing, cotangent=normal(5, B, T, D))
+    assert is_finite((output, grads))
+    assert not any(layer.any() for layer in weights)
+    (x,) = path.inputs
+    changed, *_ = path(nothing, (x.at[:, 1].add(3.0),))
+    np.testing.assert_array_equal(np.delete(changed, 1, axis=1), np.delete(output, 1, axis=1))
+
+
+@pytest.mark.parametrize("name", ["dot_product_attention", "multi_head_attention"])
+def test_without_jit_the_same(paths, name):
+    path, mask = paths(name), random_mask(0, S)
+    cotangent = normal(3, 1, 1, 1) if name.startswith("multi") else normal(3, 1, 1, 1, 1)
+    query, *rest = path.inputs
+    inputs = (query.at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in rest))
+    result = path(mask, inputs, cotangent, eager=True)
+    assert is_finite(result)
+    assert not result[0][0, 2].any()
+    assert_same(result, path(mask, cotangent=cotangent))
+
+
+# 2. What nobody sees -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf, -jnp.inf])
+@pytest.mark.parametrize("name", CROSS)
+def test_what_nobody_sees_reaches_no_output_and_no_gradient(paths, name, poison):
+    path, mask = paths(name), random_mask(1, S)
+    query, *rest = path.inputs
+    query = query.at[0, 2].set(poison)
+    rest = [x.at[1, jnp.array([1, 4])].set(poison) for x in rest]
+    dirty = path(mask, (query, *rest))
+    assert is_finite(dirty)
+    assert_same(dirty, path(mask), rtol=0, atol=0)
+    for gradient in dirty[2][1:]:
+        assert not gradient[1, [1, 4]].any()
+
+
+def test_a_head_that_sees_nothing_is_clean_where_other_heads_see(paths):
+    """Keys and queries are hidden by head: only a group whose heads all look away is blind."""
+    path = paths("dot_product_attention")
+    mask = np.ones((B, N, T, S), bool)
+    mask[0, :3, :, 2] = False  # the whole first group: key head 0
+    mask[1, 3, 4] = False
+    query, key, value = path.inputs
+    query = query.at[1, 4, 3].set(jnp.nan)
+    key, value = key.at[0, 2, 0].set(jnp.inf), value.at[0, 2, 0].set(jnp.nan)
+    dirty = path(mask, (query, key, value))
+    assert is_finite(dirty)
+    assert_same(dirty, path(mask), rtol=0, atol=0)
+    mask[0, 2, 1, 2] = True  # one head of the group looks: now the NaN is its own
+    assert not is_finite(path(mask, (query, key, value))[0])
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_rows_apart_from_all_others_reach_no_other_row(paths, name):
+    path = paths(name)
+    mask = random_mask(2, T, density=0.9)
+    mask[0, :, :, 2] = False  # row 2 of example 0: sees nothing and is not seen
+    cotangent = np.ones((B, T, 1))
+    cotangent[0, 2] = 0
+    (x,) = path.inputs
+    clean = path(mask, cotangent=cotangent)
+    dirty = path(mask, (x.at[0, 2].set(jnp.nan),), cotangent)
+    others = np.delete(np.arange(T), 2)
+    np.testing.assert_array_equal(dirty[0][0, others], clean[0][0, others])
+    np.testing.assert_array_equal(dirty[0][1], clean[0][1])
+    assert is_finite(dirty[1])
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_rows_apart_from_all_others_reach_no_gradient(paths, name):
+    path = paths(name)
+    mask = random_mask(2, T, density=0.9)
+    mask[0, :, :, 2] = False
+    cotangent = np.ones((B, T, 1))
+    cotangent[0, 2] = 0
+    (x,) = path.inputs
+    clean = path(mask, cotangent=cotangent)
+    dirty = path(mask, (x.at[0, 2].set(jnp.nan),), cotangent)
+    assert is_finite(dirty[2:])
+    assert_same(dirty[2:], clean[2:])
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_key_has_no_influence_on_the_queries_that_it_is_hidden_from(paths, name):
+    path = paths(name)
+    mask = np.ones((B, N, T, path.keys), bool)
+    blind = [0, 3] if path.keys == S else [0, 2, 3, 4]  # in an encoder, key 1 is also query 1
+    mask[:, :, blind, 1] = False
+    far = tuple(x.at[:, 1].multiply(100.0) for x in path.inputs)
+    inputs = far if path.keys == T else (path.inputs[0], *far[1:])
+    cotangent = np.zeros((1, T) + (1,) * (path.inputs[0].ndim - 2))
+    cotangent[:, blind] = 1
+    near, far = path(mask, cotangent=cotangent), path(mask, inputs, cotangent)
+    np.testing.assert_array_equal(near[0][:, blind], far[0][:, blind])
+    for gradient in near[2][1:] if path.keys == S else near[2]:
+        assert not gradient[:, 1].any()
+        assert gradient[:, 2].any()
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(arrays(bool, (B, N, T, S)))
+def test_any_mask_keeps_the_promises(mask):
+    path = _cached_attention()
+    seeing, seen = mask.any(-1), mask.any(-2).reshape(B, K, N // K, S).any(2)
+    query, key, value = path.inputs
+    query = jnp.where(seeing.swapaxes(1, 2)[..., None], query, jnp.nan)
+    key = jnp.where(seen.swapaxes(1, 2)[..., None], key, jnp.inf)
+    value = jnp.where(seen.swapaxes(1, 2)[..., None], value, jnp.nan)
+    output, weights, grads, _ = result = path(mask, (query, key, value))
+    assert is_finite(result)
+    assert not weights[~mask].any()
+    np.testing.assert_allclose(weights.sum(-1), seeing, rtol=0, atol=1e-5)
+    assert not output.swapaxes(1, 2)[~seeing].any()
+    assert not grads[0].swapaxes(1, 2)[~seeing].any()
+    assert not grads[2].swapaxes(1, 2)[~seen].any()
+
+
+def _cached_attention(cache=[]):  # noqa: B006 hypothesis draws outside fixtures
+    if not cache:
+        cache.append(attention_path(jnp.float32))
+    return cache[0]
+
+
+def test_weights_alone_keep_the_promises():
+    query, key, _ = attention_path(jnp.float32).inputs
+    mask = random_mask(4, S)
+    query, key = query.at[0, 2].set(jnp.nan), key.at[1, 4].set(jnp.inf)
+
+    @jax.jit
+    def run(query, key, mask):
+        def loss(query, key):
+            weights = attention_weights(query, key, mask=mask)
+            return jnp.sum(weights**2), weights
+
+        return jax.grad(loss, argnums=(0, 1), has_aux=True)(query, key)
+
+    grads, weights = run(query, key, jnp.array(mask))
+    assert is_finite((grads, weights))
+    assert not weights[~mask].any()
+    np.testing.assert_allclose(weights.sum(-1), mask.any(-1), rtol=0, atol=1e-6)
+
+
+# 3. Rules are functions of positions ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return normal(1, B, 11, N, H), normal(2, B, 11, K, H), normal(3, B, 11, K, O)
+
+
+RULES = {
+    "causal": lambda **positions: causal(**positions),
+    "window": lambda **positions: sliding_window(3, 0, **positions),
+    "prefix": lambda query_positions=None, key_positions=None: (
+        causal(query_positions=query_positions, key_positions=key_positions)
+        | prefix(jnp.array([2, 4]), key_positions=key_positions)
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_last_queries_alone_see_what_they_saw_in_the_full_pass(tokens, rule):
+    query, key, value = tokens
+    full = jax.jit(partial(dot_product_attention, mask=RULES[rule]()))
+    assert_same(full(query[:, -3:], key, value), full(query, key, value)[:, -3:])
+
+
+@pytest.mark.parametrize("rule", ["causal", "window"])
+def test_a_half_filled_cache_agrees_with_the_full_pass(tokens, rule):
+    query, key, value = tokens
+    full = jax.jit(partial(dot_product_attention, mask=RULES[rule]()))(query, key, value)
+    # What was never written is NaN; the position of the query is traced.
+    empty = jax.tree.map(lambda x: jnp.full((B, 13, *x.shape[2:]), jnp.nan), (key, value))
+
+    @jax.jit
+    def decode(tokens, cache):
+        def step(cache, t):
+            q, *kv = (lax.dynamic_slice_in_dim(x, t, 1, 1) for x in tokens)
+            cache = jax.tree.map(
+                lambda c, x: lax.dynamic_update_slice_in_dim(c, x, t, 1), cache, tuple(kv)
+            )
+            mask = RULES[rule](query_positions=t[None])
+            return cache, dot_product_attention(q, *cache, mask=mask)[:, 0]
+
+        return lax.scan(step, cache, jnp.arange(11))[1].swapaxes(0, 1)
+
+    assert_same(decode((query, key, value), empty), full)
+
+
+def test_a_ring_buffer_agrees_with_the_full_pass(tokens):
+    query, key, value = tokens
+    full = jax.jit(partial(dot_product_attention, mask=sliding_window(3, 0)))(query, key, value)
+    slots = 5  # of which a window of 4 is read
+    empty = jax.tree.map(lambda x: jnp.full((B, slots, *x.shape[2:]), jnp.nan), (key, value))
+    nowhere = np.iinfo(np.int32).max // 2
+
+    @jax.jit
+    def decode(tokens, cache):
+        def step(carry, t):
+            cache, positions = carry
+            q, *kv = (lax.dynamic_slice_in_dim(x, t, 1, 1) for x in tokens)
+            cache = jax.tree.map(
+                lambda c, x: lax.dynamic_update_slice_in_dim(c, x, t % slots, 1), cache, tuple(kv)
+            )
+            positions = positions.at[t % slots].set(t)
+            mask = sliding_window(3, 0, query_positions=t[None], key_positions=positions)
+            return (cache, positions), dot_product_attention(q, *cache, mask=mask)[:, 0]
+
+        start = (cache, jnp.full(slots, nowhere))
+        return lax.scan(step, start, jnp.arange(11))[1].swapaxes(0, 1)
+
+    assert_same(decode((query, key, value), empty), full)
+
+
+def test_examples_at_their_own_positions_agree_with_each_alone(tokens):
+    """Two examples decode one step, the first at position 4, the second at 9."""
+    query, key, value = tokens
+    at = jnp.array([4, 9])
+    full = jax.jit(partial(dot_product_attention, mask=causal()))(query, key, value)
+    step = jnp.take_along_axis(query, at[:, None, None, None], axis=1)
+
+    @jax.jit
+    def decode(query, key, value, positions):
+        mask = causal(query_positions=positions[:, None])
+        return dot_product_attention(query, key, value, mask=mask)[:, 0]
+
+    assert_same(decode(step, key, value, at), full[jnp.arange(B), at])
+
+
+# 4. No future token --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("key", [None, 0], ids=["evaluation", "dropout"])
+def test_no_future_token_reaches_an_earlier_output(paths, name, key):
+    path = paths(name)
+    offset = path.keys - T
+    mask = np.array(causal().to_array(T, path.keys))
+    mask = np.broadcast_to(mask, (B, N, T, path.keys))
+    key = None if key is None else jax.random.key(3)
+    t = 3
+    cotangent = np.zeros((1, T) + (1,) * (path.inputs[0].ndim - 2))
+    cotangent[:, :t] = 1
+    future = tuple(
+        x.at[:, t + (offset if x.shape[1] == S else 0) :].multiply(-50.0) for x in path.inputs
+    )
+    before = path(mask, cotangent=cotangent, key=key)
+    after = path(mask, future, cotangent, key=key)
+    np.testing.assert_array_equal(before[0][:, :t], after[0][:, :t])
+    for weights, changed in zip(
+        jax.tree.leaves(before[1]), jax.tree.leaves(after[1]), strict=True
+    ):
+        np.testing.assert_array_equal(weights[:, :, :t], changed[:, :, :t])
+        assert not weights[~mask].any()
+    if key is not None:
+        first = jax.tree.leaves(before[1])[0]
+        assert (first[mask] == 0).any() and (first.sum(-1) > 1.1).any()  # dropped, and scaled up
+    for x, gradient in zip(path.inputs, before[2], strict=True):
+        assert not gradient[:, t + (offset if x.shape[1] == S else 0) :].any()
+    assert not np.array_equal(before[0][:, t:], after[0][:, t:])
+
+
+# 5. Padding, batches, packing ----------------------------------------------------------------------------
+
+LENGTH, ROOM = 5, 11
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    """Texts in, (logits, gradient of example 0's logits, maps) out."""
+    config = ClassifierConfig(
+        vocab_size=23,
+        max_length=ROOM,
+        num_classes=3,
+        encoder=EncoderConfig(num_layers=2, embed_dim=D, num_heads=N, hidden_dim=17),
+        pooling=("cls", "mean", "max", "last"),
+    )
+    graph, parameters = nnx.split(TextClassifier(config, rngs=nnx.Rngs(1)))
+    # At the 0.02 of the initial embeddings all texts look alike.
+    parameters = jax.tree.map(lambda x: x * 5 if x.shape[0] in (23, ROOM) else x, parameters)
+
+    @jax.jit
+    def run(tokens, is_token):
+        def loss(parameters):
+            logits, maps = nnx.merge(graph, parameters)(tokens, is_token, return_weights=True)
+            return jnp.sum(logits[0] * jnp.array([1.0, -2.0, 3.0])), (logits, maps)
+
+        grads, (logits, maps) = jax.grad(loss, has_aux=True)(parameters)
+        return logits, grads, maps
+
+    return lambda tokens, is_token: jax.device_get(run(tokens.astype(np.int32), is_token))
+
+
+def test_padding_of_any_amount_on_either_side_changes_nothing(classifier):
+    random = np.random.default_rng(0)
+    text = random.integers(0, 23, (1, LENGTH))
+    logits, grads, _ = classifier(text, np.ones((1, LENGTH), bool))
+    other_logits, *_ = classifier((text + 1) % 23, np.ones((1, LENGTH), bool))
+    assert np.abs(logits - other_logits).max() > 0.05  # texts do matter
+    for left in range(ROOM - LENGTH + 1):
+        # The padding holds other words, the second example is another text of another length.
+        tokens = random.integers(0, 23, (B, ROOM))
+        is_token = np.zeros((B, ROOM), bool)
+        is_token[0, left : left + LENGTH] = True
+        is_token[1, left // 2 :] = True
+        tokens[0, is_token[0]] = text[0]
+        padded_logits, padded_grads, maps = classifier(tokens, is_token)
+        assert_same(padded_logits[:1], logits)
+        assert_same(padded_grads, grads)
+        assert not any(weights[0, ..., ~is_token[0]].any() for weights in maps)
+
+
+def test_an_empty_text_is_classified_without_nan(classifier):
+    tokens, is_token = np.zeros((B, ROOM), int), np.zeros((B, ROOM), bool)
+    is_token[1] = True
+    assert is_finite(classifier(tokens, is_token))
+
+
+@pytest.fixture(scope="module")
+def causal_encoder():
+    run, parameters = run_module(encoder("pre"))
+    return jax.jit(lambda x, mask: run((x,), parameters, mask, None)[0])
+
+
+def test_texts_packed_into_one_row_do_not_mix(causal_encoder):
+    first, second = normal(1, 1, LENGTH, D), normal(2, 1, ROOM - LENGTH, D)
+    ids = np.repeat([0, 1], [LENGTH, ROOM - LENGTH])[None]
+    row = jnp.concatenate([first, second], axis=1)
+    packed = causal_encoder(row, causal() & segments(ids))
+    apart = np.concatenate([causal_encoder(x, causal()) for x in (first, second)], axis=1)
+    assert_same(packed, apart)
+    assert np.abs(causal_encoder(row, causal()) - apart).max() > 0.1  # without segments they mix
+
+
+def test_packed_texts_in_another_order_keep_their_outputs(causal_encoder):
+    first, second = normal(1, 1, LENGTH, D), normal(2, 1, ROOM - LENGTH, D)
+    ids = np.repeat([0, 1], [LENGTH, ROOM - LENGTH])[None]
+    one = causal_encoder(jnp.concatenate([first, second], 1), causal() & segments(ids))
+    ids = np.repeat([1, 0], [ROOM - LENGTH, LENGTH])[None]
+    other = causal_encoder(jnp.concatenate([second, first], 1), causal() & segments(ids))
+    assert_same(np.roll(other, LENGTH, axis=1), one)
+
+
+def test_causal_with_padding_on_either_side_changes_nothing(causal_encoder):
+    text = normal(1, 1, LENGTH, D)
+    alone = causal_encoder(text, causal())
+    for left in range(ROOM - LENGTH + 1):
+        is_token = (np.arange(ROOM) >= left) & (np.arange(ROOM) < left + LENGTH)
+        row = normal(left, 1, ROOM, D).at[:, left : left + LENGTH].set(text)
+        padded = causal_encoder(row, causal() & padding(is_token[None]))
+        assert_same(padded[:, is_token], alone)
+        assert is_finite(padded)
+
+
+def test_an_example_is_the_same_in_any_batch(causal_encoder):
+    x = normal(1, 1, LENGTH, D)
+    batch = jnp.concatenate([normal(2, 2, LENGTH, D), x])
+    assert_same(causal_encoder(batch, causal())[2:], causal_encoder(x, causal()))

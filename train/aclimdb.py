@@ -1,0 +1,130 @@
+"""The Large Movie Review Dataset as released: the aclImdb folder, or its archive read as a stream.
+
+    aclImdb/train/pos/ID_RATING.txt     one review; also train/neg, train/unsup, test/pos, test/neg
+    aclImdb/train/urls_pos.txt          line ID (from 0) is the address of the review's movie
+
+An archive is material from elsewhere: nothing of it is written to disk, members with other names
+are passed over, links and devices are never followed, and no member is read that claims to be larger than
+any review or list could be."""
+
+import gzip
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from train.corpus import DataError, Split, Tables
+from train.tables import decode, first_line
+
+MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
+ARCHIVE_BYTES = 2_000_000_000  # of all members that are read; the release has 140 million
+MEMBER = re.compile(
+    r"(?:\./)?(?:[^/]+/)?(train|test)/(?:(pos|neg|unsup)/(\d+)_\d+|urls_(pos|neg|unsup))\.txt"
+)
+MOVIE = re.compile(r"/title/(tt\d+)")
+
+
+def read_folder(path: Path) -> Tables:
+    """The release from its unpacked folder."""
+    return _read_reviews(path.resolve().name, _folder_members(path))
+
+
+def read_archive(path: Path) -> Tables:
+    """The release from its .tar.gz; links and devices in the place of reviews are noted."""
+    skipped: list[str] = []
+    try:
+        tables = _read_reviews(path.name, _archive_members(path, skipped))
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path.name}: not a whole .tar.gz ({first_line(error)}); fetch it again"
+        ) from None
+    if skipped:
+        note = f"ignored {len(skipped)} links or devices in {path.name}, such as {skipped[0]}"
+        return Tables(tables.source, tables.train, tables.test, tables.unsupervised, notes=(note,))
+    return tables
+
+
+def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[str], bytes]]:
+    """Members with names of the release, streamed; nothing is written anywhere."""
+    total = 0
+    # Python's own gzip below the tar stream: it checks the sum at the end, tarfile's "r|gz" does not.
+    with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            match = MEMBER.fullmatch(member.name)
+            if match is None:
+                continue
+            if not member.isreg():
+                skipped.append(member.name)
+                continue
+            total += _bounded(member.size, f"{path.name}: {member.name}")
+            if total > ARCHIVE_BYTES:
+                raise DataError(
+                    f"{path.name}: more than {ARCHIVE_BYTES:,} bytes of reviews; the release has a tenth of that"
+                )
+            file = archive.extractfile(member)
+            yield match, file.read() if file else b""
+        while stream.read(1 << 20):  # to the end, so that the sum is checked
+            pass
+
+
+def _folder_members(path: Path) -> Iterator[tuple[re.Match[str], bytes]]:
+    for part in ("train", "test"):
+        for file in sorted((path / part).glob("*.txt")) + sorted((path / part).glob("*/*.txt")):
+            match = MEMBER.fullmatch(file.relative_to(path).as_posix())
+            if match and file.is_file():
+                _bounded(file.stat().st_size, str(file))
+                yield match, file.read_bytes()
+
+
+def _bounded(size: int, where: str) -> int:
+    if size > MEMBER_BYTES:
+        raise DataError(
+            f"{where}: {size:,} bytes; a review or list of at most {MEMBER_BYTES:,} expected"
+        )
+    return size
+
+
+def _read_reviews(name: str, members: Iterator[tuple[re.Match[str], bytes]]) -> Tables:
+    """The release, from its files in any order; rows are sorted by label, then by number."""
+    reviews: dict[tuple[str, str], dict[int, str]] = {}
+    movies: dict[tuple[str, str], list[str]] = {}
+    for match, content in members:
+        part, kind, number, listed = match.groups()
+        text = decode(content, f"{name}: {match[0]}")
+        if listed:
+            found = (MOVIE.search(line) for line in text.split("\n"))
+            movies[part, listed] = [m[1] if m else "" for m in found]
+        else:
+            reviews.setdefault((part, kind), {})[int(number)] = text
+    splits = {part: _labelled(name, part, reviews, movies) for part in ("train", "test")}
+    if splits["train"] is None:
+        raise DataError(f"{name}: no train/pos/ID_RATING.txt and train/neg/ID_RATING.txt in it")
+    unsupervised = [text for _, text in sorted(reviews.get(("train", "unsup"), {}).items())]
+    return Tables(
+        f"the aclImdb release in {name} (Maas et al., 2011)",
+        splits["train"],
+        splits["test"],
+        unsupervised,
+    )
+
+
+def _labelled(name: str, part: str, reviews: dict, movies: dict) -> Split | None:
+    """One split of the release, or None if it is not there at all."""
+    texts: list[str] = []
+    labels: list[int] = []
+    groups: list[str] = []
+    present = [kind for kind in ("neg", "pos") if reviews.get((part, kind))]
+    if not present:
+        return None
+    if len(present) == 1:
+        raise DataError(f"{name}: {part} has {present[0]} reviews alone; both neg and pos expected")
+    for label, kind in enumerate(present):
+        urls = movies.get((part, kind), [])
+        for number, text in sorted(reviews[part, kind].items()):
+            texts.append(text)
+            labels.append(label)
+            groups.append(urls[number] if number < len(urls) else "")
+    return Split(texts, np.array(labels, np.int32), groups if any(groups) else None)
