@@ -245,7 +245,9 @@ def test_vmap_over_a_rule_is_a_loop_over_its_examples():
 
 
 def test_vmap_maps_over_the_arrays_inside_a_rule():
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *(segments(QUERY_IDS[b : b + 1]) for b in (0, 1)))
+    stacked = jax.tree.map(
+        lambda *x: jnp.stack(x), *(segments(QUERY_IDS[b : b + 1]) for b in (0, 1))
+    )
     together = jax.vmap(lambda mask: mask.to_array(T)[0])(stacked)
     np.testing.assert_array_equal(together, segments(QUERY_IDS).to_array(T))
 

@@ -11,7 +11,7 @@ ends up holding.
 Both twins are always in the same split, so counting words is right in one of the two: 50 % by
 construction. Both opinions stand in the same surroundings (a form of "to be" before, a neutral
 phrase from one shared list after), so a pair of neighbouring words says nothing either: what decides
-(but, although, never, who says it) is further away. The test split uses pairs of one praising and
+(but, although, not, whose view it is) is further away. The test split uses pairs of one praising and
 one blaming adjective that training never shows together.
 """
 
@@ -35,10 +35,9 @@ from train.sample_words import (
 )
 
 WORDS = (15, 60)  # the least and most words of a review
-# How often a review has an opening, a closing, two frames; how often the first opinion is the verdict.
-# Were that half, order, kind of frame and adjective would tell nothing until all three are known, and
-# a small model would sit at 50 % for long: as it is, "the last word counts" is right in three of four.
-OPENING, CLOSING, TWO_FRAMES, NEAR, FIRST_VERDICT = 0.2, 0.15, 0.1, 0.6, 0.3
+NEAR_SHARE = 0.3  # of frames whose cue stands near the adjective: the rest is learnt from these
+FIRST_SHARE = 0.5  # of frames whose first opinion is the verdict: "the last word counts" fails
+CLOSING_SHARE = 0.15  # of reviews with a neutral last sentence; more of them slow learning
 SLOT = re.compile(r"\{(\w+)\}|\[([^\]]+)\]")
 FIRST, SECOND = "<first>", "<second>"  # where the two opinions go, once all else is written
 
@@ -85,31 +84,23 @@ def _split(rng: random.Random, size: int, test: bool, seen: set[str]) -> Split:
 
 
 def _twins(rng: random.Random, test: bool) -> tuple[str, str]:
-    """A negative and a positive review that differ only in where two opinions stand.
-
-    One or two frames, which agree on the verdict, with neutral sentences around them."""
-    negative, positive = [], []
-    if rng.random() < OPENING:
-        opening = _capital(_write("{opening}", rng, {}))
-        negative.append(opening)
-        positive.append(opening)
-    for _ in range(2 if rng.random() < TWO_FRAMES else 1):
-        frame, first_decides = _frame(rng)
-        praise, blame = _opinions(rng, test)
-        with_praise_first = frame.replace(FIRST, praise).replace(SECOND, blame)
-        with_blame_first = frame.replace(FIRST, blame).replace(SECOND, praise)
-        positive.append(with_praise_first if first_decides else with_blame_first)
-        negative.append(with_blame_first if first_decides else with_praise_first)
-    if rng.random() < CLOSING:
-        closing = _capital(_write("{closing}", rng, {}))
-        negative.append(closing)
-        positive.append(closing)
-    return " ".join(negative), " ".join(positive)
+    """A negative and a positive review that differ only in where the two opinions stand."""
+    frame, first_decides = _frame(rng)
+    praise, blame = _opinions(rng, test)
+    praise_first = frame.replace(FIRST, praise).replace(SECOND, blame)
+    blame_first = frame.replace(FIRST, blame).replace(SECOND, praise)
+    negative, positive = (
+        (blame_first, praise_first) if first_decides else (praise_first, blame_first)
+    )
+    if rng.random() < CLOSING_SHARE:
+        closing = " " + _capital(_write("{closing}", rng, {}))
+        return negative + closing, positive + closing
+    return negative, positive
 
 
 def _frame(rng: random.Random) -> tuple[str, bool]:
     """A sentence with two open places for opinions, and whether the first of them is the verdict."""
-    near, first_decides = rng.random() < NEAR, rng.random() < FIRST_VERDICT
+    near, first_decides = rng.random() < NEAR_SHARE, rng.random() < FIRST_SHARE
     seconds, firsts = (NEAR_SECOND, NEAR_FIRST) if near else (FAR_SECOND, FAR_FIRST)
     frame = rng.choice(firsts if first_decides else seconds)
     aspects = rng.sample([(a, "{was}") for a in SINGULAR] + [(a, "{were}") for a in PLURAL], 2)

@@ -122,7 +122,7 @@ GRAMMAR: Mapping[str, list[str]] = {
         "at the local festival", "at a matinee", "in a small cinema", "over the weekend", "on cable",
         "last summer", "at the student union", "on an old cassette", "after dinner", "on my birthday",
     ],
-    "opening": [
+    "closing": [
         "I [saw|watched|rented|caught|borrowed] this {genre} {occasion} with {person}.",
         "We [saw|watched|picked|streamed] this {genre} {occasion}.",
         "This is a {genre} about a {hero} who {errand} in a {town}.",
@@ -131,8 +131,6 @@ GRAMMAR: Mapping[str, list[str]] = {
         "The story takes us to a {town} where a {hero} {errand}.",
         "{person} gave me the disc of this {genre} {occasion}.",
         "This {genre} was shot in {country} and runs for {number} minutes.",
-    ],
-    "closing": [
         "It runs for {number} minutes.", "It was shot in {country}.", "The disc has no extras.",
         "I have now seen it [twice|three times].", "There is a scene after the credits.",
         "The lead plays a {hero}.", "A sequel is planned for next year.", "It is set in a {town}.",

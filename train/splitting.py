@@ -30,7 +30,7 @@ def draw(split: Split, fraction: float, seed: int, part: str) -> tuple[np.ndarra
             f"no {part} part can be split off: all {len(split)} texts are equal or of one movie; "
             "two different ones are the least, many more make sense"
         )
-    target = max(1, round(fraction * len(split)))
+    target = min(max(1, round(fraction * len(split))), len(split) - 1)
     taken: list[int] = []
     for i in np.random.default_rng(seed).permutation(len(joined)):
         if len(taken) + len(joined[i]) <= target:

@@ -45,6 +45,7 @@ class EncoderConfig:
 
     def __post_init__(self):
         _positive(self, "embed_dim", "num_heads", "hidden_dim")
+        _positive(self, *(n for n in ("head_dim", "num_kv_heads") if getattr(self, n) is not None))
         _rates(self, "dropout_rate", "attention_dropout_rate")
         _one_of(self, "norm", ("pre", "post"))
         _one_of(self, "activation", ACTIVATIONS)

@@ -25,7 +25,7 @@ def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Fl
 
 def keep(rng: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
     """True with probability 1 - rate (to 2**-32), independently for every element."""
-    return random_words(rng, shape) >= jnp.uint32(round(rate * 2**32))
+    return random_words(rng, shape) >= jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
 
 
 def random_words(rng: PRNGKeyArray, shape: tuple[int, ...]) -> Array:

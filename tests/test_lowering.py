@@ -1,0 +1,135 @@
+"""Everything lowers for CUDA and TPU from a machine that has neither: no operation is the CPU's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import transformer_jax as tj
+from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.encoder import Encoder
+from transformer_jax.models import TextClassifier
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+B, T, S, N, K, H, D, F, V = 2, 3, 5, 6, 2, 1, 6, 7, 11
+
+
+def floats(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+KEY = jax.random.key(0)
+IS_TOKEN = np.ones((B, T), bool)
+TOKENS = np.zeros((B, T), np.int32)
+QUERY, KEYS = floats(B, T, N, H), floats(B, S, K, H)
+TEXT = floats(B, T, D)
+
+
+def every_mask():
+    """The rules of masks.py in one: rendered where attention is lowered."""
+    rules = tj.causal() | tj.prefix(jnp.array([1, 2])) | tj.sliding_window(1, 0)
+    rules = rules & tj.padding(np.ones((B, S), bool)) & tj.dense(np.ones((N, T, S), bool))
+    return rules & tj.segments(np.zeros((B, T), np.int32), np.zeros((B, S), np.int32))
+
+
+FUNCTIONS = {
+    "attention_weights": (lambda q, k: tj.attention_weights(q, k, mask=tj.causal()), QUERY, KEYS),
+    "dot_product_attention": (
+        lambda q, k, v: tj.dot_product_attention(
+            q, k, v, mask=every_mask(), dropout_rate=0.1, dropout_rng=KEY
+        ),
+        *(QUERY, KEYS, KEYS),
+    ),
+    "multi_head_attention": (
+        lambda x, *kernels: tj.multi_head_attention(x, x, *kernels, mask=tj.padding(IS_TOKEN)),
+        *(TEXT, floats(D, N, H), floats(D, K, H), floats(D, K, H), floats(N, H, D)),
+    ),
+    "dropout": (lambda x: tj.dropout(x, 0.1, KEY), TEXT),
+    "feed_forward": (tj.feed_forward, TEXT, floats(D, F), floats(F), floats(F, D), floats(D)),
+    "layer_norm": (tj.layer_norm, TEXT, floats(D), floats(D)),
+    "linear": (tj.linear, TEXT, floats(D, F), floats(F)),
+    "lookup": (lambda table: tj.lookup(table, jnp.array(TOKENS)), floats(V, D)),
+    "region_embedding": (
+        lambda table: tj.region_embedding(table, jnp.array(TOKENS), jnp.array(IS_TOKEN)),
+        floats(3, V, D),
+    ),
+    "sinusoidal_positions": (
+        lambda x: x + tj.sinusoidal_positions(tj.count_positions(jnp.array(IS_TOKEN)), D),
+        TEXT,
+    ),
+    "poolings": (
+        lambda x: [
+            pool(x, jnp.array(IS_TOKEN))
+            for pool in (tj.cls_pool, tj.last_pool, tj.mean_pool, tj.max_pool)
+        ],
+        TEXT,
+    ),
+}
+
+
+def lower(function, *args):
+    """Forward and gradient, for both at once."""
+
+    def loss(*args):
+        return sum(jnp.sum(y) for y in jax.tree.leaves(function(*args)))
+
+    both = jax.jit(jax.value_and_grad(loss, argnums=tuple(range(len(args)))))
+    exported = jax.export.export(both, platforms=["cuda", "tpu"])(*args)
+    assert exported.platforms == ("cuda", "tpu")
+    return exported
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_and_its_gradient_lower(name):
+    lower(*FUNCTIONS[name])
+
+
+def test_every_public_function_is_lowered_here():
+    import inspect
+
+    source = inspect.getsource(inspect.getmodule(every_mask))
+    assert [name for name in tj.__all__ if f"tj.{name}" not in source] == []
+
+
+def lower_module(make, call):
+    graph, abstract = nnx.split(nnx.eval_shape(make))
+    lower(lambda parameters: call(nnx.merge(graph, parameters)), abstract)
+
+
+ENCODER = {"num_layers": 1, "embed_dim": D, "num_heads": N, "num_kv_heads": K, "hidden_dim": F}
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_encoder_lowers(norm):
+    config = EncoderConfig(**ENCODER, norm=norm, final_norm=True, activation="gelu_tanh")
+    lower_module(
+        lambda: Encoder(config, rngs=nnx.Rngs(0)),
+        lambda m: m(jnp.ones((B, T, D)), mask=tj.padding(IS_TOKEN), rngs=nnx.Rngs(dropout=KEY)),
+    )
+
+
+@pytest.mark.parametrize("key", [None, KEY], ids=["evaluation", "training"])
+def test_the_classifier_lowers(key):
+    config = ClassifierConfig(
+        V,
+        T,
+        encoder=EncoderConfig(**ENCODER),
+        pooling=("cls", "mean", "max", "last"),
+        region_features=7,
+    )
+    lower_module(
+        lambda: TextClassifier(config, rngs=nnx.Rngs(0)),
+        lambda m: m(
+            jnp.array(TOKENS),
+            jnp.array(IS_TOKEN),
+            rngs=None if key is None else nnx.Rngs(dropout=key),
+        ),
+    )
+
+
+def test_bfloat16_lowers():
+    with jax.numpy_dtype_promotion("standard"):
+        low = [jax.ShapeDtypeStruct(x.shape, jnp.bfloat16) for x in (QUERY, KEYS, KEYS)]
+        lower(FUNCTIONS["dot_product_attention"][0], *low)

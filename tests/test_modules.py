@@ -1,0 +1,263 @@
+"""Each module stores parameters and calls one function with them, with and without dropout, in both NNX modes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from transformer_jax.attention import multi_head_attention
+from transformer_jax.dropout import dropout
+from transformer_jax.feed_forward import feed_forward
+from transformer_jax.linear import linear
+from transformer_jax.masks import causal
+from transformer_jax.modules import (
+    BertEmbedding,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Linear,
+    MultiHeadAttention,
+    RegionFeatures,
+    dropout_key,
+)
+from transformer_jax.normalization import layer_norm
+from transformer_jax.positions import count_positions, lookup
+from transformer_jax.regions import region_embedding
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+B, T, S, N, K, D, F, V, L = 2, 5, 7, 6, 3, 30, 17, 13, 11
+H = D // N
+RATE = 0.4
+
+
+def normal(seed, *shape):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
+
+
+def drawn(make):
+    """A module with parameters from NumPy, none of them at its initial 0 or 1."""
+    graph, abstract = nnx.split(nnx.eval_shape(make))
+    leaves, structure = jax.tree.flatten(abstract)
+    leaves = [normal(i, *leaf.shape) / 3 for i, leaf in enumerate(leaves)]
+    return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
+
+
+X, Y = normal(1, B, T, D), normal(2, B, S, D)
+TOKENS = jnp.array(np.random.default_rng(0).integers(0, V, (B, T)))
+IS_TOKEN = jnp.array([[False, True, True, True, True], [True, True, True, False, False]])
+
+# Each module: how it is made, how it is called, and the pure function of its parameters that it stands for.
+SHELLS = {
+    "Linear": (
+        lambda rngs: Linear(D, F, rngs=rngs),
+        lambda m, rngs: m(X),
+        lambda m, key: linear(X, m.kernel[...], m.bias[...]),
+    ),
+    "LayerNorm": (
+        lambda rngs: LayerNorm(D, epsilon=0.1),
+        lambda m, rngs: m(X),
+        lambda m, key: layer_norm(X, m.scale[...], m.bias[...], epsilon=0.1),
+    ),
+    "FeedForward": (
+        lambda rngs: FeedForward(D, F, activation="relu", dropout_rate=RATE, rngs=rngs),
+        lambda m, rngs: m(X, rngs=rngs),
+        lambda m, key: feed_forward(
+            X,
+            *(p[...] for p in (m.in_kernel, m.in_bias, m.out_kernel, m.out_bias)),
+            activation="relu",
+            dropout_rate=RATE,
+            dropout_rng=key,
+        ),
+    ),
+    "MultiHeadAttention": (
+        lambda rngs: MultiHeadAttention(D, N, num_kv_heads=K, dropout_rate=RATE, rngs=rngs),
+        lambda m, rngs: m(X, Y, mask=causal(), rngs=rngs, return_weights=True),
+        lambda m, key: multi_head_attention(
+            X,
+            Y,
+            *(p[...] for p in (m.query_kernel, m.key_kernel, m.value_kernel, m.out_kernel)),
+            query_bias=m.query_bias[...],
+            key_bias=m.key_bias[...],
+            value_bias=m.value_bias[...],
+            out_bias=m.out_bias[...],
+            mask=causal(),
+            dropout_rate=RATE,
+            dropout_rng=key,
+            return_weights=True,
+        ),
+    ),
+    "Embedding": (
+        lambda rngs: Embedding(V, D, rngs=rngs),
+        lambda m, rngs: m(TOKENS),
+        lambda m, key: lookup(m.embedding[...], TOKENS),
+    ),
+    "BertEmbedding": (
+        lambda rngs: BertEmbedding(V, L, D, dropout_rate=RATE, norm_epsilon=0.1, rngs=rngs),
+        lambda m, rngs: m(TOKENS, IS_TOKEN, rngs=rngs),
+        lambda m, key: dropout(
+            layer_norm(
+                m.token.embedding[...][TOKENS]
+                + m.position.embedding[...][count_positions(IS_TOKEN)]
+                + m.segment.embedding[...][0],
+                m.norm.scale[...],
+                m.norm.bias[...],
+                epsilon=0.1,
+            ),
+            RATE,
+            key,
+        ),
+    ),
+    "RegionFeatures": (
+        lambda rngs: RegionFeatures(V, 3, F, rngs=rngs),
+        lambda m, rngs: m(TOKENS, IS_TOKEN),
+        lambda m, key: jax.nn.relu(
+            region_embedding(m.embedding[...], TOKENS, IS_TOKEN) + m.bias[...]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHELLS)
+@pytest.mark.parametrize("graph_mode", [True, False], ids=["graph", "tree"])
+def test_a_module_is_its_function_of_its_parameters(name, graph_mode):
+    make, call, function = SHELLS[name]
+    with nnx.set_graph_mode(graph_mode):
+        structure, parameters = nnx.split(drawn(lambda: make(nnx.Rngs(0))))
+
+        @jax.jit
+        def both(parameters, key):
+            module = nnx.merge(structure, parameters)
+            the_same = nnx.Rngs(dropout=key).dropout()
+            return (
+                (call(module, None), call(module, nnx.Rngs(dropout=key))),
+                (function(module, None), function(module, the_same)),
+            )
+
+        ours, expected = both(parameters, jax.random.key(5))
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+    evaluated, trained = map(jax.tree.leaves, ours)
+    drops = name in ("FeedForward", "MultiHeadAttention", "BertEmbedding")
+    assert all((a != b).any() == drops for a, b in zip(evaluated, trained, strict=True))
+
+
+def test_multi_head_attention_equals_nnx():
+    """The same kernels in nnx.MultiHeadAttention, which has no grouped keys: K = N."""
+    ours = drawn(lambda: MultiHeadAttention(D, N, rngs=nnx.Rngs(0)))
+    theirs = nnx.eval_shape(lambda: nnx.MultiHeadAttention(N, D, decode=False, rngs=nnx.Rngs(0)))
+    graph, _ = nnx.split(theirs)
+    mask = causal().to_array(T, S)
+
+    def value_and_gradient(loss):
+        names = ("query", "key", "value", "out")
+        parameters = {
+            n: {k: getattr(ours, f"{n}_{k}")[...] for k in ("kernel", "bias")} for n in names
+        }
+        return jax.jit(jax.value_and_grad(loss))(parameters)
+
+    def peer(parameters):
+        state = nnx.State(jax.tree.map(nnx.Param, parameters))
+        y = nnx.merge(graph, state)(X, Y, Y, mask=mask, deterministic=True)
+        return jnp.sum(jnp.sin(y))
+
+    def shell(parameters):
+        structure, _ = nnx.split(ours)
+        flat = {f"{n}_{k}": v for n, both in parameters.items() for k, v in both.items()}
+        state = nnx.State(jax.tree.map(nnx.Param, flat))
+        return jnp.sum(jnp.sin(nnx.merge(structure, state)(X, Y, mask=causal())))
+
+    with jax.numpy_dtype_promotion("standard"):
+        (value, grads), (expected, expected_grads) = map(value_and_gradient, (shell, peer))
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(grads), jax.tree.leaves(expected_grads), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=5e-5)
+
+
+def shapes(make):
+    state = nnx.state(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    return {".".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(state)}
+
+
+def test_parameters_have_the_axes_of_the_equations():
+    assert shapes(SHELLS["MultiHeadAttention"][0]) == {
+        "query_kernel": (D, N, H),
+        "query_bias": (N, H),
+        "key_kernel": (D, K, H),
+        "key_bias": (K, H),
+        "value_kernel": (D, K, H),
+        "value_bias": (K, H),
+        "out_kernel": (N, H, D),
+        "out_bias": (D,),
+    }
+    assert shapes(SHELLS["FeedForward"][0]) == {
+        "in_kernel": (D, F),
+        "in_bias": (F,),
+        "out_kernel": (F, D),
+        "out_bias": (D,),
+    }
+
+
+def test_ffn_parameters():
+    """worked_examples.json: the weights without biases of FFN 512-2048-512 and of attention at 512."""
+
+    def weights(make):
+        return sum(
+            int(np.prod(shape)) for name, shape in shapes(make).items() if name.endswith("kernel")
+        )
+
+    assert weights(lambda rngs: FeedForward(512, 2048, rngs=rngs)) == 2_097_152
+    assert weights(lambda rngs: MultiHeadAttention(512, 8, rngs=rngs)) == 1_048_576
+
+
+def test_kernels_start_with_the_variance_of_their_inputs():
+    """LeCun: variance 1 / fan-in, where the fan-in of W^O is heads times features."""
+    make = jax.jit(lambda: nnx.state(MultiHeadAttention(96, 6, num_kv_heads=3, rngs=nnx.Rngs(1))))
+    attention = make()
+    for name in ("query_kernel", "key_kernel", "value_kernel", "out_kernel"):
+        values = attention[name][...]
+        assert values.dtype == jnp.float32
+        assert abs(float(values.var()) * 96 - 1) < 6 * np.sqrt(2 / values.size), name
+        assert abs(float(values.mean())) < 4 / np.sqrt(96 * values.size), name
+    assert not any(
+        attention[f"{name}_bias"][...].any() for name in ("query", "key", "value", "out")
+    )
+
+
+def test_modules_hold_parameters_and_no_random_state():
+    for make, _, _ in SHELLS.values():
+        state = nnx.state(nnx.eval_shape(lambda make=make: make(nnx.Rngs(0))))
+        kinds = {
+            type(leaf)
+            for leaf in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+        }
+        assert kinds == {nnx.Param}
+
+
+def test_a_seed_makes_the_same_module_and_another_seed_another():
+    one, again, other = (Embedding(V, D, rngs=nnx.Rngs(seed)).embedding[...] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).any()
+
+
+def test_every_dropout_draws_its_own_key_and_a_rate_of_zero_none():
+    rngs = nnx.Rngs(dropout=0)
+    assert dropout_key(None, 0.5) is None
+    assert dropout_key(rngs, 0.0) is None
+    first, second = dropout_key(rngs, 0.5), dropout_key(rngs, 0.5)
+    assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
+    np.testing.assert_array_equal(
+        jax.random.key_data(first), jax.random.key_data(nnx.Rngs(dropout=0).dropout())
+    )
+
+
+def test_segments_add_their_row():
+    module = drawn(lambda: BertEmbedding(V, L, D, rngs=nnx.Rngs(0)))
+    structure, parameters = nnx.split(module)
+    run = jax.jit(lambda p, ids: nnx.merge(structure, p)(TOKENS, IS_TOKEN, segments=ids))
+    zeros, ids = jnp.zeros((B, T), int), jnp.array([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0]])
+    by_default = jax.jit(lambda p: nnx.merge(structure, p)(TOKENS, IS_TOKEN))(parameters)
+    np.testing.assert_allclose(run(parameters, zeros), by_default, rtol=0, atol=1e-6)
+    changed = np.abs(run(parameters, ids) - by_default).max(-1) > 0.01
+    np.testing.assert_array_equal(changed, ids == 1)
