@@ -16,7 +16,7 @@ from transformer_jax.masks import causal
 
 pytestmark = pytest.mark.usefixtures("strict")
 
-B, T, S, N, H, O, D, E, M = 2, 5, 7, 6, 11, 3, 13, 17, 19
+B, T, S, N, H, O, D, E, M = 2, 5, 7, 6, 11, 3, 13, 17, 19  # noqa: E741
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 PRINTED = {"rtol": 1e-4, "atol": 1e-5}  # the tolerance of worked_examples.json
 
@@ -147,11 +147,13 @@ def test_a_bias_shared_by_all_keys_of_a_query_changes_nothing(weights_of, one_dr
     )
 
 
-def test_huge_logits_do_not_overflow(weights_of, one_draw):
+@pytest.mark.parametrize("mask", [None, np.arange(S) != 3], ids=["all", "masked"])
+def test_huge_logits_do_not_overflow(weights_of, one_draw, mask):
     query, key, _ = one_draw
-    weights = weights_of(1e15 * query, 1e15 * key)
+    weights = weights_of(1e15 * query, 1e15 * key, mask=mask)
     logits = np.einsum("BTKGH,BSKH->BKGTS", query.reshape(B, T, 3, 2, H), key)
-    np.testing.assert_array_equal(weights.argmax(-1), logits.reshape(B, N, T, S).argmax(-1))
+    logits = np.where(True if mask is None else mask, logits.reshape(B, N, T, S), -np.inf)
+    np.testing.assert_array_equal(weights.argmax(-1), logits.argmax(-1))
     np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
 
 
@@ -311,36 +313,23 @@ def repeated_keys(inputs_q, inputs_kv, mask, parameters, bias):
 
 def test_multi_head_attention_three_other_ways():
     inputs_q, inputs_kv = float32(normal(1, B, T, D) / 4, normal(2, B, S, E) / 4)
-    (bias, cotangent) = float32(normal(4, B, N, T, S), normal(5, B, T, M))
+    (bias,) = float32(normal(4, B, N, T, S))
     mask = normal(3, B, N, T, S) > 0
     mask[..., 0] = True
     mask = jnp.array(mask)
 
     @jax.jit
-    def run(inputs_q, inputs_kv, parameters):
-        def outputs(function):
-            return function(inputs_q, inputs_kv, mask, parameters, bias)
-
-        def gradient(function):
-            def loss(inputs_q, inputs_kv, parameters):
-                output, _ = function(inputs_q, inputs_kv, mask, parameters, bias)
-                return jnp.sum(output * cotangent)
-
-            return jax.grad(loss, argnums=(0, 1, 2))(inputs_q, inputs_kv, parameters)
-
+    def run(*args):
         ways = (ours, one_head_at_a_time, concatenated_heads, repeated_keys)
-        return [outputs(way) for way in ways], gradient(ours), gradient(repeated_keys)
+        return [way(*args, bias) for way in ways]
 
-    ((output, weights), *others), *grads = run(inputs_q, inputs_kv, kernels(2))
+    (output, weights), *others = run(inputs_q, inputs_kv, mask, kernels(2))
     assert output.shape == (B, T, M)
     assert weights.shape == (B, N, T, S)
     for other, other_weights in others:
         size = np.abs(other).max()
         np.testing.assert_allclose(output / size, other / size, rtol=0, atol=1e-6)
         np.testing.assert_allclose(weights, other_weights, rtol=0, atol=1e-6)
-    for one, other in zip(*map(jax.tree.leaves, grads), strict=True):
-        size = max(np.abs(other).max(), 1)
-        np.testing.assert_allclose(one / size, other / size, rtol=0, atol=2e-6)
 
 
 # The numbers of the sources (shared/spec/worked_examples.json, recomputed) ------------------------------------

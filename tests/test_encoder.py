@@ -53,6 +53,7 @@ def drawn(make):
 
 class Built:
     def __init__(self, norm):
+        self.norm = norm
         self.graph, self.parameters = drawn(lambda: Encoder(config(norm), rngs=nnx.Rngs(0)))
 
         def run(x, is_token, key):
@@ -66,11 +67,19 @@ class Built:
         return self.run(x, jnp.array(is_token), key)
 
 
+@pytest.fixture(scope="module")
+def post():
+    return Built("post")
+
+
+@pytest.fixture(scope="module")
+def pre():
+    return Built("pre")
+
+
 @pytest.fixture(scope="module", params=["post", "pre"])
 def encoder(request):
-    built = Built(request.param)
-    built.norm = request.param
-    return built
+    return request.getfixturevalue(request.param)
 
 
 def numpy_encoder(module, x, is_token, norm):
@@ -147,8 +156,8 @@ def test_examples_do_not_mix(encoder):
     np.testing.assert_array_equal(changed, [False, True])
 
 
-def test_a_key_decides_the_dropout_and_its_absence_is_evaluation(encoder):
-    x = normal(4, B, T, D)
+def test_a_key_decides_the_dropout_and_its_absence_is_evaluation(post):
+    encoder, x = post, normal(4, B, T, D)
     (one, maps), (again, _), (other, _) = (encoder(x, key=jax.random.key(s)) for s in (0, 0, 1))
     evaluated, _ = encoder(x)
     np.testing.assert_array_equal(one, again)
@@ -206,16 +215,13 @@ def test_graph_mode_does_not_matter(graph_mode):
         @jax.jit
         def run(parameters):
             def loss(parameters):
-                return nnx.merge(graph, parameters)(x, rngs=nnx.Rngs(dropout=0)).sum()
+                return jnp.sin(nnx.merge(graph, parameters)(x)).sum()
 
             return jax.value_and_grad(loss)(parameters)
 
         value, grads = run(parameters)
     assert np.isfinite(value)
     assert len(jax.tree.leaves(grads)) == 18
-    # What the last norm does not take out again has a gradient: all but the biases of the keys.
-    still = [path for path, g in jax.tree_util.tree_leaves_with_path(grads) if not np.any(g)]
-    assert len(still) <= 1
 
 
 def test_nnx_transforms_take_the_encoder():
@@ -235,18 +241,10 @@ def test_no_layers_is_the_identity():
 
 
 @pytest.mark.usefixtures("mixed_dtypes")
-def test_bfloat16_in_bfloat16_out_near_float32():
-    graph, parameters = drawn(lambda: Encoder(config("pre", num_layers=1), rngs=nnx.Rngs(0)))
+def test_bfloat16_in_bfloat16_out_near_float32(post):
     x = normal(10, B, T, D).astype(jnp.bfloat16)
-
-    @jax.jit
-    def run(parameters):
-        low, high = (
-            nnx.merge(graph, jax.tree.map(lambda p: p.astype(dtype), parameters))(x.astype(dtype))
-            for dtype in (jnp.bfloat16, jnp.float32)
-        )
-        return low, high
-
-    low, high = run(parameters)
+    parameters = jax.tree.map(lambda p: p.astype(jnp.bfloat16), post.parameters)
+    low = jax.jit(lambda p, x: nnx.merge(post.graph, p)(x, mask=padding(IS_TOKEN)))(parameters, x)
+    high, _ = post(x.astype(jnp.float32))
     assert low.dtype == jnp.bfloat16
     assert np.abs(low.astype(jnp.float32) - high).max() < 0.1 * np.abs(high).max()

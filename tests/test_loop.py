@@ -10,7 +10,7 @@ from flax import nnx
 
 from train import checkpoints
 from train.loop import FitConfig, fit
-from train.optimizers import OptimizerConfig, decayed, learning_rate_schedule
+from train.optimizers import OptimizerConfig, decayed, learning_rate_schedule, make_optimizer
 from transformer_jax.config import ClassifierConfig, EncoderConfig
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import Linear
@@ -106,7 +106,10 @@ def test_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(tmp_path):
     resumed, _ = run_fit(tmp_path / "cut", resume=True)
     np.testing.assert_array_equal(resumed.params.kernel[...], whole.params.kernel[...])
     timeless = ("step", "epoch", "loss", "learning_rate")
-    steps = [[{k: line.get(k) for k in timeless} for line in lines(tmp_path / n)] for n in ("whole", "cut")]
+    steps = [
+        [{k: line.get(k) for k in timeless} for line in lines(tmp_path / n)]
+        for n in ("whole", "cut")
+    ]
     assert steps[0] == steps[1]
 
 
@@ -140,11 +143,27 @@ def test_kernels_decay_and_embeddings_norms_and_biases_do_not():
         model = nnx.eval_shape(lambda c=config: TextClassifier(c, rngs=nnx.Rngs(0)))
         params = nnx.state(model, nnx.Param)
         flat = jax.tree_util.tree_flatten_with_path(decayed(params))[0]
-        names = {"/".join(str(getattr(k, "key", "")) for k in path): decays for path, decays in flat}
+        names = {
+            "/".join(str(getattr(k, "key", "")) for k in path): decays for path, decays in flat
+        }
         assert {name.split("/")[-2] for name, decays in names.items() if decays} == {
             "in_kernel", "out_kernel", "query_kernel", "key_kernel", "value_kernel", "kernel",
         }  # fmt: skip
         assert all(jax.tree.leaves(decayed(params, everything=True)))
+
+
+def test_named_parameters_take_larger_steps():
+    params = nnx.state(Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Param)
+    gradient = jax.tree.map(jnp.ones_like, params)
+
+    def steps(**changes):
+        config = OptimizerConfig(1e-2, "constant", warmup_fraction=0, weight_decay=0, **changes)
+        optimizer = make_optimizer(config, 1)
+        return optimizer.update(gradient, optimizer.init(params), params)[0]
+
+    plain, faster = steps(), steps(faster=(("kernel", 5.0),))
+    np.testing.assert_allclose(faster.kernel[...], 5 * plain.kernel[...], rtol=1e-6)
+    np.testing.assert_array_equal(faster.bias[...], plain.bias[...])
 
 
 def test_unknown_schedule_is_refused():

@@ -109,7 +109,7 @@ def test_rows_do_not_mix():
 
 
 def test_without_a_bias_none_is_added():
-    _, (x, scale, bias, cotangent) = draw(6)
+    _, (x, scale, _, cotangent) = draw(6)
     with_zero = value_and_gradient(x, scale, jnp.zeros(D), cotangent)[0]
     without = jax.jit(lambda x: layer_norm(x, scale, epsilon=EPSILON))(x)
     np.testing.assert_allclose(without, with_zero, rtol=0, atol=1e-6)

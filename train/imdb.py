@@ -27,9 +27,9 @@ from train.curves import draw_curves
 from train.data import load, split_validation
 from train.loop import fit
 from train.precision import compute_dtype
-from train.recipes import RECIPES, Recipe
+from train.recipes import FAST, RECIPES, SAMPLE, Recipe
 from train.report import machine, mcnemar, score, summary, versions, write_report
-from train.run import RunError, event_log, new_run, resume_run
+from train.run import RunError, event_log, make_folder, new_run, resume_run
 from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
 from transformer_jax.models import TextClassifier
 from transformer_jax.predict import Scorer
@@ -48,16 +48,16 @@ def main(arguments: list[str] | None = None) -> int:
         if options.resume:
             run, options = resume_run(options)
         else:
+            run = new_run(options.out, "imdb")
             options.dtype = compute_dtype(options.dtype)
-            run = new_run(options, "imdb")
-        train(options, recipe_of(options), run, shlex.join(["python", "-m", "train.imdb", *arguments]))
+        train(options, run, shlex.join(["python", "-m", "train.imdb", *arguments]))
     except (DataError, TokenizerError, RunError, OptionError) as error:
         print(f"train.imdb: error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def train(options: argparse.Namespace, recipe: Recipe, run: Path, command: str) -> None:
+def train(options: argparse.Namespace, run: Path, command: str) -> None:
     """Data, model, optimizer, loop; then the test split, once."""
     data = load(
         options.data,
@@ -67,6 +67,7 @@ def train(options: argparse.Namespace, recipe: Recipe, run: Path, command: str) 
     )
     for note in data.notes:
         announce(note) if options.data == "auto" else print(f"note        {note}")
+    recipe = recipe_of(options, data.name)
     train_split, validation, split_rule = split_validation(
         data.train, recipe.validation_fraction, options.seed
     )
@@ -104,6 +105,7 @@ def train(options: argparse.Namespace, recipe: Recipe, run: Path, command: str) 
             "validation_loss": result["log_loss"],
         }
 
+    make_folder(run, options)
     save_classifier(
         run,
         scorer.params,
@@ -217,9 +219,11 @@ def announce(note: str) -> None:
     print(f"{line}\n! {note}\n{line}", file=sys.stderr)
 
 
-def recipe_of(options: argparse.Namespace) -> Recipe:
-    """The recipe with what the command line changes."""
+def recipe_of(options: argparse.Namespace, data: str) -> Recipe:
+    """The recipe for this data, with what the command line changes."""
     recipe = RECIPES[options.recipe]
+    if recipe is FAST and data == "sample":
+        recipe = SAMPLE
     for name, value in (("--max-length", options.max_length), ("--epochs", options.epochs)):
         least = 3 if name == "--max-length" else 0
         if value is not None and value < least:

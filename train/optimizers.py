@@ -23,6 +23,9 @@ class OptimizerConfig:
     b1: float = 0.9
     b2: float = 0.999
     epsilon: float = 1e-8
+    faster: tuple[
+        tuple[str, float], ...
+    ] = ()  # ((prefix of a parameter's name, times the rate), ...)
 
     def __post_init__(self):
         if self.schedule not in ("cosine", "constant"):
@@ -56,6 +59,13 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
         weight_decay=config.weight_decay,
         mask=lambda params: decayed(params, config.decay_everything),
     )
-    if config.clip_norm is None:
-        return adamw
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw)
+    clip = [] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]
+    scaled = [optax.masked(optax.scale(times), named(prefix)) for prefix, times in config.faster]
+    return optax.chain(*clip, adamw, *scaled)
+
+
+def named(prefix: str) -> Callable[[Any], Any]:
+    """True for the parameters whose dotted name begins so."""
+    return lambda params: jax.tree_util.tree_map_with_path(
+        lambda path, _: parameter_name(path).startswith(prefix), params
+    )

@@ -16,21 +16,27 @@ class RunError(ValueError):
     """A run folder that cannot be used."""
 
 
-def new_run(options: argparse.Namespace, name: str) -> Path:
-    """A new, empty folder: --out, or runs/NAME-DATE-TIME. It never writes over another run."""
-    default = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = Path(options.out) if options.out else default
+def new_run(out: str | None, name: str) -> Path:
+    """Where a new run will write: --out, or runs/NAME-DATE-TIME. It never writes over another run."""
+    folder = Path(out) if out else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
+        if folder.exists() and any(folder.iterdir()):
             raise RunError(
                 f"{folder} is not empty and would be written over; "
                 f"pass another --out, or --resume {folder}"
             )
-        write_text(folder / OPTIONS, json.dumps(vars(options), indent=2) + "\n")
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error.strerror}; pass another --out") from None
     return folder
+
+
+def make_folder(folder: Path, options: argparse.Namespace) -> None:
+    """Makes the folder once all that the user gave has been found good, so that a mistake leaves none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / OPTIONS, json.dumps(vars(options), indent=2) + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}; pass another --out") from None
 
 
 def resume_run(options: argparse.Namespace) -> tuple[Path, argparse.Namespace]:
@@ -39,7 +45,9 @@ def resume_run(options: argparse.Namespace) -> tuple[Path, argparse.Namespace]:
     try:
         saved = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        raise RunError(f"{folder} is not a run to go on with: it has no readable {OPTIONS}") from None
+        raise RunError(
+            f"{folder} is not a run to go on with: it has no readable {OPTIONS}"
+        ) from None
     if set(saved) != set(vars(options)):
         raise RunError(f"{folder} was made by another program or version; start a new run")
     if options.epochs is not None:

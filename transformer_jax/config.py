@@ -72,8 +72,8 @@ class ClassifierConfig:
     encoder: EncoderConfig = EncoderConfig()
     num_segments: int = 2
     pooling: tuple[str, ...] = ("cls",)  # of the encoder; one or more, concatenated
-    region_features: int = 0  # max-pooled beside the encoder; 0 is none
-    region_width: int = 3  # neighbouring tokens that a region reads
+    region_width: int = 1  # how many neighbouring tokens are embedded together; 1 is BERT's
+    region_features: int = 0  # of regions, max-pooled beside the encoder; 0 is none
     embedding_dropout_rate: float = 0.1
     head_dropout_rate: float = 0.1
 
@@ -98,6 +98,7 @@ def from_dict(cls: type, values: dict) -> Any:
         raise ValueError(
             f"{cls.__name__} has no {', '.join(map(repr, unknown))}; it knows {', '.join(known)}"
         )
+
     def value(name):
         given, expected = values[name], known[name].type
         if is_dataclass(expected):

@@ -26,6 +26,7 @@ class TextClassifier(nnx.Module):
             config.max_length,
             D,
             num_segments=config.num_segments,
+            region_width=config.region_width,
             dropout_rate=config.embedding_dropout_rate,
             norm_epsilon=config.encoder.norm_epsilon,
             rngs=rngs,
@@ -33,7 +34,7 @@ class TextClassifier(nnx.Module):
         self.encoder = Encoder(config.encoder, rngs=rngs)
         self.regions = (
             RegionFeatures(
-                config.vocab_size, config.region_width, config.region_features, rngs=rngs
+                config.vocab_size, config.region_features, width=config.region_width, rngs=rngs
             )
             if config.region_features
             else None

@@ -104,7 +104,12 @@ class MultiHeadAttention(nnx.Module):
         dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        D, N, K, H = embed_dim, num_heads, num_kv_heads or num_heads, head_dim or embed_dim // num_heads
+        D, N, K, H = (
+            embed_dim,
+            num_heads,
+            num_kv_heads or num_heads,
+            head_dim or embed_dim // num_heads,
+        )
         self.query_kernel, self.query_bias = kernel(rngs, D, N, H), zeros(N, H)
         self.key_kernel, self.key_bias = kernel(rngs, D, K, H), zeros(K, H)
         self.value_kernel, self.value_bias = kernel(rngs, D, K, H), zeros(K, H)
@@ -150,10 +155,32 @@ class Embedding(nnx.Module):
         return lookup(self.embedding[...], tokens)
 
 
+class RegionEmbedding(nnx.Module):
+    """Stores the table of `region_embedding`: a vector for every token in every place of a region."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        features: int,
+        *,
+        width: int,
+        stddev: float = 0.02,
+        rngs: nnx.Rngs,
+    ):
+        shape = (width, vocab_size, features)
+        self.embedding = nnx.Param(stddev * jax.random.normal(rngs.params(), shape, jnp.float32))
+
+    def __call__(
+        self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
+    ) -> Float[Array, "B T D"]:
+        return region_embedding(self.embedding[...], tokens, is_token)
+
+
 class BertEmbedding(nnx.Module):
     """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
 
-    Positions are counted over the real tokens, so padding on either side changes nothing.
+    Positions are counted over the real tokens, so padding on either side changes nothing. With a
+    `region_width` above 1 a token is embedded together with its neighbours.
     """
 
     def __init__(
@@ -163,11 +190,15 @@ class BertEmbedding(nnx.Module):
         features: int,
         *,
         num_segments: int = 2,
+        region_width: int = 1,
         dropout_rate: float = 0.0,
         norm_epsilon: float = 1e-5,
         rngs: nnx.Rngs,
     ):
-        self.token = Embedding(vocab_size, features, rngs=rngs)
+        if region_width == 1:
+            self.token = Embedding(vocab_size, features, rngs=rngs)
+        else:
+            self.token = RegionEmbedding(vocab_size, features, width=region_width, rngs=rngs)
         self.position = Embedding(max_length, features, rngs=rngs)
         self.segment = Embedding(num_segments, features, rngs=rngs)
         self.norm = LayerNorm(features, epsilon=norm_epsilon)
@@ -181,22 +212,22 @@ class BertEmbedding(nnx.Module):
         segments: Int[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        x = self.token(tokens) + self.position(count_positions(is_token))
+        is_region = isinstance(self.token, RegionEmbedding)
+        x = self.token(tokens, is_token) if is_region else self.token(tokens)
+        x = x + self.position(count_positions(is_token))
         x = x + self.segment(jnp.zeros_like(tokens) if segments is None else segments)
         return dropout(self.norm(x), self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
 
 class RegionFeatures(nnx.Module):
-    """relu(region + bias): what stands in each short stretch of text, by `region_embedding`."""
+    """relu(region + bias): what each short stretch of text says, whatever stands around it."""
 
-    def __init__(self, vocab_size: int, width: int, features: int, *, rngs: nnx.Rngs):
-        shape = (width, vocab_size, features)
+    def __init__(self, vocab_size: int, features: int, *, width: int, rngs: nnx.Rngs):
         # No norm follows that would scale it up: larger than the 0.02 of the other embeddings.
-        self.embedding = nnx.Param(0.05 * jax.random.normal(rngs.params(), shape, jnp.float32))
+        self.region = RegionEmbedding(vocab_size, features, width=width, stddev=0.05, rngs=rngs)
         self.bias = zeros(features)
 
     def __call__(
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
-        regions = region_embedding(self.embedding[...], tokens, is_token)
-        return jax.nn.relu(regions + self.bias[...])
+        return jax.nn.relu(self.region(tokens, is_token) + self.bias[...])

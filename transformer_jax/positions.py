@@ -23,9 +23,7 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
 
     An index outside the table is a mistake that a gather would hide: it yields NaN.
     """
-    return table.at[positions].get(
-        mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
-    )
+    return table.at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
 
 def count_positions(is_token: Bool[Array, "B T"]) -> Int[Array, "B T"]:

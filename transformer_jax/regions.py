@@ -20,8 +20,6 @@ def region_embedding(
     tokens, is_token = jnp.pad(tokens, ends), jnp.pad(is_token, ends)
     # A lookup for each place: XLA adds them up as it reads, and writes nothing of the size R.
     return sum(
-        jnp.where(
-            is_token[:, r : r + length, None], lookup(table[r], tokens[:, r : r + length]), 0
-        )
+        jnp.where(is_token[:, r : r + length, None], lookup(table[r], tokens[:, r : r + length]), 0)
         for r in range(table.shape[0])
     )

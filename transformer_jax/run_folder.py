@@ -86,9 +86,7 @@ def load_classifier(folder: str | Path) -> Classifier:
         )
     abstract = nnx.eval_shape(lambda: TextClassifier(spec.config, rngs=nnx.Rngs(0)))
     graph, shapes = nnx.split(abstract, nnx.Param)
-    return Classifier(
-        nnx.merge(graph, load_weights(folder / WEIGHTS, shapes)), tokenizer, spec
-    )
+    return Classifier(nnx.merge(graph, load_weights(folder / WEIGHTS, shapes)), tokenizer, spec)
 
 
 def load_weights(path: Path, shapes: nnx.State) -> nnx.State:

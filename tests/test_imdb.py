@@ -1,0 +1,244 @@
+"""`python -m train.imdb`, from a file on disk to a model that predicts."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from train.classification import cross_entropy, drop_tokens, make_loss
+from train.imdb import main, make_parser, recipe_of
+from train.recipes import FAST, SAMPLE, TUTORIAL
+from transformer_jax.__main__ import main as use
+from transformer_jax.batching import Batch
+from transformer_jax.models import TextClassifier
+from transformer_jax.tokenizers import train_tokenizer
+
+WORDS = {"good": ("fine", "superb", "lovely", "great"), "bad": ("dull", "poor", "awful", "weak")}
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory):
+    """300 texts whose label one word tells: what any trainer must learn."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "reviews.csv"
+    rows = ["text,label"]
+    for i in range(300):
+        label = ("bad", "good")[i % 2]
+        filler = " ".join(
+            rng.choice(["the", "film", "plot", "was", "it", "and"], rng.integers(3, 12))
+        )
+        rows.append(f"{filler} {rng.choice(WORDS[label])} {i},{label}")
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(csv, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert (
+        main(["--data", str(csv), "--out", str(folder), "--epochs", "6", "--dtype", "float32"]) == 0
+    )
+    return folder
+
+
+def test_it_learns_and_leaves_a_whole_run_folder(run):
+    report = json.loads((run / "report.json").read_text())
+    assert report["test_accuracy"] > 0.9
+    low, high = report["test_accuracy_interval"]
+    assert low < report["test_accuracy"] <= high
+    assert report["baseline"]["test_accuracy"] > 0.5
+    assert 0 <= report["mcnemar"]["p_value"] <= 1
+    assert report["steps"] > 0 and report["train_seconds"] > 0 and report["tokens_per_second"] > 0
+    assert sum(map(sum, report["test"]["confusion_matrix"])) == report["data"]["test"]
+    assert report["test"]["classes"] == ["bad", "good"]
+    for name in (
+        "model.safetensors", "config.json", "tokenizer.json", "report.md", "metrics.jsonl",
+        "curves.png", "options.json", "checkpoints",
+    ):  # fmt: skip
+        assert (run / name).exists(), name
+    markdown = (run / "report.md").read_text()
+    assert "logistic regression" in markdown and "transformer" in markdown
+
+
+def test_the_weights_kept_are_those_that_were_scored(run, csv):
+    report = json.loads((run / "report.json").read_text())
+    best = max(
+        (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()),
+        key=lambda line: line.get("validation_accuracy", -1),
+    )
+    assert report["best_epoch"] == best["epoch"]
+    assert report["validation_accuracy"] == pytest.approx(best["validation_accuracy"], rel=1e-5)
+
+
+def test_predict_prints_label_and_probability_and_says_what_was_cut(run, capsys):
+    assert use(["predict", str(run), "the film was superb", "the plot was awful", ""]) == 0
+    good, bad, empty = capsys.readouterr().out.splitlines()
+    assert good.startswith("good") and bad.startswith("bad")
+    assert empty.split()[0] in ("good", "bad")
+    assert "cut" not in good
+    long = "superb " * 600
+    assert use(["predict", str(run), long]) == 0
+    assert "tokens were not read" in capsys.readouterr().out
+
+
+def test_predict_reads_a_file_by_line_feeds_alone_and_writes_json(run, tmp_path, capsys):
+    file = tmp_path / "texts.txt"
+    file.write_text("it was\u0085lovely\nit was poor\n", encoding="utf-8")
+    assert use(["predict", str(run), "--file", str(file), "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert [line["label"] for line in lines] == ["good", "bad"]
+    assert lines[0]["text"] == "it was\u0085lovely"
+    assert sum(lines[0]["probabilities"].values()) == pytest.approx(1, abs=1e-6)
+    assert lines[0]["probability"] == max(lines[0]["probabilities"].values())
+
+
+def test_predict_reads_standard_input(run, monkeypatch, capsys):
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"it was great\n"), "utf-8"))
+    assert use(["predict", str(run), "--file", "-"]) == 0
+    assert capsys.readouterr().out.startswith("good")
+
+
+def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(run, tmp_path, csv):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    before = (copy / "metrics.jsonl").read_text()
+    assert main(["--resume", str(copy), "--epochs", "7"]) == 0
+    after = (copy / "metrics.jsonl").read_text()
+    assert after.startswith(before) and len(after) > len(before)
+    assert json.loads((copy / "report.json").read_text())["epochs"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--data", "nowhere.csv"], "nowhere.csv"),
+        (["--data", "{csv}", "--label-column", "stars"], "stars"),
+        (["--data", "{csv}", "--batch-tokens", "4"], "--batch-tokens 4"),
+        (["--data", "{csv}", "--max-length", "2"], "--max-length must be at least 3"),
+        (["--data", "{csv}", "--epochs", "-1"], "--epochs must be at least 0"),
+        (["--data", "{csv}", "--tokenizer", "letters"], "letters"),
+        (["--data", "{csv}", "--tokenizer", "gpt2", "--gpt2-files", "nowhere"], "nowhere"),
+        (["--resume", "nowhere"], "nowhere is not a run"),
+        (["--data", "{csv}", "--out", "{taken}"], "is not empty"),
+    ],
+)
+def test_mistake_is_one_line_and_exit_code_2(arguments, says, csv, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "precious").write_text("mine")
+    arguments = [a.format(csv=csv, taken=taken) for a in arguments]
+    if "--out" not in arguments:
+        arguments += ["--out", str(tmp_path / "out")]
+    assert main([*arguments, "--dtype", "float32"]) == 2
+    error = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(error) == 1 and says in error[0]
+    assert (taken / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "garbage"])
+def test_damaged_run_folder_is_refused_in_one_line(run, tmp_path, capsys, name, damage):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    whole = (copy / name).read_bytes()
+    if damage == "missing":
+        (copy / name).unlink()
+    else:
+        (copy / name).write_bytes(whole[: len(whole) // 2] if damage == "cut" else b"\x00garbage")
+    assert use(["predict", str(copy), "fine"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and str(copy) in error
+
+
+def test_weights_of_another_model_are_refused_by_name(run, tmp_path, capsys):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["config"]["encoder"]["num_layers"] = 2
+    (copy / "config.json").write_text(json.dumps(config))
+    assert use(["predict", str(copy), "fine"]) == 2
+    assert "lacks encoder.layers.1" in capsys.readouterr().err
+
+
+def test_tutorial_recipe_is_the_documents_model():
+    """Listings 1.30-1.36; spec imdb_model: 16,092,674 parameters."""
+    model = nnx.eval_shape(lambda: TextClassifier(TUTORIAL.model, rngs=nnx.Rngs(0)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))) == 16_092_674
+    optimizer = TUTORIAL.fit.optimizer
+    assert (optimizer.learning_rate, optimizer.schedule, TUTORIAL.fit.epochs) == (
+        3e-4,
+        "constant",
+        100,
+    )
+    assert (TUTORIAL.batch_examples, TUTORIAL.buckets, TUTORIAL.truncate) == (16, 1, "head")
+
+
+def test_options_change_the_recipe_and_nothing_else():
+    parser = make_parser()
+    assert recipe_of(parser.parse_args([]), "imdb") == FAST
+    assert recipe_of(parser.parse_args([]), "sample") == SAMPLE
+    arguments = ["--max-length", "64", "--epochs", "2", "--seed", "3"]
+    changed = recipe_of(parser.parse_args(arguments), "imdb")
+    assert (changed.model.max_length, changed.fit.epochs, changed.fit.seed) == (64, 2, 3)
+    assert changed.model.encoder == FAST.model.encoder
+
+
+def test_cross_entropy_is_the_formula():
+    logits = np.array([[1.0, -1.0], [0.5, 0.0]], np.float32)
+    labels = np.array([0, 1])
+    q = 0.8 * np.eye(2)[labels] + 0.1
+    expected = -(q * (logits - np.log(np.exp(logits).sum(-1, keepdims=True)))).sum(-1)
+    np.testing.assert_allclose(cross_entropy(logits, labels, 0.2), expected, rtol=1e-6)
+
+
+def test_token_dropout_spares_special_tokens_and_rows_that_fill_do_not_count():
+    tokenizer = train_tokenizer("word:20", ["the film was good"] * 3)
+    text = tokenizer.encode(["the film was good"] * 200, 16)
+    tokens = np.full((200, 8), tokenizer.pad_id, np.int32)
+    tokens[:, : len(text[0])] = np.stack(text)
+    dropped = np.asarray(drop_tokens(tokens, 0.5, tokenizer, nnx.Rngs(dropout=0)))
+    special = np.isin(tokens, [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id])
+    np.testing.assert_array_equal(dropped[special], tokens[special])
+    share = (dropped[~special] == tokenizer.mask_id).mean()
+    assert abs(share - 0.5) < 4 * np.sqrt(0.25 / (~special).sum())
+    assert ((dropped == tokens) | (dropped == tokenizer.mask_id)).all()
+
+    loss = make_loss(tokenizer, token_dropout=0.0, smoothing=0.0)
+
+    class Constant:
+        def __call__(self, tokens, is_token, rngs):
+            return np.tile(np.array([[2.0, 0.0]], np.float32), (len(tokens), 1))
+
+    labels, index = np.array([0, 1, 1], np.int32), np.arange(3, dtype=np.int32)
+    filled = Batch(tokens[:3], labels, np.array([True, True, False]), index)
+    whole = Batch(tokens[:2], labels[:2], np.array([True, True]), index[:2])
+    rngs = nnx.Rngs(0)
+    np.testing.assert_allclose(loss(Constant(), filled, rngs), loss(Constant(), whole, rngs))
+
+
+def test_help_reads_well():
+    done = subprocess.run(
+        [sys.executable, "-m", "train.imdb", "--help"], capture_output=True, text=True, check=True
+    )
+    for option in (
+        "--data",
+        "--recipe",
+        "--tokenizer",
+        "--resume",
+        "--no-baseline",
+        "--gpt2-files",
+    ):
+        assert option in done.stdout
