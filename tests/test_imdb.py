@@ -242,3 +242,12 @@ def test_help_reads_well():
         "--gpt2-files",
     ):
         assert option in done.stdout
+
+
+@pytest.mark.slow
+def test_the_built_in_sample_is_learnt_where_counting_words_is_at_chance(tmp_path):
+    assert main(["--data", "sample", "--out", str(tmp_path / "run")]) == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["test_accuracy"] > 0.95
+    assert report["baseline"]["test_accuracy"] < 0.6
+    assert "NOT OF IMDb" in (tmp_path / "run" / "report.md").read_text().splitlines()[0]

@@ -526,6 +526,8 @@ def classifier():
         num_classes=3,
         encoder=EncoderConfig(num_layers=1, embed_dim=D, num_heads=N, hidden_dim=17),
         pooling=("cls", "mean", "max", "last"),
+        region_width=3,
+        region_features=7,
     )
     graph, parameters = drawn(lambda: TextClassifier(config, rngs=nnx.Rngs(0)))
 

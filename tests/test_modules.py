@@ -18,6 +18,7 @@ from transformer_jax.modules import (
     LayerNorm,
     Linear,
     MultiHeadAttention,
+    RegionEmbedding,
     RegionFeatures,
     dropout_key,
     kernel,
@@ -48,6 +49,13 @@ def drawn(make):
 X, Y = normal(1, B, T, D), normal(2, B, S, D)
 TOKENS = jnp.array(np.random.default_rng(0).integers(0, V, (B, T)))
 IS_TOKEN = jnp.array([[False, True, True, True, True], [True, True, True, False, False]])
+
+
+def embed(m, tokens, key):
+    places = m.position.embedding[...][count_positions(IS_TOKEN)]
+    x = tokens + places + m.segment.embedding[...][0]
+    return dropout(layer_norm(x, m.norm.scale[...], m.norm.bias[...], epsilon=0.1), RATE, key)
+
 
 # Each module: how it is made, how it is called, and the pure function of its parameters that it stands for.
 SHELLS = {
@@ -97,24 +105,25 @@ SHELLS = {
     "BertEmbedding": (
         lambda rngs: BertEmbedding(V, L, D, dropout_rate=RATE, norm_epsilon=0.1, rngs=rngs),
         lambda m, rngs: m(TOKENS, IS_TOKEN, rngs=rngs),
-        lambda m, key: dropout(
-            layer_norm(
-                m.token.embedding[...][TOKENS]
-                + m.position.embedding[...][count_positions(IS_TOKEN)]
-                + m.segment.embedding[...][0],
-                m.norm.scale[...],
-                m.norm.bias[...],
-                epsilon=0.1,
-            ),
-            RATE,
-            key,
+        lambda m, key: embed(m, m.token.embedding[...][TOKENS], key),
+    ),
+    "BertEmbedding of regions": (
+        lambda rngs: BertEmbedding(
+            V, L, D, region_width=3, dropout_rate=RATE, norm_epsilon=0.1, rngs=rngs
         ),
+        lambda m, rngs: m(TOKENS, IS_TOKEN, rngs=rngs),
+        lambda m, key: embed(m, region_embedding(m.token.embedding[...], TOKENS, IS_TOKEN), key),
+    ),
+    "RegionEmbedding": (
+        lambda rngs: RegionEmbedding(V, F, width=3, rngs=rngs),
+        lambda m, rngs: m(TOKENS, IS_TOKEN),
+        lambda m, key: region_embedding(m.embedding[...], TOKENS, IS_TOKEN),
     ),
     "RegionFeatures": (
-        lambda rngs: RegionFeatures(V, 3, F, rngs=rngs),
+        lambda rngs: RegionFeatures(V, F, width=3, rngs=rngs),
         lambda m, rngs: m(TOKENS, IS_TOKEN),
         lambda m, key: jax.nn.relu(
-            region_embedding(m.embedding[...], TOKENS, IS_TOKEN) + m.bias[...]
+            region_embedding(m.region.embedding[...], TOKENS, IS_TOKEN) + m.bias[...]
         ),
     ),
 }
@@ -140,7 +149,7 @@ def test_a_module_is_its_function_of_its_parameters(name, graph_mode):
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
     evaluated, trained = map(jax.tree.leaves, ours)
-    drops = name in ("FeedForward", "MultiHeadAttention", "BertEmbedding")
+    drops = name.startswith(("FeedForward", "MultiHeadAttention", "BertEmbedding"))
     assert all((a != b).any() == drops for a, b in zip(evaluated, trained, strict=True))
 
 
