@@ -15,6 +15,9 @@ import pytest
 def pytest_terminal_summary(terminalreporter, config):
     session = getattr(config, "_benchmarksession", None)
     finished = [bench for bench in session.benchmarks if bench] if session else []
+    for bench in finished:
+        if "summary" in bench.extra_info:
+            terminalreporter.write_line(bench.extra_info["summary"])
     records = [
         bench.extra_info | {"median": bench.stats.median}
         for bench in finished
