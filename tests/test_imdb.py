@@ -12,6 +12,7 @@ from flax import nnx
 from train.classification import cross_entropy, drop_tokens, make_loss
 from train.imdb import main, make_parser, recipe_of
 from train.recipes import FAST, SAMPLE, TUTORIAL
+from train.run import RunError, event_log
 from transformer_jax.__main__ import main as use
 from transformer_jax.batching import Batch
 from transformer_jax.models import TextClassifier
@@ -265,3 +266,13 @@ def test_the_built_in_sample_is_learnt_where_counting_words_is_at_chance(tmp_pat
     assert report["test_accuracy"] > 0.95
     assert report["baseline"]["test_accuracy"] < 0.6
     assert "NOT OF IMDb" in (tmp_path / "run" / "report.md").read_text().splitlines()[0]
+
+
+def test_tensorboard_gets_every_line_and_its_absence_is_one_line(tmp_path, monkeypatch):
+    with event_log(tmp_path, tensorboard=True) as log:
+        log({"step": 1, "loss": 0.5})
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"loss" in events.read_bytes()
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(RunError, match="pip install tensorboardX"), event_log(tmp_path, True):
+        pass
