@@ -24,6 +24,7 @@ class Split:
     texts: list[str]
     labels: np.ndarray  # int32 [n], each an index into Dataset.classes
     groups: list[str] | None  # the movie of each review ("" where unknown); None if none is known
+    unit: str = "movie"  # what a group is
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -31,7 +32,7 @@ class Split:
     def take(self, rows: np.ndarray) -> "Split":
         """The rows with these indices, in this order."""
         groups = None if self.groups is None else [self.groups[i] for i in rows]
-        return Split([self.texts[i] for i in rows], self.labels[rows], groups)
+        return Split([self.texts[i] for i in rows], self.labels[rows], groups, self.unit)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import argparse
 import resource
 import shlex
 import sys
+import textwrap
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -65,8 +66,9 @@ def train(options: argparse.Namespace, run: Path, command: str) -> None:
         label_column=options.label_column,
         seed=options.seed,
     )
-    for note in data.notes:
-        announce(note) if options.data == "auto" else print(f"note        {note}")
+    fell_back = options.data == "auto" and data.name == "sample"
+    for i, note in enumerate(data.notes):
+        announce(note) if fell_back and i == 0 else print(f"note        {note}")
     recipe = recipe_of(options, data.name)
     train_split, validation, split_rule = split_validation(
         data.train, recipe.validation_fraction, options.seed
@@ -215,8 +217,9 @@ def compare_with_baseline(data, train_split, validation, probabilities) -> dict:
 
 def announce(note: str) -> None:
     """What nobody may miss."""
-    line = "!" * min(len(note) + 4, 100)
-    print(f"{line}\n! {note}\n{line}", file=sys.stderr)
+    frame = "!" * 100
+    lines = textwrap.wrap(note, 96)
+    print("\n".join([frame, *(f"! {line}" for line in lines), frame]), file=sys.stderr)
 
 
 def recipe_of(options: argparse.Namespace, data: str) -> Recipe:

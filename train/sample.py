@@ -80,7 +80,7 @@ def _split(rng: random.Random, size: int, test: bool, seen: set[str]) -> Split:
         rows += [(negative, 0, pair), (positive, 1, pair)]
     rng.shuffle(rows)
     texts, labels, groups = zip(*rows, strict=True)
-    return Split(list(texts), np.array(labels, np.int32), list(groups))
+    return Split(list(texts), np.array(labels, np.int32), list(groups), unit="pair of twins")
 
 
 def _twins(rng: random.Random, test: bool) -> tuple[str, str]:

@@ -77,13 +77,13 @@ def _joined(split: Split) -> list[list[int]]:
 
 
 def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int) -> str:
-    if split.groups is None or not any(split.groups):
-        unit, values = "distinct text", [same_text(text) for text in split.texts]
+    by_group = split.groups is not None and any(split.groups)
+    if by_group:
+        unit, values, together = split.unit, split.groups, "; equal texts stay together"
     else:
-        unit, values = "movie", split.groups
-    held = {values[i] for i in rows} - {""} if unit == "movie" else {values[i] for i in rows}
-    every = set(values) - {""} if unit == "movie" else set(values)
-    together = "; equal texts stay together" if unit == "movie" else ""
+        unit, values, together = "distinct text", [same_text(text) for text in split.texts], ""
+    unknown = {""} if by_group else set()
+    held, every = {values[i] for i in rows} - unknown, set(values) - unknown
     return (
         f"by {unit} ({fraction:g} asked for, seed {seed}: {len(held):,} of {len(every):,}, "
         f"which are {len(rows):,} of {len(split):,} reviews{together})"
