@@ -9,11 +9,14 @@ import pytest
 from flax import nnx
 
 from train import checkpoints
-from train.loop import FitConfig, fit
+from train.classification import make_loss
+from train.loop import FitConfig, TrainState, fit, make_train_step
 from train.optimizers import OptimizerConfig, decayed, learning_rate_schedule, make_optimizer
+from transformer_jax.batching import Batch
 from transformer_jax.config import ClassifierConfig, EncoderConfig
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import Linear
+from transformer_jax.tokenizers import train_tokenizer
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype(np.float32)
 Y = X @ np.array([[1.0], [-2.0], [0.5]], np.float32)
@@ -169,3 +172,26 @@ def test_named_parameters_take_larger_steps():
 def test_unknown_schedule_is_refused():
     with pytest.raises(ValueError, match="cosine or constant"):
         OptimizerConfig(schedule="linear")
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_the_train_step_lowers(platform):
+    encoder = EncoderConfig(1, 6, 2, 8, norm="pre")
+    config = ClassifierConfig(11, 8, encoder=encoder, region_width=3, region_features=4)
+    tokenizer = train_tokenizer("word:11", ["some words to know of here"])
+    graph, params = nnx.split(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
+    optimizer = make_optimizer(OptimizerConfig(), 10)
+    loss = make_loss(tokenizer, token_dropout=0.1, smoothing=0.1)
+    step = make_train_step(graph, loss, optimizer, FitConfig(dtype="bfloat16"))
+    state = TrainState(jnp.zeros((), jnp.int32), params, params, optimizer.init(params))
+    rows = jnp.zeros(2, jnp.int32)
+    batch = Batch(jnp.ones((2, 8), jnp.int32), rows, rows == 0, rows)
+
+    def flat(*leaves):  # jax.export keeps no record of NNX's own containers
+        state, batch = jax.tree.unflatten(structure, leaves)
+        return jax.tree.leaves(step(state, batch))
+
+    leaves, structure = jax.tree.flatten((state, batch))
+    exported = jax.export.export(jax.jit(flat), platforms=[platform])(*leaves)
+    assert exported.platforms == (platform,)
+    assert len(exported.out_avals) == len(jax.tree.leaves(state)) + 1
