@@ -304,9 +304,6 @@ def test_rows_apart_from_all_others_reach_no_other_row(paths, name):
     assert is_finite(dirty[1])
 
 
-@pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="0 * NaN: norms and feed-forward read the row"
-)
 @pytest.mark.parametrize("name", SELF)
 def test_rows_apart_from_all_others_reach_no_gradient(paths, name):
     path = paths(name)

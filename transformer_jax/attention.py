@@ -165,6 +165,16 @@ def _hide_unseen(query, key, mask):
     return query, jnp.where(_seen_keys(mask, key.shape[2]), key, 0)
 
 
+def hide_lone_rows(
+    x: Float[Array, "B T D"], mask: Bool[Array, "#B #N #T #T"]
+) -> Float[Array, "B T D"]:
+    """Zeros in the rows of a self-attention that see nothing and that nobody sees.
+
+    Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0 * NaN.
+    """
+    return jnp.where(_seeing_queries(mask).any(axis=2) | _seen_keys(mask, 1)[..., 0], x, 0)
+
+
 def _seeing_queries(mask: Bool[Array, "#B #N #T #S"]) -> Bool[Array, "#B #T #N 1"]:
     return mask.any(axis=3).swapaxes(1, 2)[..., None]
 

@@ -3,9 +3,10 @@
 from flax import nnx
 from jaxtyping import Array, Float
 
+from transformer_jax.attention import hide_lone_rows
 from transformer_jax.config import EncoderConfig
 from transformer_jax.dropout import dropout
-from transformer_jax.masks import MaskLike
+from transformer_jax.masks import MaskLike, render
 from transformer_jax.modules import FeedForward, LayerNorm, MultiHeadAttention, dropout_key
 
 
@@ -52,6 +53,9 @@ class EncoderLayer(nnx.Module):
         def add(x, y):
             return x + dropout(y, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
+        if mask is not None:
+            mask = render(mask, x.shape[1], x.shape[1])
+            x = hide_lone_rows(x, mask)
         if self.norm == "pre":
             attended, weights = attend(self.attention_norm(x))
             x = add(x, attended)
