@@ -15,9 +15,9 @@ from flax import nnx
 
 from bench import harness
 from train.classification import cross_entropy, make_loss
-from train.loop import TrainState, make_train_step
 from train.optimizers import make_optimizer
 from train.recipes import FAST
+from train.step import TrainState, make_train_step
 from transformer_jax import (
     count_positions,
     dropout,

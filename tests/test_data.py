@@ -108,7 +108,9 @@ def test_words_as_labels_become_classes_in_alphabetical_order(tmp_path):
     path = tmp_path / "moods.csv"
     moods = ["sad", "glad", "mad", "glad"] * 5
     pd.DataFrame({"body": TEXTS, "mood": moods}).to_csv(path, index=False)
-    data = load(str(path), text_column="body", label_column="mood")
+    with pytest.raises(DataError, match="got 3: 'glad', 'mad', 'sad'; .* pass --classes 3"):
+        load(str(path), text_column="body", label_column="mood")
+    data = load(str(path), text_column="body", label_column="mood", classes=3)
     assert data.classes == ("glad", "mad", "sad")
     assert rows(data) == set(zip(TEXTS, moods, strict=True))
 
@@ -139,8 +141,8 @@ def test_equal_texts_do_not_straddle_a_made_test_split(tmp_path):
         ("a.csv", b"text,label\nwell, good,1\n", "line 2: 2 columns expected as in the header, 3"),
         ("a.csv", b'text,label\n"open,1\n', "a.csv, line 2: unexpected end of data"),
         ("a.csv", b"text,label\ngood,1\nbad,\n", "line 3: the label must be an integer or a word"),
-        ("a.csv", b"text,label\ngood,1\nfine,1\n", "two or more labels expected, got the label 1"),
-        ("a.csv", b"text,label\n", "got no rows"),
+        ("a.csv", b"text,label\ngood,1\nfine,1\n", "2 different labels expected, got 1: 1"),
+        ("a.csv", b"text,label\n", "it has no rows"),
         ("a.csv", b"", "no column 'text' among none"),
         ("a.csv", b"text,label\nsame,1\nSame,0\n", "all 2 texts are equal"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"\n', "a.jsonl, line 2: not JSON"),

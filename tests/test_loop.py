@@ -10,8 +10,9 @@ from flax import nnx
 
 from train import checkpoints
 from train.classification import make_loss
-from train.loop import FitConfig, TrainState, fit, make_train_step
+from train.loop import fit
 from train.optimizers import OptimizerConfig, decayed, learning_rate_schedule, make_optimizer
+from train.step import FitConfig, TrainState, make_train_step
 from transformer_jax.batching import Batch
 from transformer_jax.config import ClassifierConfig, EncoderConfig
 from transformer_jax.models import TextClassifier

@@ -38,10 +38,11 @@ def load(
     *,
     text_column: str = "text",
     label_column: str = "label",
+    classes: int = 2,
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """The data set that `--data` names; the columns and `test_fraction` matter to files alone."""
+    """The data set that `--data` names; columns, `classes` and `test_fraction` matter to files alone."""
     if data == "sample":
         return _clean(sample(seed))
     if data in ("auto", "imdb"):
@@ -58,13 +59,16 @@ def load(
     path = Path(data)
     try:
         return _from_tables(
-            path.resolve().name, _read(path, text_column, label_column), seed, test_fraction
+            path.resolve().name,
+            _read(path, text_column, label_column, classes),
+            seed,
+            test_fraction,
         )
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _read(path: Path, text_column: str, label_column: str) -> Tables:
+def _read(path: Path, text_column: str, label_column: str, classes: int) -> Tables:
     """What stands at a path, whichever of the accepted formats it has."""
     if path.is_dir():
         if (path / "train.parquet").is_file():
@@ -81,7 +85,7 @@ def _read(path: Path, text_column: str, label_column: str) -> Tables:
     if path.name.lower().endswith((".tar.gz", ".tgz")):
         return aclimdb.read_archive(path)
     if path.suffix.lower() in tables.READERS:
-        return tables.read_file(path, text_column, label_column)
+        return tables.read_file(path, text_column, label_column, classes)
     raise DataError(f"{path} is none of the accepted formats: {ACCEPTED}")
 
 

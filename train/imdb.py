@@ -10,6 +10,7 @@ report.json, metrics.jsonl and curves.png.
 """
 
 import argparse
+import hashlib
 import resource
 import shlex
 import sys
@@ -23,19 +24,42 @@ from flax import nnx
 
 from train.baseline import linear_baseline
 from train.classification import make_loss
-from train.corpus import DataError
+from train.corpus import DataError, Split
 from train.curves import draw_curves
 from train.data import load, split_validation
+from train.faults import TrainingError, faults_of
 from train.loop import fit
 from train.precision import compute_dtype
 from train.recipes import FAST, RECIPES, SAMPLE, Recipe
-from train.report import machine, mcnemar, score, summary, versions, write_report
-from train.run import RunError, event_log, make_folder, new_run, resume_run
+from train.report import finished, machine, summary, versions, write_report
+from train.run import (
+    OPTIONS,
+    RunError,
+    event_log,
+    held,
+    new_folder,
+    resumed_options,
+    write_options,
+)
+from train.scores import mcnemar, score
+from train.signals import stoppable
 from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
 from transformer_jax.models import TextClassifier
 from transformer_jax.predict import Scorer
-from transformer_jax.run_folder import WEIGHTS, ClassifierSpec, save_classifier, save_weights
-from transformer_jax.tokenizers import TokenizerError, train_tokenizer
+from transformer_jax.run_folder import (
+    TOKENIZER,
+    WEIGHTS,
+    ClassifierSpec,
+    save_specification,
+    save_weights,
+)
+from transformer_jax.sharding import num_devices
+from transformer_jax.tokenizers import Tokenizer, TokenizerError, load_tokenizer, train_tokenizer
+
+PROGRAM = "train.imdb"
+MAY_CHANGE = {
+    "epochs", "checkpoint_minutes", "no_baseline", "tensorboard", "data", "gpt2_files",
+}  # fmt: skip
 
 
 class OptionError(ValueError):
@@ -44,26 +68,45 @@ class OptionError(ValueError):
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    run = Path(options.resume) if options.resume else new_folder(options.out, "imdb")
+    go_on = shlex.join(["python", "-m", PROGRAM, "--resume", str(run)])
     try:
-        if options.resume:
-            run, options = resume_run(options)
-        else:
-            run = new_run(options.out, "imdb")
-            options.dtype = compute_dtype(options.dtype)
-        train(options, run, shlex.join(["python", "-m", "train.imdb", *arguments]))
+        check(options)
+        with stoppable(), held(run, new=not options.resume):
+            train(run, parser, arguments)
     except (DataError, TokenizerError, RunError, OptionError) as error:
-        print(f"train.imdb: error: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 2
+    except TrainingError as error:
+        print(f"{PROGRAM}: {error}. Then go on with\n    {go_on}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        if (run / OPTIONS).exists():
+            print(f"\nstopped; go on with\n    {go_on}", file=sys.stderr)
+        else:
+            print("\nstopped before training began; nothing was kept", file=sys.stderr)
+        return 128 + getattr(stop, "number", 2)
     return 0
 
 
-def train(options: argparse.Namespace, run: Path, command: str) -> None:
+def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> None:
     """Data, model, optimizer, loop; then the test split, once."""
+    options, began_with = parser.parse_args(arguments), None
+    if options.resume:
+        options, began_with = resumed_options(run, PROGRAM, parser, arguments, MAY_CHANGE)
+        if report := finished(run, options.epochs):
+            print(
+                f"{run} is finished: {report['epochs']} epochs, test accuracy {report['test_accuracy']:.2%}; "
+                f"see {run / 'report.md'}. --epochs {options.epochs + 1} or more goes on"
+            )
+            return
     data = load(
         options.data,
         text_column=options.text_column,
         label_column=options.label_column,
+        classes=options.classes,
         seed=options.seed,
     )
     fell_back = options.data == "auto" and data.name == "sample"
@@ -79,100 +122,143 @@ def train(options: argparse.Namespace, run: Path, command: str) -> None:
         f"{split_rule}"
     )
 
-    tokenizer = train_tokenizer(recipe.tokenizer, train_split.texts, gpt2_files=options.gpt2_files)
+    splits = (train_split, validation, data.test)
+    tokenizer = tokenizer_of(run, recipe, train_split, options)
     encoded = [
-        tokenizer.encode(split.texts, recipe.model.max_length, recipe.truncate)
-        for split in (train_split, validation, data.test)
+        tokenizer.encode(split.texts, recipe.model.max_length, recipe.truncate) for split in splits
     ]
+    sha256 = data_sha256(encoded, splits)
+    if began_with not in (None, sha256):
+        raise RunError(f"the data are not those that {run} began with; pass the same with --data")
     buckets, batch_tokens = shapes(encoded, recipe, options.batch_tokens)
     lengths = [len(ids) for ids in encoded[0]]
 
     def batches(epoch: int) -> Batches:
         plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
-        return Batches(plans, encoded[0], train_split.labels, tokenizer.pad_id)
+        return Batches(plans, encoded[0], train_split.labels, tokenizer.pad_id, num_devices())
 
+    options.dtype = compute_dtype(options.dtype)
     config = replace(recipe.model, vocab_size=tokenizer.vocab_size, num_classes=len(data.classes))
-    model = TextClassifier(config, rngs=nnx.Rngs(options.seed))
-    scorer = Scorer(model, tokenizer.pad_id, buckets, batch_tokens)
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(scorer.params))
-    print(
-        f"model       {parameters:,} parameters, {tokenizer.spec}, at most {config.max_length} tokens a text, "
-        f"{batch_tokens:,} a batch, {options.dtype}"
-    )
-
-    def validate(params) -> dict[str, float]:
-        result = score(scorer(encoded[1], params), validation.labels, data.classes)
-        return {
-            "validation_accuracy": result["accuracy"],
-            "validation_loss": result["log_loss"],
-        }
-
-    make_folder(run, options)
-    save_classifier(
-        run,
-        scorer.params,
-        tokenizer,
-        ClassifierSpec(config, data.classes, recipe.truncate, data.name),
-    )
-    with event_log(run, options.tensorboard) as log:
-        fitted = fit(
-            model,
-            make_loss(
-                tokenizer, token_dropout=recipe.token_dropout, smoothing=recipe.label_smoothing
-            ),
-            batches,
-            validate,
-            config=replace(recipe.fit, dtype=options.dtype),
-            run=run,
-            select="validation_accuracy",
-            count_tokens=lambda batch: int((batch.tokens != tokenizer.pad_id).sum()),
-            keep=lambda params: save_weights(run / WEIGHTS, params),
-            log=log,
-            resume=bool(options.resume),
+    with faults_of(run, batch_tokens):
+        # First of all: from here on the run can be gone on with.
+        options.data = data.name if options.data == "auto" else options.data
+        options.epochs = recipe.fit.epochs
+        write_options(run, PROGRAM, options, sha256)
+        save_specification(
+            run, tokenizer, ClassifierSpec(config, data.classes, recipe.truncate, data.name)
         )
-    draw_curves(run / "metrics.jsonl", run / "curves.png")
+        model = TextClassifier(config, rngs=nnx.Rngs(options.seed))
+        scorer = Scorer(model, tokenizer.pad_id, buckets, batch_tokens)
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(scorer.params))
+        print(
+            f"model       {parameters:,} parameters, {tokenizer.spec}, at most {config.max_length} tokens a "
+            f"text, {batch_tokens:,} a batch, {options.dtype}"
+        )
 
-    # The one reading of the test split, by the weights that validation chose.
-    probabilities = scorer(encoded[2], fitted.params)
-    progress, result = fitted.progress, score(probabilities, data.test.labels, data.classes)
-    report = {
-        "data": {
-            "name": data.name,
-            "source": data.source,
-            "notes": list(data.notes),
-            "train": len(train_split),
-            "validation": len(validation),
-            "test": len(data.test),
-        },
-        "split_rule": split_rule,
-        "recipe": recipe.name,
-        "settings": asdict(recipe),
-        "tokenizer": tokenizer.spec,
-        "seed": options.seed,
-        "parameters": parameters,
-        "compute_dtype": options.dtype,
-        "batch_tokens": batch_tokens,
-        "buckets": list(buckets),
-        "steps": progress.step,
-        "epochs": progress.epoch,
-        "best_epoch": progress.best_epoch,
-        **(progress.best_metrics or {}),
-        "test_accuracy": result["accuracy"],
-        "test_accuracy_interval": result["accuracy_interval"],
-        "test": result,
-        "train_seconds": progress.train_seconds,
-        "tokens_per_second": progress.tokens / progress.step_seconds,
-        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "command": command,
-        "versions": versions(),
-        "machine": machine(),
-    }
-    if not options.no_baseline:
-        print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
-        report |= compare_with_baseline(data, train_split, validation, probabilities)
-    write_report(run, report)
+        def validate(params) -> dict[str, float]:
+            result = score(scorer(encoded[1], params), validation.labels, data.classes)
+            return {
+                "validation_accuracy": result["accuracy"],
+                "validation_loss": result["log_loss"],
+            }
+
+        with event_log(run, options.tensorboard) as log:
+            fitted = fit(
+                model,
+                make_loss(
+                    tokenizer, token_dropout=recipe.token_dropout, smoothing=recipe.label_smoothing
+                ),
+                batches,
+                validate,
+                config=replace(recipe.fit, dtype=options.dtype),
+                run=run,
+                select="validation_accuracy",
+                count_tokens=lambda batch: int((batch.tokens != tokenizer.pad_id).sum()),
+                keep=lambda params: save_weights(run / WEIGHTS, params),
+                log=log,
+                resume=bool(options.resume),
+            )
+        draw_curves(run / "metrics.jsonl", run / "curves.png")
+
+        # The one reading of the test split, by the weights that validation chose.
+        probabilities = scorer(encoded[2], fitted.params)
+        progress, result = fitted.progress, score(probabilities, data.test.labels, data.classes)
+        report = {
+            "data": {
+                "name": data.name,
+                "source": data.source,
+                "notes": list(data.notes),
+                "train": len(train_split),
+                "validation": len(validation),
+                "test": len(data.test),
+            },
+            "split_rule": split_rule,
+            "recipe": recipe.name,
+            "settings": asdict(recipe),
+            "tokenizer": tokenizer.spec,
+            "seed": options.seed,
+            "parameters": parameters,
+            "compute_dtype": options.dtype,
+            "batch_tokens": batch_tokens,
+            "buckets": list(buckets),
+            "devices": num_devices(),
+            "steps": progress.step,
+            "skipped_steps": progress.skipped,
+            "epochs": progress.epoch,
+            "best_epoch": progress.best_epoch,
+            **(progress.best_metrics or {}),
+            "test_accuracy": result["accuracy"],
+            "test_accuracy_interval": result["accuracy_interval"],
+            "test": result,
+            "train_seconds": progress.train_seconds,
+            "checkpoint_seconds": progress.save_seconds,
+            "tokens_per_second": progress.tokens / max(progress.step_seconds, 1e-9),
+            "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            "command": shlex.join(["python", "-m", PROGRAM, *arguments]),
+            "versions": versions(),
+            "machine": machine(),
+        }
+        if not options.no_baseline:
+            print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
+            report |= compare_with_baseline(data, train_split, validation, probabilities)
+        write_report(run, report)
     print(summary(report, run))
     print(f'try         python -m transformer_jax predict {run} "What a film!"')
+
+
+def check(options: argparse.Namespace) -> None:
+    """The numbers among the options, before anything is read or made."""
+    for name, least in (
+        ("max_length", 3),
+        ("epochs", 0),
+        ("max_steps", 0),
+        ("batch_tokens", 3),
+        ("seed", 0),
+        ("classes", 2),
+        ("checkpoint_minutes", 0),
+    ):
+        value = getattr(options, name)
+        if value is not None and not least <= value < 2**63:
+            raise OptionError(f"--{name.replace('_', '-')} must be at least {least}; got {value}")
+
+
+def tokenizer_of(run: Path, recipe: Recipe, split: Split, options: argparse.Namespace) -> Tokenizer:
+    """The run's own when it goes on, else one learned from the training part."""
+    if options.resume:
+        try:
+            return load_tokenizer(run / TOKENIZER)
+        except TokenizerError as error:
+            print(f"note        {error}; it is learned again")
+    return train_tokenizer(recipe.tokenizer, split.texts, gpt2_files=options.gpt2_files)
+
+
+def data_sha256(encoded: list[list[np.ndarray]], splits: tuple[Split, ...]) -> str:
+    """Of every token and every label in their order: all that training sees of the data."""
+    digest = hashlib.sha256()
+    for texts, split in zip(encoded, splits, strict=True):
+        digest.update(np.array([len(ids) for ids in texts], np.int64).tobytes())
+        digest.update(np.concatenate([*texts, split.labels]).astype(np.int64).tobytes())
+    return digest.hexdigest()
 
 
 def shapes(
@@ -227,17 +313,17 @@ def recipe_of(options: argparse.Namespace, data: str) -> Recipe:
     recipe = RECIPES[options.recipe]
     if recipe is FAST and data == "sample":
         recipe = SAMPLE
-    for name, value in (("--max-length", options.max_length), ("--epochs", options.epochs)):
-        least = 3 if name == "--max-length" else 0
-        if value is not None and value < least:
-            raise OptionError(f"{name} must be at least {least}; got {value}")
-    changes = {"epochs": options.epochs, "max_steps": options.max_steps, "seed": options.seed}
+    changes = {
+        name: getattr(options, name)
+        for name in ("epochs", "max_steps", "seed", "checkpoint_minutes")
+        if getattr(options, name) is not None
+    }
     return replace(
         recipe,
         tokenizer=options.tokenizer or recipe.tokenizer,
         truncate=options.truncate or recipe.truncate,
         model=replace(recipe.model, max_length=options.max_length or recipe.model.max_length),
-        fit=replace(recipe.fit, **{k: v for k, v in changes.items() if v is not None}),
+        fit=replace(recipe.fit, **changes),
     )
 
 
@@ -257,6 +343,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--text-column", default="text", metavar="NAME", help="of a file (default: text)")
     add("--label-column", default="label", metavar="NAME", help="of a file (default: label)")
+    add(
+        "--classes",
+        type=int,
+        default=2,
+        metavar="N",
+        help="how many different labels there are (default: 2); another number in the data is a mistake",
+    )
     add("--recipe", choices=RECIPES, default="fast", help="model and schedule (default: fast)")
     add("--tokenizer", metavar="SPEC", help="bpe:N, word:N or gpt2 (default: the recipe's)")
     add("--gpt2-files", metavar="DIR", help="encoder.json and vocab.bpe, if tiktoken has none")
@@ -268,7 +361,17 @@ def make_parser() -> argparse.ArgumentParser:
     add("--dtype", choices=("float32", "bfloat16"), help="default: the faster here, measured")
     add("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
     add("--out", metavar="DIR", help="the run folder (default: runs/imdb-DATE-TIME)")
-    add("--resume", metavar="RUN", help="go on with a run that was stopped")
+    add(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run that was stopped, bit for bit; with a larger --epochs also one that is finished",
+    )
+    add(
+        "--checkpoint-minutes",
+        type=float,
+        metavar="M",
+        help="between checkpoints (default: 5); also made at every best validation score",
+    )
     add("--no-baseline", action="store_true", help="leave out the linear model")
     add("--tensorboard", action="store_true", help="also write TensorBoard events")
     return parser

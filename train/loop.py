@@ -2,47 +2,33 @@
 
 The model's state is split off once and donated to one jitted step, so Python walks no module while it trains.
 Everything random comes from (seed, step) and every order from (seed, epoch): a state and the number of its
-step are all it takes to go on.
+step are all it takes to go on, and going on gives the bits that not stopping would have given.
 """
 
-import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from tqdm import tqdm
 
 from train import checkpoints
 from train.checkpoints import Progress
-from train.optimizers import OptimizerConfig, learning_rate_schedule, make_optimizer
+from train.faults import TrainingError
+from train.metrics import MetricsLog
+from train.optimizers import learning_rate_schedule, make_optimizer
+from train.signals import Stopped, stop_wish
+from train.step import FitConfig, TrainState, make_train_step
+from transformer_jax.sharding import replicate, split_rows
 
-LOG_EVERY = (
-    10  # steps between lines of metrics.jsonl, and between reads of the loss from the device
-)
-
-
-class TrainState(NamedTuple):
-    step: jax.Array
-    params: Any
-    average: Any  # exponential moving average of the parameters: what is validated and kept
-    optimizer: Any
-
-
-@dataclass(frozen=True)
-class FitConfig:
-    epochs: int = 10
-    max_steps: int | None = None  # stop earlier; the schedule ends where the run ends
-    seed: int = 0
-    dtype: str = "float32"  # of activations and products; parameters stay float32
-    average_decay: float = 0.999
-    optimizer: OptimizerConfig = OptimizerConfig()
+LOG_EVERY = 10  # steps between lines of metrics.jsonl, and between reads of the loss
+SKIPPED_LIMIT = 10  # steps in a row without a finite loss and gradient, after which the run stops
 
 
 @dataclass(frozen=True)
@@ -68,8 +54,11 @@ def fit(
     """Minimises loss(model, batch, rngs) over the batches of every epoch.
 
     After each epoch `validate(params)` gives metrics, of which `select` (higher is better) chooses the weights
-    that `keep(params)` stores. `batches(epoch)` is a sequence whose items are made when asked for. Every line
-    of metrics.jsonl also goes to `log`.
+    that `keep(params)` stores; it is called once at the start too. `batches(epoch)` is a sequence whose items
+    are made when asked for. Every line of metrics.jsonl also goes to `log`.
+
+    Raises Stopped after Ctrl-C or SIGTERM, with everything saved; TrainingError when SKIPPED_LIMIT steps in a
+    row had no finite loss and gradient; CheckpointError and OSError when the disk does not take what is written.
     """
     steps_per_epoch = [len(batches(epoch)) for epoch in range(config.epochs)]
     total_steps = sum(steps_per_epoch)
@@ -84,107 +73,144 @@ def fit(
         average=jax.tree.map(jnp.copy, params),  # donated beside params, so not the same buffers
         optimizer=optimizer.init(params),
     )
+    state, best = replicate((state, jax.tree.map(jnp.copy, params)))
     train_step = make_train_step(graph, loss, optimizer, config)
 
-    progress = Progress()
-    best = params
-    metrics_file = run / "metrics.jsonl"
-    if resume and (loaded := checkpoints.load(run / "checkpoints", (state, best))):
+    folder, progress = run / "checkpoints", Progress()
+    if resume and (loaded := checkpoints.load(folder, (state, best), warn=tqdm.write)):
         (state, best), progress = loaded
-    kept = _first_lines(metrics_file, progress.metrics_lines)
+    keep(best)
     started = time.perf_counter() - progress.train_seconds
+    saved = time.perf_counter()
 
     with (
-        open(metrics_file, "w", encoding="utf-8") as metrics,
+        MetricsLog(run / "metrics.jsonl", progress.metrics_bytes, log) as metrics,
         tqdm(total=total_steps, initial=progress.step, unit="step", dynamic_ncols=True) as bar,
+        stop_wish() as wish,
     ):
-        metrics.writelines(kept)
+        if metrics.missing_bytes:
+            bar.write(f"{run / 'metrics.jsonl'} lacks lines that were there at the last checkpoint")
+        window, shown = Window(progress), {}
 
-        def write(**line):
-            nonlocal progress
-            metrics.write(json.dumps(line) + "\n")
-            metrics.flush()
-            progress = replace(progress, metrics_lines=progress.metrics_lines + 1)
-            log(line)
+        def write_line(epoch: int) -> None:
+            nonlocal progress, window
+            window.read()
+            finite = [value for value in window.losses if math.isfinite(value)]
+            progress = _after(progress, window)
+            rate = window.tokens / window.seconds
+            line = {
+                "step": progress.step,
+                "epoch": epoch + 1,
+                "loss": float(np.mean(finite)) if finite else None,
+                "learning_rate": float(schedule(progress.step - progress.skipped - 1)),
+                "tokens_per_second": round(rate),
+            }
+            if skipped := len(window.losses) - len(finite):
+                line["skipped"] = skipped
+                bar.write(
+                    f"step {progress.step}: {skipped} without a finite loss and gradient skipped"
+                )
+            metrics.write(**line)
+            if progress.skipped_in_a_row >= SKIPPED_LIMIT:
+                raise TrainingError(
+                    f"the loss or its gradient was NaN or infinite in {progress.skipped_in_a_row} steps in a row, "
+                    f"up to step {progress.step}; the weights from before are kept. Try --dtype float32, or a lower "
+                    "learning rate in the recipe"
+                )
+            if finite:
+                shown["loss"] = f"{line['loss']:.3f}"
+            bar.set_postfix(shown | {"tok/s": f"{rate:,.0f}"}, refresh=False)
+            window = Window(Progress())  # an empty one
 
-        shown = {}
+        def save() -> None:
+            nonlocal progress, saved
+            window.read()
+            begun = time.perf_counter()
+            progress = replace(
+                progress,
+                losses=tuple(window.losses),
+                losses_tokens=window.tokens,
+                losses_seconds=window.seconds,
+                metrics_bytes=metrics.sync(),
+                train_seconds=begun - started,
+            )
+            checkpoints.save(folder, (state, best), progress)
+            saved = time.perf_counter()
+            progress = replace(progress, save_seconds=progress.save_seconds + saved - begun)
+            window.since = saved
+
+        def stop_if_wished() -> None:
+            if wish.number is not None:
+                raise Stopped(wish.number)
+
         for epoch in range(progress.epoch, config.epochs):
-            losses, since = [], time.perf_counter()
-            tokens_since = 0
-            for batch in batches(epoch):
-                if progress.step >= total_steps:
-                    break
-                state, value = train_step(state, batch)
-                losses.append(value)
-                tokens_since += count_tokens(batch)
+            begins, ends = (sum(steps_per_epoch[:e]) for e in (epoch, epoch + 1))
+            if begins >= total_steps:
+                break
+            for batch in batches(epoch)[progress.step - begins : total_steps - begins]:
+                state, value = train_step(state, split_rows(batch))
+                window.add(value, count_tokens(batch))
                 progress = replace(progress, step=progress.step + 1)
-                last_of_epoch = progress.step == sum(steps_per_epoch[: epoch + 1])
-                if progress.step % LOG_EVERY and not last_of_epoch and progress.step < total_steps:
-                    continue
-                mean = float(np.mean(jax.device_get(losses)))  # waits for the device
-                seconds = time.perf_counter() - since
-                progress = replace(
-                    progress,
-                    tokens=progress.tokens + tokens_since,
-                    step_seconds=progress.step_seconds + seconds,
-                )
-                write(
-                    step=progress.step,
-                    epoch=epoch + 1,
-                    loss=mean,
-                    learning_rate=float(schedule(progress.step - 1)),
-                    tokens_per_second=round(tokens_since / seconds),
-                )
-                shown |= {"loss": f"{mean:.3f}", "tok/s": f"{tokens_since / seconds:,.0f}"}
-                bar.set_postfix(shown, refresh=False)
-                bar.update(progress.step - bar.n)
-                losses, since, tokens_since = [], time.perf_counter(), 0
+                bar.update()
+                if progress.step % LOG_EVERY == 0 or progress.step in (ends, total_steps):
+                    write_line(epoch)
+                if wish.number or time.perf_counter() - saved >= 60 * config.checkpoint_minutes:
+                    save()
+                    stop_if_wished()
             scores = validate(state.average)
-            write(step=progress.step, epoch=epoch + 1, **scores)
-            shown |= {select: f"{scores[select]:.4f}"}
+            finite = {k: v if math.isfinite(v) else None for k, v in scores.items()}
+            metrics.write(step=progress.step, epoch=epoch + 1, **finite)
+            shown[select] = f"{scores[select]:.4f}"
             bar.set_postfix(shown)
-            if progress.best_score is None or scores[select] > progress.best_score:
+            better = None not in finite.values() and (
+                progress.best_score is None or scores[select] > progress.best_score
+            )
+            progress = replace(progress, epoch=epoch + 1)
+            if better:
                 best = jax.tree.map(jnp.copy, state.average)
                 keep(best)
                 progress = replace(
-                    progress, best_score=scores[select], best_epoch=epoch + 1, best_metrics=scores
+                    progress,
+                    best_score=scores[select],
+                    best_epoch=epoch + 1,
+                    best_step=progress.step,
+                    best_metrics=scores,
                 )
-            progress = replace(
-                progress, epoch=epoch + 1, train_seconds=time.perf_counter() - started
-            )
-            checkpoints.save(run / "checkpoints", (state, best), progress)
-            if progress.step >= total_steps:
-                break
+            if better or wish.number or progress.step == total_steps:
+                save()
+                stop_if_wished()
+        progress = replace(progress, train_seconds=time.perf_counter() - started)
     return FitResult(best, progress)
 
 
-def make_train_step(
-    graph: Any, loss: Callable, optimizer: optax.GradientTransformation, config: FitConfig
-) -> Callable[[TrainState, Any], tuple[TrainState, jax.Array]]:
-    """One jitted update; the state that goes in is overwritten."""
-    key = jax.random.key(config.seed)
+class Window:
+    """The steps since the last line of metrics.jsonl: what the next line is made of."""
 
-    def objective(params, batch, step):
-        # Parameters are float32; what is computed with them is cast once, here.
-        cast = jax.tree.map(lambda p: p.astype(config.dtype), params)
-        rngs = nnx.Rngs(dropout=jax.random.fold_in(key, step))
-        return loss(nnx.merge(graph, cast), batch, rngs)
+    def __init__(self, progress: Progress):
+        self.losses: list[Any] = list(progress.losses)
+        self.tokens, self.seconds = progress.losses_tokens, progress.losses_seconds
+        self.since = time.perf_counter()
 
-    def train_step(state, batch):
-        value, gradient = jax.value_and_grad(objective)(state.params, batch, state.step)
-        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
-        # A short memory at first: the average forgets the random start.
-        decay = jnp.minimum(config.average_decay, (1 + state.step) / (10 + state.step))
-        average = optax.incremental_update(params, state.average, 1 - decay)
-        return TrainState(state.step + 1, params, average, optimizer_state), value
+    def add(self, loss: jax.Array, tokens: int) -> None:
+        self.losses.append(loss)
+        self.tokens += tokens
 
-    return jax.jit(train_step, donate_argnums=0)
+    def read(self) -> None:
+        """Waits for the device."""
+        self.losses = [float(value) for value in jax.device_get(self.losses)]
+        now = time.perf_counter()
+        self.seconds, self.since = self.seconds + now - self.since, now
 
 
-def _first_lines(path: Path, count: int) -> list[str]:
-    """What a resumed run keeps of its log: the lines that the checkpoint knows of."""
-    if not count:
-        return []
-    with open(path, encoding="utf-8", newline="\n") as file:
-        return [line for _, line in zip(range(count), file, strict=False)]
+def _after(progress: Progress, window: Window) -> Progress:
+    """The counts with those of a window that was read."""
+    in_a_row = progress.skipped_in_a_row
+    for value in window.losses:
+        in_a_row = 0 if math.isfinite(value) else in_a_row + 1
+    return replace(
+        progress,
+        tokens=progress.tokens + window.tokens,
+        step_seconds=progress.step_seconds + window.seconds,
+        skipped=progress.skipped + sum(not math.isfinite(value) for value in window.losses),
+        skipped_in_a_row=in_a_row,
+    )

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from train.loop import FitConfig
 from train.optimizers import OptimizerConfig
+from train.step import FitConfig
 from transformer_jax.config import ClassifierConfig, EncoderConfig
 
 

@@ -1,4 +1,4 @@
-"""What a result says: from the probabilities of the test texts to `report.json` and `report.md`.
+"""What a result says: from the scores of the test texts to `report.json` and `report.md`.
 
 Everything in the Markdown stands in the JSON. What the caller does not give is left out of both:
 nothing here is assumed, and no number is made up for want of one.
@@ -17,13 +17,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int
-from scipy.stats import binomtest
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+from train.scores import BINS
 from transformer_jax.files import write_text
 
-BINS = 15  # of the calibration error, as in the paper
 SIGNIFICANT = 0.05
 SAMPLE = "sample"  # Dataset.name of train/sample.py
 SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
@@ -31,72 +28,11 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "transformer_jax", "numpy", "sciki
 ORDER = (  # of report.json and of "How it was made"; what is not named here follows
     "data", "split_rule", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
     "recipe", "tokenizer", "seed", "parameters", "compute_dtype", "steps", "epochs", "best_epoch",
-    "validation_accuracy", "train_seconds", "tokens_per_second", "command", "versions", "machine",
+    "validation_accuracy", "train_seconds", "checkpoint_seconds", "tokens_per_second", "command", "versions", "machine",
     "date",
 )  # fmt: skip
 SHOWN_ABOVE = {"data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
                "command", "settings"}  # fmt: skip
-
-
-def score(
-    probabilities: Float[np.ndarray, "n C"], labels: Int[np.ndarray, " n"], classes: Sequence[str]
-) -> dict[str, Any]:
-    """All that is said of the test texts; the predicted class is the most probable one.
-
-    - `accuracy_interval`, Wilson's 95 % interval (1927), for k right of n and p = k/n, z = 1.96:
-      `(p + z^2/2n ± z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`; inside [0, 1] also at p = 0 and 1.
-    - `calibration_error`, with the confidence of a text = its highest probability, sorted into 15
-      bins `(m-1)/15 < confidence <= m/15`: `sum_m |B_m|/n * |accuracy(B_m) - confidence(B_m)|`
-      (Guo et al. 2017, equation 3, https://arxiv.org/abs/1706.04599).
-    - `log_loss`: the mean of `-ln p[label]`, p no smaller than float64's epsilon.
-    - `per_class`: precision, recall and F1, 0 where there is nothing to divide by; `support` is how
-      many texts are of the class, so that a class that never occurs can be told from a failure.
-    """
-    probabilities = np.asarray(probabilities, np.float64)
-    labels = np.asarray(labels)
-    _check(probabilities, labels, classes)
-    count, each = len(labels), np.arange(len(classes))
-    predicted, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
-    correct = predicted == labels
-    interval = binomtest(int(correct.sum()), count).proportion_ci(0.95, method="wilson")
-    bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-    gaps = np.bincount(bins, weights=correct - confidence, minlength=BINS)  # |B_m| (acc - conf)
-    of_label = probabilities[np.arange(count), labels]
-    columns = precision_recall_fscore_support(labels, predicted, labels=each, zero_division=0.0)
-    names = ("precision", "recall", "f1", "support")
-    return {
-        "texts": count,
-        "correct": int(correct.sum()),
-        "accuracy": float(correct.mean()),
-        "accuracy_interval": [float(interval.low), float(interval.high)],
-        "calibration_error": float(np.abs(gaps).sum() / count),
-        "mean_confidence": float(confidence.mean()),
-        "log_loss": float(-np.log(np.maximum(of_label, np.finfo(np.float64).eps)).mean()),
-        "per_class": {
-            name: dict(zip(names, (x.item() for x in row), strict=True))
-            for name, row in zip(classes, zip(*columns, strict=True), strict=True)
-        },
-        "classes": list(classes),
-        "confusion_matrix": confusion_matrix(labels, predicted, labels=each).tolist(),
-        "confusion_matrix_axes": ["true class (rows)", "predicted class (columns)"],
-    }
-
-
-def mcnemar(correct_a: Bool[np.ndarray, " n"], correct_b: Bool[np.ndarray, " n"]) -> dict[str, Any]:
-    """Whether two models differ on the same texts (McNemar 1947, in the exact form).
-
-    Only the texts that one model alone has right speak: b of them a's, c of them b's. If the models
-    were equally good, each would be a fair coin, so `p_value` is the two-sided binomial one of b
-    heads in b + c tosses; 1 where there are none.
-    """
-    a, b = np.asarray(correct_a, bool), np.asarray(correct_b, bool)
-    if a.shape != b.shape:
-        raise ValueError(
-            f"mcnemar: both models must be judged on the same texts, got {a.shape} and {b.shape}"
-        )
-    only_a, only_b = int((a & ~b).sum()), int((b & ~a).sum())
-    p_value = binomtest(only_a, only_a + only_b).pvalue if only_a + only_b else 1.0
-    return {"b": only_a, "c": only_b, "p_value": float(p_value)}
 
 
 def versions() -> dict[str, str]:
@@ -138,6 +74,15 @@ def write_report(run: Path, report: dict[str, Any]) -> None:
     as_json = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
     for name, text in (("report.md", markdown(report)), ("report.json", as_json + "\n")):
         write_text(run / name, text)
+
+
+def finished(run: Path, epochs: int) -> dict[str, Any] | None:
+    """The report of a run that was trained for at least so many epochs and scored, or None."""
+    try:
+        report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+        return report if report["settings"]["fit"]["epochs"] >= epochs else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def summary(report: dict[str, Any], run: Path | None = None) -> str:
@@ -311,25 +256,6 @@ def _accuracy(model: dict[str, Any]) -> tuple[float | None, list[float] | None]:
 
 def _interval(interval: Sequence[float] | None, form: str = " (95% interval {})") -> str:
     return "" if interval is None else form.format(f"{100 * interval[0]:.2f} to {interval[1]:.2%}")
-
-
-def _check(probabilities: np.ndarray, labels: np.ndarray, classes: Sequence[str]) -> None:
-    if not len(labels) or probabilities.shape != (len(labels), len(classes)):
-        raise ValueError(
-            f"score: probabilities must have the shape (texts, classes) = "
-            f"({len(labels)}, {len(classes)}), at least one text; got "
-            f"{probabilities.shape}"
-        )
-    if not np.allclose(probabilities.sum(axis=1), 1, atol=1e-2):  # NaN is not close either
-        raise ValueError(
-            "score: each row of probabilities must sum to 1 (softmax of the logits); "
-            "if it holds NaN, training diverged: lower the learning rate"
-        )
-    if labels.min() < 0 or labels.max() >= len(classes):
-        raise ValueError(
-            f"score: labels must lie in 0..{len(classes) - 1}, one for each of "
-            f"{list(classes)}; got {labels.min()}..{labels.max()}"
-        )
 
 
 def _processor() -> str:

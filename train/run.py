@@ -1,58 +1,133 @@
-"""Where a run writes: a folder of its own, which holds the options that it was started with."""
+"""The run of a training program: a folder of its own, held by one process, with the options that it began with."""
 
 import argparse
+import fcntl
 import json
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from transformer_jax.files import write_text
 
-OPTIONS = "options.json"
+OPTIONS, LOCK = "options.json", ".lock"
 
 
 class RunError(ValueError):
     """A run folder that cannot be used."""
 
 
-def new_run(out: str | None, name: str) -> Path:
+def new_folder(out: str | None, name: str) -> Path:
     """Where a new run will write: --out, or runs/NAME-DATE-TIME. It never writes over another run."""
-    folder = Path(out) if out else Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    try:
-        if folder.exists() and any(folder.iterdir()):
-            raise RunError(
-                f"{folder} is not empty and would be written over; "
-                f"pass another --out, or --resume {folder}"
-            )
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}; pass another --out") from None
-    return folder
+    if out:
+        return Path(out)
+    stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    others = (stem.with_name(f"{stem.name}-{n}") for n in range(2, 1000))
+    # A clock that was set back names a run twice.
+    return next((path for path in (stem, *others) if not path.exists()), stem)
 
 
-def make_folder(folder: Path, options: argparse.Namespace) -> None:
-    """Makes the folder once all that the user gave has been found good, so that a mistake leaves none."""
+@contextmanager
+def held(folder: Path, *, new: bool) -> Iterator[None]:
+    """Keeps other processes out of the folder until this one ends, however it ends.
+
+    A new run's folder is made, and removed again if nothing was put into it: a mistake leaves none. The lock is
+    the system's (flock) and dies with the process.
+    """
+    made = not folder.exists()
+    if not (made or folder.is_dir()):
+        raise RunError(f"{folder} is not a folder; pass another {'--out' if new else '--resume'}")
+    if made and not new:
+        raise RunError(f"{folder} is not a run to go on with: there is no such folder")
+    path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / OPTIONS, json.dumps(vars(options), indent=2) + "\n")
+        lock = _lock(path)
     except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}; pass another --out") from None
-
-
-def resume_run(options: argparse.Namespace) -> tuple[Path, argparse.Namespace]:
-    """The folder of --resume and the options that it was started with; --epochs may be given anew."""
-    folder = Path(options.resume)
+        raise RunError(
+            f"cannot write to {folder}: {error.strerror}; "
+            + ("pass another --out" if new else "make it writable")
+        ) from None
+    if lock is None:
+        raise RunError(
+            f"another process is training in {folder}; wait for it, or pass another --out"
+        )
     try:
-        saved = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        if new and any(entry.name != LOCK for entry in folder.iterdir()):
+            raise RunError(
+                f"{folder} is not empty and would be written over; pass another --out"
+                + (f", or --resume {folder}" if (folder / OPTIONS).exists() else "")
+            )
+        yield
+    finally:
+        with lock:  # removed while it is held, so that nobody holds what is no longer there
+            path.unlink(missing_ok=True)
+            if made and not any(folder.iterdir()):
+                folder.rmdir()
+
+
+def _lock(path: Path):
+    """The open lock file, or None if another process has it."""
+    while True:
+        file = open(path, "ab")  # noqa: SIM115 (`held` closes it)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its last holder may have removed it between the two lines above.
+            if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+                return file
+        except BlockingIOError:
+            file.close()
+            return None
+        except FileNotFoundError:
+            pass
+        file.close()
+
+
+def write_options(
+    folder: Path, program: str, options: argparse.Namespace, data_sha256: str
+) -> None:
+    """What `resumed_options` reads."""
+    values = {k: v for k, v in vars(options).items() if k not in ("out", "resume")}
+    content = {"program": program, "data_sha256": data_sha256, "options": values}
+    write_text(folder / OPTIONS, json.dumps(content, indent=2) + "\n")
+
+
+def resumed_options(
+    folder: Path,
+    program: str,
+    parser: argparse.ArgumentParser,
+    arguments: list[str],
+    may_change: Collection[str],
+) -> tuple[argparse.Namespace, str]:
+    """The options that the run began with, those of `may_change` as given anew, and the sum of its data."""
+    try:
+        content = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+        began, data_sha256, saved = (content[k] for k in ("program", "data_sha256", "options"))
+        saved = dict(saved)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise RunError(
             f"{folder} is not a run to go on with: it has no readable {OPTIONS}"
         ) from None
-    if set(saved) != set(vars(options)):
-        raise RunError(f"{folder} was made by another program or version; start a new run")
-    if options.epochs is not None:
-        saved["epochs"] = options.epochs
-    return folder, argparse.Namespace(**{**saved, "resume": options.resume})
+    if began != program:
+        raise RunError(f"{folder} is a run of {began}, not of {program}")
+    known = vars(parser.parse_args([]))
+    if set(saved) != set(known) - {"out", "resume"}:
+        raise RunError(f"{folder} was made by another version of {program}; start a new run")
+    unset = object()
+    given = parser.parse_args(arguments, argparse.Namespace(**dict.fromkeys(known, unset)))
+    for name, value in vars(given).items():
+        if value is unset or name == "resume":
+            continue
+        if name not in may_change and (name == "out" or value != saved[name]):
+            option = f"--{name.replace('_', '-')}"
+            raise RunError(
+                f"{option} cannot change within a run"
+                + ("" if name == "out" else f", and {folder} began with {saved[name]}")
+                + f"; leave {option} out, or start a new run"
+            )
+        saved[name] = value
+    return argparse.Namespace(**saved, out=None, resume=str(folder)), data_sha256
 
 
 @contextmanager
@@ -69,5 +144,5 @@ def event_log(run: Path, tensorboard: bool) -> Iterator[Callable[[dict], None]]:
         yield lambda line: [
             writer.add_scalar(name, value, line["step"])
             for name, value in line.items()
-            if name != "step"
+            if name != "step" and value is not None
         ]

@@ -96,11 +96,11 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
     return texts, labels, movies
 
 
-def read_file(path: Path, text_column: str, label_column: str) -> Tables:
-    """One file with a name that ends in one of `READERS`; its labels may be any two or more classes."""
+def read_file(path: Path, text_column: str, label_column: str, classes: int = 2) -> Tables:
+    """One file with a name that ends in one of `READERS`; its labels are `classes` integers or words."""
     texts, values, groups = READERS[path.suffix.lower()](path, text_column, label_column)
-    labels, classes = _classes(values, path.name)
-    return Tables(f"the file {path.name}", Split(texts, labels, groups), classes=classes)
+    labels, names = _classes(values, path.name, classes)
+    return Tables(f"the file {path.name}", Split(texts, labels, groups), classes=names)
 
 
 READERS = {
@@ -172,21 +172,32 @@ def _as_integers(labels: list[str]) -> list[object]:
     return list(labels)
 
 
-def _classes(values: list[object], where: str) -> tuple[np.ndarray, tuple[str, ...]]:
+def _classes(values: list[object], where: str, expected: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels as indices of classes: 0 and 1 are negative and positive; other integers and words are
     their own names, in order."""
     if len({type(value) for value in values}) > 1:
         raise DataError(f"{where}: some labels are integers, some words; use one kind")
     distinct = sorted(set(values))
-    if len(distinct) < 2:
-        got = f"the label {distinct[0]!r} alone" if distinct else "no rows"
-        raise DataError(f"{where}: two or more labels expected, got {got}")
+    if not distinct:
+        raise DataError(f"{where}: it has no rows; texts with {expected} different labels expected")
+    if len(distinct) != expected:
+        got = ", ".join(map(repr, distinct[:4])) + (", ..." if len(distinct) > 4 else "")
+        way_out = (
+            "" if len(distinct) < 2 else f"; for as many classes pass --classes {len(distinct)}"
+        )
+        raise DataError(
+            f"{where}: {expected} different labels expected, got {len(distinct)}: {got}{way_out}"
+        )
     index = {value: i for i, value in enumerate(distinct)}
     classes = SENTIMENT if distinct == [0, 1] else tuple(map(str, distinct))
     return np.array([index[value] for value in values], np.int32), classes
 
 
 def decode(content: bytes, where: str) -> str:
+    """Raises DataError where it is not UTF-8; a NUL byte is none either, but UTF-16 or no text at all."""
+    if (place := content.find(0)) >= 0:
+        line = content[:place].count(b"\n") + 1
+        raise DataError(f"{where}, line {line}: a NUL byte; convert the file to UTF-8")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

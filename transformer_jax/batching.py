@@ -7,7 +7,7 @@ bucket moves on to the next longer one: at most the last batch of an epoch has e
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -134,36 +134,44 @@ def make_batch(
     examples: Sequence[Int32[np.ndarray, " _"]],
     labels: Int[np.ndarray, " n"] | None,
     pad_id: int,
+    rows_multiple: int = 1,
 ) -> Batch:
     """The arrays of a planned batch; without labels (prediction) they are 0."""
     used = len(plan.index)
-    tokens = np.full((plan.rows, plan.length), pad_id, np.int32)
+    rows = -(-plan.rows // rows_multiple) * rows_multiple
+    tokens = np.full((rows, plan.length), pad_id, np.int32)
     for row, i in enumerate(plan.index):
         tokens[row, : len(examples[i])] = examples[i]
-    row_labels = np.zeros(plan.rows, np.int32)
+    row_labels = np.zeros(rows, np.int32)
     if labels is not None:
         row_labels[:used] = labels[plan.index]
-    index = np.full(plan.rows, -1, np.int32)
+    index = np.full(rows, -1, np.int32)
     index[:used] = plan.index
-    return Batch(tokens, row_labels, np.arange(plan.rows) < used, index)
+    return Batch(tokens, row_labels, np.arange(rows) < used, index)
 
 
 @dataclass(frozen=True)
 class Batches(Sequence[Batch]):
-    """The batches of `plans`, each made when it is asked for; a slice is again such a list."""
+    """The batches of `plans`, each made when it is asked for; a slice is again such a list.
+
+    `rows_multiple` adds empty rows until the devices can share a batch evenly.
+    """
 
     plans: list[Plan]
     examples: Sequence[Int32[np.ndarray, " _"]]
     labels: Int[np.ndarray, " n"] | None
     pad_id: int
+    rows_multiple: int = 1
 
     def __len__(self) -> int:
         return len(self.plans)
 
     def __getitem__(self, k: int | slice) -> "Batch | Batches":
         if isinstance(k, slice):
-            return Batches(self.plans[k], self.examples, self.labels, self.pad_id)
-        return make_batch(self.plans[k], self.examples, self.labels, self.pad_id)
+            return replace(self, plans=self.plans[k])
+        return make_batch(
+            self.plans[k], self.examples, self.labels, self.pad_id, self.rows_multiple
+        )
 
 
 def in_order(

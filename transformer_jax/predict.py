@@ -22,6 +22,7 @@ from jaxtyping import Float
 from transformer_jax.batching import Batches, bucket_lengths, evaluation_plans, in_order
 from transformer_jax.models import TextClassifier
 from transformer_jax.run_folder import Classifier, load_classifier
+from transformer_jax.sharding import num_devices, replicate, split_rows
 
 
 class InputError(ValueError):
@@ -58,11 +59,12 @@ class Scorer:
         self, encoded: Sequence[np.ndarray], params: nnx.State | None = None
     ) -> Float[np.ndarray, "n C"]:
         """In the order given; `params` are other weights of the same model."""
-        params = self.params if params is None else params
+        params = replicate(self.params if params is None else params)
         plans = evaluation_plans([len(ids) for ids in encoded], self.buckets, self.batch_tokens)
-        batches = Batches(plans, encoded, None, self.pad_id)
+        batches = Batches(plans, encoded, None, self.pad_id, num_devices())
         return in_order(
-            ((batch, self._probabilities(params, batch.tokens)) for batch in batches), len(encoded)
+            ((batch, self._probabilities(params, split_rows(batch.tokens))) for batch in batches),
+            len(encoded),
         )
 
 

@@ -56,14 +56,23 @@ def save_classifier(
     folder: Path, params: nnx.State, tokenizer: Tokenizer, spec: ClassifierSpec
 ) -> None:
     """Writes the three files that make a folder usable."""
-    tokenizer.save(folder / TOKENIZER)
-    write_text(folder / CONFIG, json.dumps(asdict(spec), indent=2) + "\n")
+    save_specification(folder, tokenizer, spec)
     save_weights(folder / WEIGHTS, params)
 
 
+def save_specification(folder: Path, tokenizer: Tokenizer, spec: ClassifierSpec) -> None:
+    """The two files beside the weights, which do not change while training."""
+    tokenizer.save(folder / TOKENIZER)
+    write_text(folder / CONFIG, json.dumps(asdict(spec), indent=2) + "\n")
+
+
 def save_weights(path: Path, params: nnx.State) -> None:
+    """Raises OSError when they cannot be written."""
     arrays = {name: np.asarray(leaf) for name, leaf in _named(params)}
-    write(path, lambda beside: save_file(arrays, beside))
+    try:
+        write(path, lambda beside: save_file(arrays, beside))
+    except SafetensorError as error:  # its name for what the system said
+        raise OSError(f"{path}: {error}") from error
 
 
 def load_classifier(folder: str | Path) -> Classifier:
