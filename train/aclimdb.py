@@ -5,9 +5,10 @@
 
 An archive is material from elsewhere: nothing of it is written to disk, members with other names
 are passed over, links and devices are never followed, and no member is read that claims to be larger than
-any review or list could be."""
+any review or list could be. A few kilobytes can unpack to terabytes, so what is unpacked is counted."""
 
 import gzip
+import io
 import re
 import tarfile
 import zlib
@@ -20,10 +21,17 @@ from train.corpus import DataError, Split, Tables
 from train.tables import decode, first_line
 
 MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
-ARCHIVE_BYTES = 2_000_000_000  # of all members that are read; the release has 140 million
+REVIEW_BYTES = 250_000_000  # of all reviews and lists; the release has 140 million
+ARCHIVE_BYTES = 1_000_000_000  # of everything that is unpacked; the release has 300 million
+ARCHIVE_HEADERS = 200_000  # the release has 100 thousand files
+HEADER_BYTES = 4096  # of a long name or a list of attributes
 MEMBER = re.compile(
-    r"(?:\./)?(?:[^/]+/)?(train|test)/(?:(pos|neg|unsup)/(\d+)_\d+|urls_(pos|neg|unsup))\.txt"
+    r"(?:\./)?(?:[^/]+/)?(train|test)/(?:(pos|neg|unsup)/([0-9]{1,9})_[0-9]+|urls_(pos|neg|unsup))\.txt"
 )
+EXTENSIONS = {
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+}  # fmt: skip
 MOVIE = re.compile(r"/title/(tt\d+)")
 
 
@@ -37,7 +45,17 @@ def read_archive(path: Path) -> Tables:
     skipped: list[str] = []
     try:
         tables = _read_reviews(path.name, _archive_members(path, skipped))
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except DataError:
+        raise
+    # tarfile raises ValueError and RecursionError on attributes that no tar writes.
+    except (
+        tarfile.TarError,
+        gzip.BadGzipFile,
+        EOFError,
+        zlib.error,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise DataError(
             f"{path.name}: not a whole .tar.gz ({first_line(error)}); fetch it again"
         ) from None
@@ -51,23 +69,82 @@ def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[
     """Members with names of the release, streamed; nothing is written anywhere."""
     total = 0
     # Python's own gzip below the tar stream: it checks the sum at the end, tarfile's "r|gz" does not.
-    with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
-        for member in archive:
+    with (
+        gzip.open(path) as unpacked,
+        tarfile.open(
+            fileobj=(stream := _Counted(unpacked, path.name)),
+            mode="r|",
+            tarinfo=_bounded_headers(path.name),
+        ) as archive,
+    ):
+        while member := archive.next():
+            archive.members = []  # it would keep them all
+            if member.size > ARCHIVE_BYTES:  # it would be read through to its end
+                raise DataError(f"{path.name}: a file claims {member.size:,} bytes; fetch it again")
             match = MEMBER.fullmatch(member.name)
             if match is None:
                 continue
-            if not member.isreg():
-                skipped.append(member.name)
+            if not member.isreg() or member.issparse():
+                skipped.append(_short(match))
                 continue
-            total += _bounded(member.size, f"{path.name}: {member.name}")
-            if total > ARCHIVE_BYTES:
+            total += _bounded(member.size, f"{path.name}: {_short(match)}")
+            if total > REVIEW_BYTES:
                 raise DataError(
-                    f"{path.name}: more than {ARCHIVE_BYTES:,} bytes of reviews; the release has a tenth of that"
+                    f"{path.name}: more than {REVIEW_BYTES:,} bytes of reviews; the release has half of that"
                 )
             file = archive.extractfile(member)
             yield match, file.read() if file else b""
         while stream.read(1 << 20):  # to the end, so that the sum is checked
             pass
+
+
+class _Counted(io.RawIOBase):
+    """What `stream` gives, up to ARCHIVE_BYTES: 10 GB of zeros are 10 MB of gzip."""
+
+    def __init__(self, stream: io.BufferedIOBase, name: str):
+        self.stream, self.name, self.count = stream, name, 0
+
+    def read(self, size: int = -1) -> bytes:
+        content = self.stream.read(size)
+        self.count += len(content)
+        if self.count > ARCHIVE_BYTES:
+            raise DataError(
+                f"{self.name}: it unpacks to more than {ARCHIVE_BYTES:,} bytes, three times the release; "
+                "pass the release, or its unpacked folder"
+            )
+        return content
+
+
+def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
+    """The headers of one archive; tarfile would read a long name or attributes of any size into memory.
+
+    Attributes of the whole archive (XGLTYPE) are copied to every member, so they count together."""
+    headers = common = 0
+
+    class Header(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes, encoding: str, errors: str) -> tarfile.TarInfo:
+            nonlocal headers, common
+            header = super().frombuf(buf, encoding, errors)
+            headers += 1
+            common += header.size if header.type == tarfile.XGLTYPE else 0
+            extended = header.size if header.type in EXTENSIONS else 0
+            if headers > ARCHIVE_HEADERS:
+                raise DataError(
+                    f"{name}: more than {ARCHIVE_HEADERS:,} files; the release has 100 thousand"
+                )
+            if header.size < 0 or max(extended, common) > HEADER_BYTES:
+                raise DataError(
+                    f"{name}: a header claims {header.size:,} bytes, at most {HEADER_BYTES:,} expected; fetch it again"
+                )
+            return header
+
+    return Header
+
+
+def _short(match: re.Match[str]) -> str:
+    """The name from train or test on: what stands before may hold anything, line ends included."""
+    return match[0][match.start(1) :]
 
 
 def _folder_members(path: Path) -> Iterator[tuple[re.Match[str], bytes]]:
@@ -93,7 +170,7 @@ def _read_reviews(name: str, members: Iterator[tuple[re.Match[str], bytes]]) -> 
     movies: dict[tuple[str, str], list[str]] = {}
     for match, content in members:
         part, kind, number, listed = match.groups()
-        text = decode(content, f"{name}: {match[0]}")
+        text = decode(content, f"{name}: {_short(match)}")
         if listed:
             found = (MOVIE.search(line) for line in text.split("\n"))
             movies[part, listed] = [m[1] if m else "" for m in found]

@@ -10,6 +10,7 @@ flipped byte without a word, so every file is compared with the list before it i
 and the checkpoint before it is taken. Kept are the newest two and the one with the best score (`KEEP`).
 """
 
+import errno
 import hashlib
 import json
 import logging
@@ -66,12 +67,12 @@ def save(folder: Path, state: Any, progress: Progress) -> None:
     target, beside = folder / name, folder / f".{name}.part"
     try:
         _clear(folder)
-        (beside / STATE).parent.mkdir(parents=True)
+        beside.mkdir(parents=True)
+        _try_room(beside / "room", state)
         with _options():
             ocp.save((beside / STATE).absolute(), state)
         write_text(beside / PROGRESS, json.dumps(asdict(progress), indent=1) + "\n")
-        sums = [f"{_sha256(path)}  {path.relative_to(beside)}\n" for path in _files(beside)]
-        write_text(beside / SUMS, "".join(sums))
+        write_text(beside / SUMS, _listed(_sums(beside)))
         # Only a damaged checkpoint, or an equal one, can have this name already.
         shutil.rmtree(target, ignore_errors=True)
         os.rename(beside, target)
@@ -89,9 +90,7 @@ def load(
         if (problem := damage(path)) is None:
             try:
                 return _read(path, state)
-            except (
-                Exception
-            ) as error:  # whatever orbax meets in files that are as they were written
+            except Exception as error:  # the files are as they were written, and orbax objects
                 problem = f"is of another model or version: {_first_line(error)}"
         warn(f"{path} {problem}; the checkpoint before it is taken")
     return None
@@ -100,19 +99,17 @@ def load(
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint's files, or None."""
     try:
-        lines = (path / SUMS).read_text(encoding="utf-8").splitlines()
+        text = (path / SUMS).read_text(encoding="utf-8")
+        found = _sums(path)
     except (OSError, UnicodeDecodeError):
         return f"has no readable {SUMS}"
-    listed = dict(reversed(line.split("  ", 1)) for line in lines if "  " in line)
-    if PROGRESS not in listed or not all(name and len(sum_) == 64 for name, sum_ in listed.items()):
-        return f"has a {SUMS} that is cut short"
-    for name, sum_ in listed.items():
-        try:
-            if _sha256(path / name) != sum_:
-                return f"is damaged: {name} is not what was written"
-        except OSError:
+    for line in text.splitlines():
+        sum_, _, name = line.partition("  ")
+        if name not in found:
             return f"is damaged: {name} is missing"
-    return None
+        if found[name] != sum_:
+            return f"is damaged: {name} is not what {SUMS} says"
+    return None if text == _listed(found) else f"is damaged: {SUMS} does not list all files"
 
 
 def _read(path: Path, state: Any) -> tuple[Any, Progress]:
@@ -123,6 +120,19 @@ def _read(path: Path, state: Any) -> tuple[Any, Progress]:
     progress["losses"] = tuple(progress["losses"])
     with _options():
         return ocp.load((path / STATE).absolute(), abstract), Progress(**progress)
+
+
+def _try_room(probe: Path, state: Any) -> None:
+    """Takes the room that orbax is going to need, and gives it back; OSError if there is not enough.
+
+    Where orbax cannot make a folder, it says so but its threads keep the process from ending for 20 minutes.
+    """
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 2**20
+    if shutil.disk_usage(probe.parent).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    for n in range(20):
+        (probe / str(n)).mkdir(parents=True)
+    shutil.rmtree(probe)
 
 
 def _options() -> ocp.Context:
@@ -158,8 +168,14 @@ def _all(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"))
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+def _sums(folder: Path) -> dict[str, str]:
+    """The sum of every file but the list itself, by name."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
+
+
+def _listed(sums: dict[str, str]) -> str:
+    return "".join(f"{sum_}  {name}\n" for name, sum_ in sums.items())
 
 
 def _sha256(path: Path) -> str:

@@ -56,14 +56,14 @@ def _read_jsonl(path: Path, text_column: str, label_column: str) -> Columns:
         where = f"{path.name}, line {number}"
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON: {error}") from None
+        except (ValueError, RecursionError) as error:  # ValueError: an integer of 5000 digits
+            raise DataError(f"{where}: not JSON: {first_line(error)}") from None
         if not isinstance(row, dict):
             raise DataError(f"{where}: expected an object with columns, got {type(row).__name__}")
         _places(list(row), text_column, label_column, where)
         texts.append(_text(row[text_column], where, text_column))
         labels.append(_label(row[label_column], where))
-        movies.append(str(row.get(MOVIE_COLUMN) or ""))
+        movies.append(_movie(row.get(MOVIE_COLUMN), where))
     return texts, labels, movies if any(movies) else None
 
 
@@ -76,13 +76,17 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
         with pq.ParquetFile(path) as file:
             found = file.schema_arrow.names
             columns = [text_column] + ([label_column] if label_column else [])
-            _places(found, text_column, label_column or text_column, path.name)
-            if MOVIE_COLUMN in found and MOVIE_COLUMN not in columns:
+            movie = _places(found, text_column, label_column or text_column, path.name)[2]
+            if movie is not None and MOVIE_COLUMN not in columns:
                 columns.append(MOVIE_COLUMN)
             table = file.read(columns)
         table.validate(full=True)  # UTF-8 too
         values = {name: table[name].to_pylist() for name in columns}
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno:  # the system's, not the decoder's
+            raise
         raise DataError(f"{path.name}: not a sound Parquet file: {first_line(error)}") from None
     texts = [
         _text(text, f"{path.name}, row {i}", text_column)
@@ -92,8 +96,11 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
         _label(value, f"{path.name}, row {i}")
         for i, value in enumerate(values[label_column] if label_column else [])
     ]
-    movies = [str(m or "") for m in values[MOVIE_COLUMN]] if MOVIE_COLUMN in columns else None
-    return texts, labels, movies
+    movies = [
+        _movie(value, f"{path.name}, row {i}")
+        for i, value in enumerate(values.get(MOVIE_COLUMN, []))
+    ]
+    return texts, labels, movies if MOVIE_COLUMN in columns else None
 
 
 def read_file(path: Path, text_column: str, label_column: str, classes: int = 2) -> Tables:
@@ -121,12 +128,14 @@ def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tabl
             for i, value in enumerate(values):
                 if isinstance(value, str) or value not in (0, 1):
                     raise DataError(
-                        f"{name}.parquet, row {i}: label {value!r}; expected 0 (negative) or 1 (positive); rows "
+                        f"{name}.parquet, row {i}: label {_shown(value)}; expected 0 (negative) or 1 (positive); rows "
                         "without a label belong in unsupervised.parquet"
                     )
             splits[name] = Split(texts, np.array(values, np.int32), movies)
             if len(set(values)) < 2:
-                raise DataError(f"{name}.parquet: expected both labels 0 and 1, got {set(values)}")
+                raise DataError(
+                    f"{name}.parquet: expected both labels 0 and 1, got {set(values) or 'none'}"
+                )
     unsupervised: list[str] = []
     if (path / "unsupervised.parquet").is_file():
         unsupervised, _, _ = _read_parquet(path / "unsupervised.parquet", text_column, None)
@@ -142,9 +151,9 @@ def _places(
         if found.count(column) != 1:
             problem = "two columns" if column in found else "no column"
             raise DataError(
-                f"{where}: {problem} {column!r} among {', '.join(map(repr, found)) or 'none'}; name it with {option}"
+                f"{where}: {problem} {column!r} among {', '.join(map(_shown, found[:20])) or 'none'}; name it with {option}"
             )
-    movie = found.index(MOVIE_COLUMN) if MOVIE_COLUMN in found else None
+    movie = found.index(MOVIE_COLUMN) if found.count(MOVIE_COLUMN) == 1 else None
     return found.index(text_column), found.index(label_column), movie
 
 
@@ -158,11 +167,31 @@ def _label(value: object, where: str) -> int | str:
     """A label as an integer or a string; 1.0 is 1, as tables with gaps write it."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, str) and value.strip():
-        return value.strip()
+    if isinstance(value, str) and value.strip() and _is_whole(value):
+        return " ".join(value.split())
     if isinstance(value, int):
         return int(value)
-    raise DataError(f"{where}: the label must be an integer or a word, got {value!r}")
+    raise DataError(f"{where}: the label must be an integer or a word, got {_shown(value)}")
+
+
+def _movie(value: object, where: str) -> str:
+    """Which movie a text is of, "" where nobody knows."""
+    if value is None or isinstance(value, str | int):
+        return str(value or "")
+    raise DataError(
+        f"{where}: {MOVIE_COLUMN!r} must be a string or an integer, got {type(value).__name__}"
+    )
+
+
+def _is_whole(text: str) -> bool:
+    """Whether it can be written: JSON may spell half of a character, as "\\ud800"."""
+    return not re.search(r"[\ud800-\udfff]", text)
+
+
+def _shown(value: object) -> str:
+    """Short enough for a line of its own: a label column that is none holds whole reviews."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
 
 
 def _as_integers(labels: list[str]) -> list[object]:
@@ -181,7 +210,7 @@ def _classes(values: list[object], where: str, expected: int) -> tuple[np.ndarra
     if not distinct:
         raise DataError(f"{where}: it has no rows; texts with {expected} different labels expected")
     if len(distinct) != expected:
-        got = ", ".join(map(repr, distinct[:4])) + (", ..." if len(distinct) > 4 else "")
+        got = ", ".join(map(_shown, distinct[:4])) + (", ..." if len(distinct) > 4 else "")
         way_out = (
             "" if len(distinct) < 2 else f"; for as many classes pass --classes {len(distinct)}"
         )
