@@ -1,6 +1,11 @@
 """The fit loop on a task small enough to see through."""
 
 import json
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +13,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from train import checkpoints
 from train.classification import make_loss
-from train.loop import fit
+from train.faults import TrainingError
+from train.loop import LOG_EVERY, SKIPPED_LIMIT, fit
 from train.optimizers import OptimizerConfig, decayed, learning_rate_schedule, make_optimizer
+from train.signals import Stopped
 from train.step import FitConfig, TrainState, make_train_step
 from transformer_jax.batching import Batch
 from transformer_jax.config import ClassifierConfig, EncoderConfig
@@ -27,25 +33,54 @@ def error(params):
     return {"score": -float(np.square(X @ params.kernel[...] + params.bias[...] - Y).mean())}
 
 
-def run_fit(run, *, epochs=3, validate=error, resume=False, **changes):
-    """A linear map fitted to Y, four batches an epoch; `noise` makes every step depend on its key."""
+@dataclass(frozen=True)
+class Made(Sequence):
+    """Batches that are made when they are asked for, as those of a program are."""
 
-    def loss(model, batch, rngs):
-        x, y = batch
-        noise = 0.01 * jax.random.normal(rngs.dropout(), x.shape)
-        return jnp.square(model(x + noise) - y).mean()
+    numbers: range
+    make: Callable
 
-    def batches(epoch):
-        order = np.random.default_rng([7, epoch]).permutation(32).reshape(4, 8)
-        return [(X[rows], Y[rows]) for rows in order]
+    def __len__(self):
+        return len(self.numbers)
+
+    def __getitem__(self, k):
+        return (
+            Made(self.numbers[k], self.make) if isinstance(k, slice) else self.make(self.numbers[k])
+        )
+
+
+def noisy_error(model, batch, rngs):
+    """`noise` makes every step depend on its key; bad = (added to the loss, 1 for a NaN in its gradient)."""
+    x, y, bad = batch
+    noise = 0.01 * jax.random.normal(rngs.dropout(), x.shape)
+    value = jnp.square(model(x + noise) - y).mean()
+    k = model.kernel[0, 0]
+    return value + bad[0] + jax.lax.cond(bad[1] > 0, lambda k: jnp.sqrt(0 * k), lambda k: 0 * k, k)
+
+
+def make_batch(n, bad=(0, 0)):
+    """The n-th batch of the run: four an epoch, in another order each."""
+    rows = np.random.default_rng([7, n // 4]).permutation(32).reshape(4, 8)[n % 4]
+    return X[rows], Y[rows], np.array(bad, np.float32)
+
+
+def run_fit(
+    run, *, epochs=3, validate=error, resume=False, on_batch=None, bad=lambda n: (0, 0), **changes
+):
+    """A linear map fitted to Y. `on_batch(n)` is called as the n-th batch is made, `bad(n)` may spoil it."""
+
+    def make(n):
+        if on_batch:
+            on_batch(n)
+        return make_batch(n, bad(n))
 
     kept = []
     run.mkdir(exist_ok=True)
     changes = {"average_decay": 0.0, "optimizer": OptimizerConfig(0.1, warmup_fraction=0)} | changes
     result = fit(
         Linear(3, 1, rngs=nnx.Rngs(0)),
-        loss,
-        batches,
+        noisy_error,
+        lambda epoch: Made(range(4 * epoch, 4 * epoch + 4), make),
         validate,
         config=FitConfig(epochs=epochs, seed=3, **changes),
         run=run,
@@ -80,7 +115,7 @@ def test_best_epoch_is_kept_and_not_the_last(tmp_path):
 
     result, kept = run_fit(tmp_path, validate=validate)
     assert result.progress.best_epoch == 2
-    assert len(kept) == 2
+    assert len(kept) == 3  # the first weights too
     np.testing.assert_array_equal(result.params.kernel[...], weights[1])
     assert not np.array_equal(weights[1], weights[2])
 
@@ -91,38 +126,186 @@ def test_same_seed_gives_the_same_bits(tmp_path):
     np.testing.assert_array_equal(first.params.kernel[...], second.params.kernel[...])
 
 
-def test_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(tmp_path):
-    whole, _ = run_fit(tmp_path / "whole")
+def same_but_for_time(one, other):
+    """Two runs are the same: every weight, every line of metrics, every count of the last checkpoint."""
+    timed = {"tokens_per_second", "train_seconds", "step_seconds", "save_seconds", "losses_seconds"}
 
-    class Stop(Exception):
+    def timeless(record):
+        return {k: v for k, v in record.items() if k not in timed}
+
+    assert list(map(timeless, lines(one))) == list(map(timeless, lines(other)))
+    states = []
+    for run in (one, other):
+        newest = max((run / "checkpoints").glob("step-*"))
+        progress = timeless(json.loads((newest / "progress.json").read_text()))
+        progress.pop("metrics_bytes")  # the digits of the seconds
+        states.append((newest.name, progress))
+    assert states[0] == states[1]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of 3 epochs of 4 steps that nothing stopped."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    result, _ = run_fit(run, validate=wavering())
+    return run, result
+
+
+FEW = ((1, 5.0), (6, 0.0), (7, 5.0), (12, 5.0))  # before, between and after checkpoints
+
+
+def wavering():
+    """The second epoch is the best; the state of the loop, not the count of calls, decides."""
+    return lambda params: {"score": -abs(float(np.asarray(params.kernel[...])[0, 0]) - 0.75)}
+
+
+@pytest.mark.parametrize(
+    ("at", "minutes"),
+    [
+        pytest.param(at, minutes, marks=[] if (at, minutes) in FEW else [pytest.mark.slow])
+        for at in range(1, 13)
+        for minutes in (0.0, 5.0)
+    ],
+)
+def test_a_run_stopped_after_any_step_goes_on_to_the_same_bits(at, minutes, whole, tmp_path):
+    """SIGTERM, as a batch of that step is asked for; with a checkpoint at every step, or none by minutes."""
+    asked = []
+
+    def stop(step):
+        asked.append(step)
+        if len(asked) == at:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Stopped) as stopped:
+        run_fit(tmp_path / "run", validate=wavering(), on_batch=stop, checkpoint_minutes=minutes)
+    assert stopped.value.number == signal.SIGTERM
+    assert len(asked) == at  # the step was finished, and no other begun
+    result, _ = run_fit(tmp_path / "run", validate=wavering(), resume=True)
+    np.testing.assert_array_equal(result.params.kernel[...], whole[1].params.kernel[...])
+    same_but_for_time(tmp_path / "run", whole[0])
+
+
+def test_a_run_broken_off_anywhere_goes_on_to_the_same_bits(whole, tmp_path):
+    """Not a wish but a fault, in the middle of validation: the last checkpoint is what there is."""
+
+    class Fault(Exception):
         pass
 
-    calls = []
+    for at in (1, 2, 3):
+        run, calls = tmp_path / str(at), []
 
-    def stop_in_second_epoch(params):
-        calls.append(params)
-        if len(calls) == 2:
-            raise Stop
-        return error(params)
+        def fail(params, at=at, calls=calls):
+            calls.append(params)
+            if len(calls) == at:
+                raise Fault
+            return wavering()(params)
 
-    with pytest.raises(Stop):
-        run_fit(tmp_path / "cut", validate=stop_in_second_epoch)
-    resumed, _ = run_fit(tmp_path / "cut", resume=True)
-    np.testing.assert_array_equal(resumed.params.kernel[...], whole.params.kernel[...])
-    timeless = ("step", "epoch", "loss", "learning_rate")
-    steps = [
-        [{k: line.get(k) for k in timeless} for line in lines(tmp_path / n)]
-        for n in ("whole", "cut")
+        with pytest.raises(Fault):
+            run_fit(run, validate=fail)
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write('{"step": 99, "half a li')  # what a kill leaves of a line
+        result, _ = run_fit(run, validate=wavering(), resume=True)
+        np.testing.assert_array_equal(result.params.kernel[...], whole[1].params.kernel[...])
+        same_but_for_time(run, whole[0])
+
+
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(whole, tmp_path, capfd):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    newest = max((run / "checkpoints").glob("step-*"))
+    (newest / "progress.json").write_text("{}")
+    result, _ = run_fit(run, validate=wavering(), resume=True)
+    np.testing.assert_array_equal(result.params.kernel[...], whole[1].params.kernel[...])
+    same_but_for_time(run, whole[0])
+    said = capfd.readouterr()
+    assert newest.name in said.out and "the checkpoint before it" in said.out
+
+
+def test_a_finished_fit_resumed_does_nothing_more(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+
+    def fail(step):
+        raise AssertionError("a step was taken")
+
+    result, kept = run_fit(run, validate=fail, on_batch=fail, resume=True)
+    np.testing.assert_array_equal(result.params.kernel[...], whole[1].params.kernel[...])
+    np.testing.assert_array_equal(kept[0].kernel[...], result.params.kernel[...])
+    same_but_for_time(run, whole[0])
+
+
+def test_a_second_signal_would_end_the_process_at_once(tmp_path):
+    """After the first, the system's own action stands; before and afterwards, what stood there."""
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def stop(step):
+        signal.raise_signal(signal.SIGINT)
+        seen.extend(signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM))
+
+    with pytest.raises(Stopped) as stopped:
+        run_fit(tmp_path, on_batch=stop)
+    assert seen == [signal.SIG_DFL, signal.SIG_DFL]
+    assert signal.getsignal(signal.SIGINT) is before
+    assert stopped.value.number == signal.SIGINT and isinstance(stopped.value, KeyboardInterrupt)
+
+
+def test_the_clock_on_the_wall_may_jump(whole, tmp_path, monkeypatch):
+    """Durations come from the monotonic clock, order from the numbers of steps."""
+    jumps = iter(range(10**9, -(10**9), -(10**6)))
+    monkeypatch.setattr(time, "time", lambda: float(next(jumps)))
+    result, _ = run_fit(tmp_path / "run", validate=wavering(), checkpoint_minutes=0)
+    np.testing.assert_array_equal(result.params.kernel[...], whole[1].params.kernel[...])
+    assert 0 <= result.progress.train_seconds < 600
+    same_but_for_time(tmp_path / "run", whole[0])
+
+
+@pytest.mark.parametrize("bad", [(np.nan, 0), (np.inf, 0), (0, 1)])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(bad, tmp_path):
+    """NaN or infinity in the loss, NaN in the gradient alone."""
+    graph, params = nnx.split(Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Param)
+    optimizer = make_optimizer(OptimizerConfig(), 10)
+    step = make_train_step(graph, noisy_error, optimizer, FitConfig())
+    state = TrainState(jnp.zeros((), jnp.int32), params, params, optimizer.init(params))
+    before = jax.tree.map(np.asarray, state)
+    after, value = step(jax.tree.map(jnp.array, state), make_batch(0, bad))
+    assert np.isnan(value)
+    assert int(after.step) == 1
+    jax.tree.map(np.testing.assert_array_equal, before, after._replace(step=before.step))
+
+    result, _ = run_fit(tmp_path, epochs=1, bad=lambda n: bad if n == 2 else (0, 0))
+    assert (result.progress.skipped, result.progress.skipped_in_a_row) == (1, 0)
+    assert result.progress.step == 4
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
+    line = lines(tmp_path)[0]
+    assert line["skipped"] == 1 and np.isfinite(line["loss"])
+
+
+def test_a_loss_that_stays_nan_ends_the_run_and_keeps_what_was_good(tmp_path):
+    with pytest.raises(TrainingError, match=r"in 1\d steps in a row") as error_:
+        run_fit(tmp_path, epochs=9, bad=lambda n: (np.nan, 0) if n > 3 else (0, 0))
+    assert "\n" not in str(error_.value) and "learning rate" in str(error_.value)
+    assert [p.name for p in (tmp_path / "checkpoints").glob("step-*")] == [
+        "step-00000004-epochs-001"
     ]
-    assert steps[0] == steps[1]
+    assert lines(tmp_path)[-1]["loss"] is None
+    assert SKIPPED_LIMIT <= lines(tmp_path)[-1]["step"] - 4 < SKIPPED_LIMIT + LOG_EVERY
+    assert lines(tmp_path)[-1]["skipped"] > 0
 
 
-def test_checkpoint_cut_short_is_not_used(tmp_path):
-    run_fit(tmp_path)
-    folder = tmp_path / "checkpoints"
-    (newest,) = folder.iterdir()
-    (newest / "progress.json").unlink()
-    assert checkpoints.load(folder, {"x": jnp.zeros(1)}) is None
+def test_a_score_that_is_not_finite_is_never_the_best(tmp_path):
+    scores = iter([float("nan"), 0.5, float("inf")])
+    result, _ = run_fit(tmp_path, validate=lambda params: {"score": next(scores)})
+    assert result.progress.best_epoch == 2
+    assert [line["score"] for line in lines(tmp_path) if "score" in line] == [None, 0.5, None]
+
+
+def test_a_metrics_file_that_was_cut_is_said_and_written_on(whole, tmp_path, capfd):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    (run / "metrics.jsonl").write_text("")
+    run_fit(run, validate=wavering(), resume=True)
+    assert "lacks lines" in "".join(capfd.readouterr())
 
 
 def test_max_steps_ends_the_run_and_its_schedule(tmp_path):

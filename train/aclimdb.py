@@ -23,8 +23,8 @@ from train.tables import decode, first_line
 MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
 REVIEW_BYTES = 250_000_000  # of all reviews and lists; the release has 140 million
 ARCHIVE_BYTES = 1_000_000_000  # of everything that is unpacked; the release has 300 million
-ARCHIVE_HEADERS = 200_000  # the release has 100 thousand files
-HEADER_BYTES = 4096  # of a long name or a list of attributes
+ARCHIVE_HEADERS = 210_000  # the release has 100 thousand files, and some tars write two for each
+HEADER_BYTES = 1_000_000  # of a long name or a list of attributes
 MEMBER = re.compile(
     r"(?:\./)?(?:[^/]+/)?(train|test)/(?:(pos|neg|unsup)/([0-9]{1,9})_[0-9]+|urls_(pos|neg|unsup))\.txt"
 )
@@ -47,7 +47,7 @@ def read_archive(path: Path) -> Tables:
         tables = _read_reviews(path.name, _archive_members(path, skipped))
     except DataError:
         raise
-    # tarfile raises ValueError and RecursionError on attributes that no tar writes.
+    # Headers that no tar writes raise ValueError, too many on top of each other RecursionError.
     except (
         tarfile.TarError,
         gzip.BadGzipFile,
@@ -79,8 +79,6 @@ def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[
     ):
         while member := archive.next():
             archive.members = []  # it would keep them all
-            if member.size > ARCHIVE_BYTES:  # it would be read through to its end
-                raise DataError(f"{path.name}: a file claims {member.size:,} bytes; fetch it again")
             match = MEMBER.fullmatch(member.name)
             if match is None:
                 continue
@@ -116,28 +114,36 @@ class _Counted(io.RawIOBase):
 
 
 def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
-    """The headers of one archive; tarfile would read a long name or attributes of any size into memory.
-
-    Attributes of the whole archive (XGLTYPE) are copied to every member, so they count together."""
-    headers = common = 0
+    """The headers of one archive, as tarfile builds them: so many, and none that claims to be huge."""
+    count = 0
 
     class Header(tarfile.TarInfo):
         @classmethod
         def frombuf(cls, buf: bytes, encoding: str, errors: str) -> tarfile.TarInfo:
-            nonlocal headers, common
-            header = super().frombuf(buf, encoding, errors)
-            headers += 1
-            common += header.size if header.type == tarfile.XGLTYPE else 0
-            extended = header.size if header.type in EXTENSIONS else 0
-            if headers > ARCHIVE_HEADERS:
+            nonlocal count
+            count += 1
+            if count > ARCHIVE_HEADERS:
                 raise DataError(
                     f"{name}: more than {ARCHIVE_HEADERS:,} files; the release has 100 thousand"
                 )
-            if header.size < 0 or max(extended, common) > HEADER_BYTES:
+            header = super().frombuf(buf, encoding, errors)
+            # A long name or a list of attributes is read into memory whole, a file through to its end.
+            limit = HEADER_BYTES if header.type in EXTENSIONS else ARCHIVE_BYTES
+            if not 0 <= header.size <= limit:
                 raise DataError(
-                    f"{name}: a header claims {header.size:,} bytes, at most {HEADER_BYTES:,} expected; fetch it again"
+                    f"{name}: {header.name[-60:]!r} claims {header.size:,} bytes, at most {limit:,} expected; fetch it again"
                 )
             return header
+
+        def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+            """Passes over attributes: nothing here needs them, and some keep some Pythons busy for hours.
+
+            tarfile says that its `_proc_` methods may be overridden."""
+            if b" size=" in archive.fileobj.read(self._block(self.size)):
+                raise DataError(
+                    f"{name}: it tells of a file of more than 8 GB; pass the release, or its unpacked folder"
+                )
+            return self.fromtarfile(archive)
 
     return Header
 
