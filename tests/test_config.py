@@ -34,6 +34,10 @@ def test_the_defaults_are_the_base_model_of_the_paper():
         ({"num_kv_heads": 0}, "num_kv_heads must be 1 or more; got 0"),
         ({"num_kv_heads": -2}, "num_kv_heads must be 1 or more; got -2"),
         ({"head_dim": 0}, "head_dim must be 1 or more; got 0"),
+        ({"embed_dim": 2**31}, "embed_dim must be less than 2147483648; got 2147483648"),
+        ({"num_layers": 10**400}, r"num_layers must be less than 2147483648; got 10+\.\.\.$"),
+        ({"norm_epsilon": 0.0}, "norm_epsilon must be a number above 0; got 0.0"),
+        ({"norm_epsilon": float("nan")}, "norm_epsilon must be a number above 0; got nan"),
         ({"norm": "sandwich"}, "norm must be one of pre, post; got 'sandwich'"),
         ({"activation": "swish"}, "activation must be one of relu, gelu, gelu_tanh; got 'swish'"),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\); got 1.0"),
@@ -92,13 +96,42 @@ def test_what_is_left_out_is_the_default():
             CLASSIFIER | {"encoder": {"heads": 3}},
             "EncoderConfig has no 'heads'; it knows num_layers",
         ),
-        ({"vocab_size": 11}, "max_length"),
+        ({"vocab_size": 11}, "ClassifierConfig needs 'max_length'"),
+        ([11, 7], r"ClassifierConfig must be an object, got \[11, 7\]"),
         (CLASSIFIER | {"encoder": {"num_heads": 7}}, "num_heads must divide"),
     ],
 )
 def test_a_key_that_is_unknown_or_missing_is_named(values, message):
     with pytest.raises(ValueError, match=message):
         from_dict(ClassifierConfig, values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (CLASSIFIER | {"max_length": "7"}, "max_length must be an integer, got '7'"),
+        (CLASSIFIER | {"max_length": 7.0}, "max_length must be an integer, got 7.0"),
+        (CLASSIFIER | {"max_length": True}, "max_length must be an integer, got True"),
+        (CLASSIFIER | {"max_length": None}, "max_length must be an integer, got None"),
+        (CLASSIFIER | {"head_dropout_rate": "0.1"}, "head_dropout_rate must be a number"),
+        (CLASSIFIER | {"head_dropout_rate": 10**400}, "head_dropout_rate must be a number"),
+        (CLASSIFIER | {"pooling": "cls"}, "pooling must be a list, got 'cls'"),
+        (CLASSIFIER | {"pooling": ["cls", 1]}, "pooling must be a string, got 1"),
+        (CLASSIFIER | {"encoder": {"norm": ["pre"]}}, "norm must be a string"),
+        (CLASSIFIER | {"encoder": {"final_norm": 1}}, "final_norm must be true or false, got 1"),
+        (CLASSIFIER | {"encoder": {"head_dim": "4"}}, "head_dim must be an integer, got '4'"),
+        (CLASSIFIER | {"encoder": 3}, "EncoderConfig must be an object, got 3"),
+        (CLASSIFIER | {"max_length": "7" * 9999}, r"got '7{59}\.\.\.$"),
+    ],
+)
+def test_a_value_of_another_type_is_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        from_dict(ClassifierConfig, values)
+
+
+def test_json_may_spell_a_number_without_its_point():
+    assert from_dict(ClassifierConfig, CLASSIFIER | {"head_dropout_rate": 0}).head_dropout_rate == 0
+    assert from_dict(EncoderConfig, {"head_dim": None, "final_norm": True}).head_dim is None
 
 
 def test_a_config_does_not_change():

@@ -30,7 +30,7 @@ def told(error):
 
 def test_a_full_memory_names_batch_tokens():
     def too_much(x):
-        return (jnp.ones(2**43) * x).cumsum()[5]  # 32 TiB
+        return jnp.ones(2**43) * x  # 32 TiB
 
     out_of_memory = pytest.raises(TrainingError, match=r"out of memory.*--batch-tokens 4096")
     with out_of_memory, faults_of(Path("run"), 4096):
@@ -60,7 +60,7 @@ class Disk:
         self.spare, self.inside = spare, False
         for owner, name in (
             (Path, "mkdir"), (Path, "write_text"), (os, "rename"), (os, "replace"), (os, "fsync"),
-            (checkpoints.ocp, "save"), (matplotlib.figure.Figure, "savefig"),
+            (checkpoints, "_try_room"), (checkpoints.ocp, "save"), (matplotlib.figure.Figure, "savefig"),
             (transformer_jax.run_folder, "save_file"),
         ):  # fmt: skip
             monkeypatch.setattr(owner, name, self.failing(getattr(owner, name)))
@@ -93,8 +93,8 @@ def compiled_once(tmp_path):
 
 def options(data, run):
     return [
-        "--data", str(data), "--out", str(run), "--max-steps", "3", "--max-length", "16", "--no-baseline",
-        "--batch-tokens", "512", "--dtype", "float32", "--checkpoint-minutes", "0",
+        "--data", str(data), "--out", str(run), "--max-steps", "2", "--max-length", "16", "--no-baseline",
+        "--batch-tokens", "512", "--dtype", "float32", "--checkpoint-minutes", "5",
     ]  # fmt: skip
 
 
@@ -124,12 +124,12 @@ def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(
             assert main(["--resume", str(run)]) == 0
             assert differences(run, reference) == []
         shutil.rmtree(run, ignore_errors=True)
-    assert spare > 30 and loadable > 20
+    assert spare > 25 and loadable > 10
 
 
 @pytest.mark.slow
 def test_a_disk_that_is_really_full_leaves_a_model_that_predicts(tmp_path, capsys, compiled_once):
-    """A file system with room for the model and not for two checkpoints; then with room."""
+    """A file system with room for the model and not for a checkpoint; then with room for both."""
     import subprocess
 
     data, reference = write_reviews(tmp_path / "reviews.csv"), tmp_path / "reference"
@@ -140,7 +140,7 @@ def test_a_disk_that_is_really_full_leaves_a_model_that_predicts(tmp_path, capsy
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no right to mount a file system here; the test above stands in")
     try:
-        (disk / "other files").write_bytes(bytes(4 * 2**20))
+        (disk / "other files").write_bytes(bytes(8 * 2**20))
         run = disk / "run"
         assert main(options(data, run)) == 1
         assert "No space left" in capsys.readouterr().err

@@ -57,7 +57,7 @@ def test_a_second_process_is_refused_and_a_dead_one_holds_nothing(tmp_path):
 def test_a_folder_into_which_nothing_was_put_is_removed_again(tmp_path):
     with pytest.raises(KeyError), held(tmp_path / "a" / "run", new=True):
         raise KeyError
-    assert not (tmp_path / "a" / "run").exists()
+    assert not (tmp_path / "a").exists()
     with held(tmp_path / "used", new=True):
         (tmp_path / "used" / "file").touch()
     assert [path.name for path in (tmp_path / "used").iterdir()] == ["file"]
@@ -170,7 +170,7 @@ def test_another_configuration_is_refused(arguments, says, tmp_path):
 
 def test_another_program_or_version_is_refused(tmp_path):
     write_options(tmp_path, "train.x", parser().parse_args([]), "abc")
-    with pytest.raises(RunError, match=r"is a run of train\.x, not of train\.y"):
+    with pytest.raises(RunError, match=r"is a run of 'train\.x', not of train\.y"):
         resumed(tmp_path, program="train.y")
     content = json.loads((tmp_path / OPTIONS).read_text())
     content["options"]["unheard_of"] = 1

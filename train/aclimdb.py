@@ -8,7 +8,6 @@ are passed over, links and devices are never followed, and no member is read tha
 any review or list could be. A few kilobytes can unpack to terabytes, so what is unpacked is counted."""
 
 import gzip
-import io
 import re
 import tarfile
 import zlib
@@ -96,13 +95,13 @@ def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[
             pass
 
 
-class _Counted(io.RawIOBase):
+class _Counted:
     """What `stream` gives, up to ARCHIVE_BYTES: 10 GB of zeros are 10 MB of gzip."""
 
-    def __init__(self, stream: io.BufferedIOBase, name: str):
+    def __init__(self, stream: gzip.GzipFile, name: str):
         self.stream, self.name, self.count = stream, name, 0
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int) -> bytes:
         content = self.stream.read(size)
         self.count += len(content)
         if self.count > ARCHIVE_BYTES:

@@ -96,6 +96,7 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
     options, began_with = parser.parse_args(arguments), None
     if options.resume:
         options, began_with = resumed_options(run, PROGRAM, parser, arguments, MAY_CHANGE)
+        check(options)
         if report := finished(run, options.epochs):
             print(
                 f"{run} is finished: {report['epochs']} epochs, test accuracy {report['test_accuracy']:.2%}; "
@@ -124,6 +125,9 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
 
     splits = (train_split, validation, data.test)
     tokenizer = tokenizer_of(run, recipe, train_split, options)
+    if recipe.token_dropout and tokenizer.mask_id is None:
+        print(f"note        {tokenizer.spec} has no mask token: no token dropout")
+        recipe = replace(recipe, token_dropout=0.0)
     encoded = [
         tokenizer.encode(split.texts, recipe.model.max_length, recipe.truncate) for split in splits
     ]
@@ -221,6 +225,10 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
         if not options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
             report |= compare_with_baseline(data, train_split, validation, probabilities)
+        if earlier := finished(run, 0):  # the run was extended: the test split was read before
+            report["earlier_test_accuracies"] = [
+                *earlier.get("earlier_test_accuracies", []), earlier["test_accuracy"]
+            ]  # fmt: skip
         write_report(run, report)
     print(summary(report, run))
     print(f'try         python -m transformer_jax predict {run} "What a film!"')
@@ -238,8 +246,10 @@ def check(options: argparse.Namespace) -> None:
         ("checkpoint_minutes", 0),
     ):
         value = getattr(options, name)
-        if value is not None and not least <= value < 2**63:
-            raise OptionError(f"--{name.replace('_', '-')} must be at least {least}; got {value}")
+        # Beyond 32 bits two seeds are one, and no array has an axis of 31.
+        if value is not None and not least <= value < 2**31:
+            bound = f"less than {2**31}" if value >= 2**31 else f"at least {least}"
+            raise OptionError(f"--{name.replace('_', '-')} must be {bound}; got {value}")
 
 
 def tokenizer_of(run: Path, recipe: Recipe, split: Split, options: argparse.Namespace) -> Tokenizer:

@@ -35,12 +35,13 @@ def held(folder: Path, *, new: bool) -> Iterator[None]:
     A new run's folder is made, and removed again if nothing was put into it: a mistake leaves none. The lock is
     the system's (flock) and dies with the process.
     """
-    made = not folder.exists()
+    made = not os.path.exists(folder)  # Path.exists raises where a name is too long
     if not (made or folder.is_dir()):
         raise RunError(f"{folder} is not a folder; pass another {'--out' if new else '--resume'}")
     if made and not new:
         raise RunError(f"{folder} is not a run to go on with: there is no such folder")
     path = folder / LOCK
+    parents = [parent for parent in folder.parents if not os.path.exists(parent)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(path)
@@ -64,7 +65,8 @@ def held(folder: Path, *, new: bool) -> Iterator[None]:
         with lock:  # removed while it is held, so that nobody holds what is no longer there
             path.unlink(missing_ok=True)
             if made and not any(folder.iterdir()):
-                folder.rmdir()
+                for each in (folder, *parents):
+                    each.rmdir()
 
 
 def _lock(path: Path):
@@ -105,15 +107,22 @@ def resumed_options(
         content = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
         began, data_sha256, saved = (content[k] for k in ("program", "data_sha256", "options"))
         saved = dict(saved)
+        if not isinstance(data_sha256, str):
+            raise TypeError(data_sha256)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise RunError(
             f"{folder} is not a run to go on with: it has no readable {OPTIONS}"
         ) from None
     if began != program:
-        raise RunError(f"{folder} is a run of {began}, not of {program}")
+        raise RunError(f"{folder} is a run of {began!r:.60}, not of {program}")
     known = vars(parser.parse_args([]))
     if set(saved) != set(known) - {"out", "resume"}:
         raise RunError(f"{folder} was made by another version of {program}; start a new run")
+    for action in parser._actions:
+        if action.dest in saved and not _possible(action, saved[action.dest]):
+            raise RunError(
+                f"{folder / OPTIONS}: {action.dest} cannot be {saved[action.dest]!r:.60}; start a new run"
+            )
     unset = object()
     given = parser.parse_args(arguments, argparse.Namespace(**dict.fromkeys(known, unset)))
     for name, value in vars(given).items():
@@ -123,11 +132,20 @@ def resumed_options(
             option = f"--{name.replace('_', '-')}"
             raise RunError(
                 f"{option} cannot change within a run"
-                + ("" if name == "out" else f", and {folder} began with {saved[name]}")
+                + ("" if name == "out" else f", and {folder} began with {saved[name]!r:.60}")
                 + f"; leave {option} out, or start a new run"
             )
         saved[name] = value
     return argparse.Namespace(**saved, out=None, resume=str(folder)), data_sha256
+
+
+def _possible(action: argparse.Action, value: object) -> bool:
+    """Whether the command line can give an option this value."""
+    if value is None:
+        return action.default is None
+    if action.nargs == 0:  # a switch
+        return isinstance(value, bool)
+    return type(value) is (action.type or str) and value in (action.choices or [value])
 
 
 @contextmanager

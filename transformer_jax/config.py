@@ -1,16 +1,32 @@
 """Sizes and switches of a layer and of a model: frozen, plain, and checked once, here."""
 
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+import math
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
 
 from transformer_jax.feed_forward import ACTIVATIONS
 from transformer_jax.pooling import POOLINGS
 
+LARGEST = 2**31  # no array has an axis of that size
+TYPES = {
+    int: "an integer", float: "a number", str: "a string", bool: "true or false", tuple: "a list",
+}  # fmt: skip
 
-def _positive(config, *names):
+
+def _sizes(config, *names, least=1):
     for name in names:
-        if getattr(config, name) < 1:
-            raise ValueError(f"{name} must be 1 or more; got {getattr(config, name)}")
+        size = getattr(config, name)
+        if size < least:
+            raise ValueError(f"{name} must be {least} or more; got {_shown(size)}")
+        if size >= LARGEST:
+            raise ValueError(f"{name} must be less than {LARGEST}; got {_shown(size)}")
+
+
+def _shown(value: Any) -> str:
+    """Short enough for one line, whatever came."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
 
 
 def _rates(config, *names):
@@ -44,13 +60,14 @@ class EncoderConfig:
     attention_dropout_rate: float = 0.1  # on the attention weights
 
     def __post_init__(self):
-        _positive(self, "embed_dim", "num_heads", "hidden_dim")
-        _positive(self, *(n for n in ("head_dim", "num_kv_heads") if getattr(self, n) is not None))
+        _sizes(self, "embed_dim", "num_heads", "hidden_dim")
+        _sizes(self, *(n for n in ("head_dim", "num_kv_heads") if getattr(self, n) is not None))
+        _sizes(self, "num_layers", least=0)
         _rates(self, "dropout_rate", "attention_dropout_rate")
         _one_of(self, "norm", ("pre", "post"))
         _one_of(self, "activation", ACTIVATIONS)
-        if self.num_layers < 0:
-            raise ValueError(f"num_layers must be 0 or more; got {self.num_layers}")
+        if not 0.0 < self.norm_epsilon < math.inf:
+            raise ValueError(f"norm_epsilon must be a number above 0; got {self.norm_epsilon}")
         if self.head_dim is None and self.embed_dim % self.num_heads:
             raise ValueError(
                 f"num_heads must divide embed_dim, unless head_dim is given; "
@@ -78,10 +95,9 @@ class ClassifierConfig:
     head_dropout_rate: float = 0.1
 
     def __post_init__(self):
-        _positive(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
+        _sizes(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
+        _sizes(self, "region_features", least=0)
         _rates(self, "embedding_dropout_rate", "head_dropout_rate")
-        if self.region_features < 0:
-            raise ValueError(f"region_features must be 0 or more; got {self.region_features}")
         for name in self.pooling:
             if name not in POOLINGS:
                 raise ValueError(f"pooling must be among {', '.join(POOLINGS)}; got {name!r}")
@@ -91,21 +107,37 @@ class ClassifierConfig:
             raise ValueError(f"region_width must be odd; got {self.region_width}")
 
 
-def from_dict(cls: type, values: dict) -> Any:
-    """The config back from config.json; a key that is unknown, or missing and without default, is named."""
+def from_dict(cls: type, values: Any) -> Any:
+    """The config back from config.json; what is unknown, missing or of another type is named."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{cls.__name__} must be an object, got {_shown(values)}")
     known = {f.name: f for f in fields(cls)}
-    if unknown := sorted(set(values) - set(known)):
-        raise ValueError(
-            f"{cls.__name__} has no {', '.join(map(repr, unknown))}; it knows {', '.join(known)}"
-        )
+    needed = {name for name, f in known.items() if f.default is f.default_factory is MISSING}
+    for problem, names in (
+        ("has no", set(values) - set(known)),
+        ("needs", needed - set(values)),
+    ):
+        if names:
+            shown = ", ".join(map(_shown, sorted(names)[:3]))
+            raise ValueError(f"{cls.__name__} {problem} {shown}; it knows {', '.join(known)}")
+    return cls(**{name: _typed(name, value, known[name].type) for name, value in values.items()})
 
-    def value(name):
-        given, expected = values[name], known[name].type
-        if is_dataclass(expected):
-            return from_dict(expected, given)
-        return tuple(given) if isinstance(given, list) else given
 
-    try:
-        return cls(**{name: value(name) for name in values})
-    except TypeError as error:
-        raise ValueError(f"{cls.__name__} cannot be made from {sorted(values)}: {error}") from None
+def _typed(name: str, value: Any, expected: Any) -> Any:
+    """`value` as the annotation `expected` has it: JSON spells a tuple as a list, and may spell 1.0 as 1."""
+    kind, inner = get_origin(expected), get_args(expected)
+    if is_dataclass(expected):
+        return from_dict(expected, value)
+    if kind is UnionType:  # a type or None
+        (some,) = set(inner) - {NoneType}
+        return None if value is None else _typed(name, value, some)
+    if kind is tuple and isinstance(value, list):
+        return tuple(_typed(name, item, inner[0]) for item in value)
+    if kind is Literal and isinstance(value, str) and value in inner:
+        return value
+    if expected is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if type(value) is expected:  # not isinstance: True is no number
+        return value
+    wanted = " or ".join(map(repr, inner)) if kind is Literal else TYPES[kind or expected]
+    raise ValueError(f"{name} must be {wanted}, got {_shown(value)}")

@@ -116,7 +116,13 @@ def run(options: argparse.Namespace) -> None:
             file=sys.stderr,
         )
     for line in format_predictions(predict(classifier, texts), as_json=options.json):
-        print(line)
+        print(_writable(line))
+
+
+def _writable(line: str) -> str:
+    """What standard output cannot write is escaped: half a character, and in some locales any but ASCII."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return line.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def read_lines(file: str) -> list[str]:

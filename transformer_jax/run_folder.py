@@ -9,6 +9,7 @@ Nothing is unpickled, and a folder that does not fit together is refused in one 
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from transformer_jax.config import ClassifierConfig, from_dict
 from transformer_jax.files import write, write_text
 from transformer_jax.models import TextClassifier
-from transformer_jax.tokenizers import Tokenizer, load_tokenizer
+from transformer_jax.tokenizers import Tokenizer, Truncation, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 
@@ -38,9 +39,23 @@ class ClassifierSpec:
 
     config: ClassifierConfig
     classes: tuple[str, ...]
-    truncate: str  # "head" or "head-tail"
+    truncate: Truncation
     data: str  # the name of what it was trained on
     model: str = "TextClassifier"
+
+    def __post_init__(self):
+        if (
+            len(set(self.classes)) != len(self.classes)
+            or len(self.classes) != self.config.num_classes
+        ):
+            raise ValueError(
+                f"classes must be {self.config.num_classes} different names, as num_classes says; "
+                f"got {len(self.classes)}, {len(set(self.classes))} of them different"
+            )
+        if self.config.max_length < 3:
+            raise ValueError(
+                f"max_length must be 3 or more to hold a text; got {self.config.max_length}"
+            )
 
 
 @dataclass(frozen=True)
@@ -82,11 +97,14 @@ def load_classifier(folder: str | Path) -> Classifier:
     """
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
-        if not (folder / name).is_file():
+        if not os.path.isfile(
+            folder / name
+        ):  # Path.is_file raises where a text stands for the folder
             raise RunFolderError(
                 f"{folder} is not a run folder: it has no {name}. Pass the --out folder of train.imdb"
             )
     spec = _read_spec(folder / CONFIG)
+    _check_layers(folder / WEIGHTS, spec.config)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.vocab_size != spec.config.vocab_size:
         raise RunFolderError(
@@ -99,25 +117,47 @@ def load_classifier(folder: str | Path) -> Classifier:
 
 
 def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
-    """The weights in the structure of `shapes`, each tensor checked by name and shape."""
-    try:
-        arrays = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise RunFolderError(f"{path} cannot be read as safetensors: {error}") from None
-    expected = dict(_named(shapes))
+    """The weights in the structure of `shapes`, each tensor checked: its name, shape and type before any is read."""
+    found = _tensors(path)
+    expected = {name: (leaf.shape, "F32") for name, leaf in _named(shapes)}
     for problem, names in (
-        ("lacks", sorted(set(expected) - set(arrays))),
-        ("has unknown", sorted(set(arrays) - set(expected))),
+        ("lacks", sorted(set(expected) - set(found))),
+        ("has unknown", sorted(set(found) - set(expected))),
     ):
         if names:
-            raise RunFolderError(f"{path} {problem} {', '.join(names[:3])} ({len(names)} in all)")
-    for name, shape in expected.items():
-        if arrays[name].shape != shape.shape:
+            shown = ", ".join(ascii(name)[1:-1] for name in names[:3])
+            raise RunFolderError(f"{path} {problem} {shown} ({len(names)} in all)")
+    for name, (shape, dtype) in expected.items():
+        if found[name] != (shape, dtype):
             raise RunFolderError(
-                f"{path}: {name} has the shape {arrays[name].shape}, the model needs {shape.shape}"
+                f"{path}: {name} is {found[name][1]} of the shape {found[name][0]}, the model needs {dtype} of {shape}"
             )
-    leaves = [jnp.asarray(arrays[name], jnp.float32) for name in expected]
+    arrays = load_file(path)
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise RunFolderError(f"{path}: {name} holds values that are not finite; it is damaged")
+    leaves = [jnp.asarray(arrays[name]) for name in expected]
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of each tensor by name; the tensors stay on disk."""
+    try:
+        with safe_open(path, "numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+            return {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+    except (SafetensorError, OSError) as error:
+        raise RunFolderError(f"{path} cannot be read as safetensors: {_one_line(error)}") from None
+
+
+def _check_layers(path: Path, config: ClassifierConfig) -> None:
+    """Before the model is laid out: a wrong size costs nothing there, each wrong layer milliseconds."""
+    found = {".".join(name.split(".")[:3]) for name in _tensors(path)}
+    layers = (f"encoder.layers.{i}" for i in range(config.encoder.num_layers))
+    if missing := next((layer for layer in layers if layer not in found), None):
+        raise RunFolderError(
+            f"{path} lacks {missing}; {CONFIG} says num_layers={config.encoder.num_layers}"
+        )
 
 
 def parameter_name(path: tuple) -> str:
@@ -133,12 +173,15 @@ def _named(params: nnx.State) -> list[tuple[str, Any]]:
 
 def _read_spec(path: Path) -> ClassifierSpec:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("it is not a JSON object")
-        spec = from_dict(ClassifierSpec, values)
-    except (ValueError, OSError) as error:  # JSON and UTF-8 errors are ValueErrors
-        raise RunFolderError(f"{path} is not the configuration of a classifier: {error}") from None
+        spec = from_dict(ClassifierSpec, json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, OSError, RecursionError) as error:  # ValueError: of JSON and UTF-8 too
+        raise RunFolderError(
+            f"{path} is not the configuration of a classifier: {_one_line(error)}"
+        ) from None
     if spec.model != "TextClassifier":
-        raise RunFolderError(f"{path} describes a {spec.model}, not a TextClassifier")
+        raise RunFolderError(f"{path} describes a {spec.model!r:.60}, not a TextClassifier")
     return spec
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

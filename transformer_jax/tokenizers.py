@@ -14,7 +14,8 @@ A text is data: "[PAD]" or "<|endoftext|>" in it is spelled out like any other t
 import json
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -144,7 +145,8 @@ class Tokenizer:
         frame = {self.pad_id, self.cls_id, self.sep_id}
         # Not `skip_special_tokens`, which would also hide that a word was unknown.
         kept = [int(i) for i in ids if int(i) not in frame]
-        return self._core.decode(kept, skip_special_tokens=False)
+        with _told("the tokenizer cannot join tokens; its file is damaged or of another kind"):
+            return self._core.decode(kept, skip_special_tokens=False)
 
     def save(self, path: str | Path) -> None:
         """Writes one JSON file, which `tokenizers.Tokenizer.from_file` reads as well."""
@@ -158,7 +160,11 @@ class Tokenizer:
             for start in range(0, len(texts), CHUNK):
                 chunk = [_valid(text) for text in texts[start : start + CHUNK]]
                 # The fast one leaves out where in the text a token stood, which nobody asks for.
-                for encoding in self._core.encode_batch_fast(chunk, add_special_tokens=False):
+                with _told(
+                    "the tokenizer cannot cut a text; its file is damaged or of another kind"
+                ):
+                    encodings = self._core.encode_batch_fast(chunk, add_special_tokens=False)
+                for encoding in encodings:
                     yield encoding.ids
                 bar.update(len(chunk))
 
@@ -169,10 +175,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TokenizerError(f"{path} cannot be read: {_one_line(error)}") from None
-    try:
+    with _told(f"{path} is not a tokenizer of ours"):
         return Tokenizer(tokenizers.Tokenizer.from_str(text))
-    except Exception as error:  # the library raises plain Exceptions
-        raise TokenizerError(f"{path} is not a tokenizer of ours: {_one_line(error)}") from None
 
 
 def train_tokenizer(
@@ -243,14 +247,13 @@ def _gpt2(folder: str | Path | None) -> tokenizers.Tokenizer:
         vocabulary, merges = (_fetch(name) for name in GPT2_FILES)
     else:
         vocabulary, merges = (_read(Path(folder) / name) for name in GPT2_FILES)
-    try:
+    with _told(f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged"):
         _, *lines = merges.decode().splitlines()  # the first line is the format's version
         pairs = [tuple(line.split(" ")) for line in lines if line]
-        core = _byte_level(models.BPE(json.loads(vocabulary), pairs))
-    except Exception as error:  # the library raises plain Exceptions
-        raise TokenizerError(
-            f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged: {_one_line(error)}"
-        ) from None
+        ids = json.loads(vocabulary)
+        if len(ids) != 256 + len(pairs) + 1:  # bytes, merges, the end of a text
+            raise ValueError(f"{len(ids)} tokens and {len(pairs)} merges do not belong together")
+        core = _byte_level(models.BPE(ids, pairs))
     core.normalizer = _line_breaks()
     core.add_special_tokens(["[PAD]", "[CLS]", "[SEP]"])
     return _framed(core)
@@ -323,5 +326,16 @@ def _valid(text: str) -> str:
     return text
 
 
-def _one_line(error: Exception) -> str:
+@contextmanager
+def _told(problem: str) -> Iterator[None]:
+    """Makes a TokenizerError of what the library raises: plain Exceptions, and panics, which are not even those."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{problem}: {_one_line(error)}") from None
+
+
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
