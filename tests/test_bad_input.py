@@ -18,8 +18,9 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from train.data import load
-from train.imdb import PROGRAM, make_parser
+from train.imdb import PROGRAM
 from train.imdb import main as train
+from train.options import make_parser
 from train.run import write_options
 from transformer_jax.__main__ import main as use
 from transformer_jax.config import ClassifierConfig, EncoderConfig

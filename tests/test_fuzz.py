@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from train.aclimdb import read_archive
 from train.corpus import DataError
-from train.imdb import MAY_CHANGE, PROGRAM, make_parser
+from train.imdb import MAY_CHANGE, PROGRAM
+from train.options import make_parser
 from train.run import OPTIONS, RunError, resumed_options, write_options
 from train.tables import read_file
 from transformer_jax.config import ClassifierConfig, EncoderConfig
