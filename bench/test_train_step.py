@@ -25,11 +25,13 @@ from transformer_jax import (
     layer_norm,
     linear,
     lookup,
+    max_patches,
     max_pool,
     mean_pool,
     multi_head_attention,
     padding,
     region_embedding,
+    to_front,
 )
 from transformer_jax.batching import Batch
 from transformer_jax.dropout import keep
@@ -57,11 +59,14 @@ def logits_by_hand(p, config, tokens, is_token, keys):
     def drop(x, rate):
         return x if keys is None else dropout(x, rate, next(keys))
 
-    x = region_embedding(p["embedding.token.embedding"], tokens, is_token)
-    x = x + lookup(p["embedding.position.embedding"], count_positions(is_token))
-    x = x + lookup(p["embedding.segment.embedding"], jnp.zeros_like(tokens))
-    x = layer_norm(x, p["embedding.norm.scale"], p["embedding.norm.bias"])
+    tokens, is_token = to_front(tokens, is_token)
+    regions = region_embedding(p["regions.region.embedding"], tokens, is_token)
+    regions = jax.nn.relu(regions + p["regions.bias"])
+    x, is_patch = max_patches(regions, is_token, config.patch_width)
     x = drop(x, config.embedding_dropout_rate)
+    x = linear(x, p["embedding.projection.kernel"], p["embedding.projection.bias"])
+    x = x + lookup(p["embedding.position.embedding"], count_positions(is_patch))
+    x = layer_norm(x, p["embedding.norm.scale"], p["embedding.norm.bias"])
     layer = {k.removeprefix("encoder.layers.0."): v for k, v in p.items()}
     y = layer_norm(x, layer["attention_norm.scale"], layer["attention_norm.bias"])
     y = multi_head_attention(
@@ -72,7 +77,7 @@ def logits_by_hand(p, config, tokens, is_token, keys):
             f"{name}_bias": layer[f"attention.{name}_bias"]
             for name in ("query", "key", "value", "out")
         },
-        mask=padding(is_token),
+        mask=padding(is_patch),
     )
     x = x + drop(y, encoder.dropout_rate)
     y = layer_norm(x, layer["feed_forward_norm.scale"], layer["feed_forward_norm.bias"])
@@ -88,9 +93,7 @@ def logits_by_hand(p, config, tokens, is_token, keys):
     )
     x = x + drop(y, encoder.dropout_rate)
     x = layer_norm(x, p["encoder.final_norm.scale"], p["encoder.final_norm.bias"])
-    regions = region_embedding(p["regions.region.embedding"], tokens, is_token)
-    regions = jax.nn.relu(regions + p["regions.bias"])
-    pooled = (max_pool(x, is_token), mean_pool(x, is_token), max_pool(regions, is_token))
+    pooled = (max_pool(regions, is_token), max_pool(x, is_patch), mean_pool(x, is_patch))
     pooled = drop(jnp.concatenate(pooled, axis=-1), config.head_dropout_rate)
     return linear(pooled, p["head.kernel"], p["head.bias"])
 
@@ -130,7 +133,10 @@ def test_step_of_the_default_recipe_against_the_same_by_hand(benchmark, batch, m
         params = optax.apply_updates(state.params, updates)
         decay = jnp.minimum(FAST.fit.average_decay, (1 + state.step) / (10 + state.step))
         average = optax.incremental_update(params, state.average, 1 - decay)
-        return TrainState(state.step + 1, params, average, optimizer_state), value
+        after = TrainState(state.step, params, average, optimizer_state)
+        finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
+        return kept._replace(step=state.step + 1), jnp.where(finite, value, jnp.nan)
 
     flat_optimizer = make_optimizer(FAST.fit.optimizer, STEPS)
     ours = repeated(with_modules, start(params, optimizer), batch)

@@ -58,6 +58,10 @@ def test_an_encoder_that_cannot_be_says_why(changes, message):
         ({"num_classes": 0}, "num_classes must be 1 or more"),
         ({"num_segments": 0}, "num_segments must be 1 or more"),
         ({"region_width": 2}, "region_width must be odd; got 2"),
+        (
+            {"patch_width": 2},
+            "patch_width=2 makes patches of regions: region_features must be 1 or more",
+        ),
         ({"region_features": -1}, "region_features must be 0 or more; got -1"),
         ({"pooling": ("cls", "median")}, "pooling must be among .*mean.*; got 'median'"),
         ({"pooling": ()}, "pooling needs at least one of cls"),

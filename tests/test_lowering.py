@@ -55,6 +55,11 @@ FUNCTIONS = {
         lambda table: tj.region_embedding(table, jnp.array(TOKENS), jnp.array(IS_TOKEN)),
         floats(3, V, D),
     ),
+    "to_front": (
+        lambda x: tj.to_front(jnp.array(TOKENS), jnp.array(IS_TOKEN))[0] * x,
+        floats(B, T),
+    ),
+    "max_patches": (lambda x: tj.max_patches(x, jnp.array(IS_TOKEN), 2)[0], floats(B, T, D)),
     "sinusoidal_positions": (
         lambda x: x + tj.sinusoidal_positions(tj.count_positions(jnp.array(IS_TOKEN)), D),
         TEXT,
@@ -118,6 +123,7 @@ def test_the_classifier_lowers(key):
         encoder=EncoderConfig(**ENCODER),
         pooling=("cls", "mean", "max", "last"),
         region_features=7,
+        patch_width=2,
     )
     lower_module(
         lambda: TextClassifier(config, rngs=nnx.Rngs(0)),

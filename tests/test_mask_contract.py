@@ -514,8 +514,14 @@ def test_no_future_token_reaches_an_earlier_output_through_dropout(paths, name):
 LENGTH, ROOM = 5, 11
 
 
-@pytest.fixture(scope="module")
-def classifier():
+INPUTS = {
+    "tokens": {},
+    "patches of regions": {"region_features": 7, "patch_width": 2},
+}
+
+
+@pytest.fixture(scope="module", params=INPUTS)
+def classifier(request):
     """Parameters, and two compiled functions of them and of texts."""
     config = ClassifierConfig(
         vocab_size=23,
@@ -523,8 +529,7 @@ def classifier():
         num_classes=3,
         encoder=EncoderConfig(num_layers=1, embed_dim=D, num_heads=N, hidden_dim=17),
         pooling=("cls", "mean", "max", "last"),
-        region_width=3,
-        region_features=7,
+        **INPUTS[request.param],
     )
     graph, parameters = drawn(lambda: TextClassifier(config, rngs=nnx.Rngs(0)))
 
@@ -568,7 +573,11 @@ def test_padding_of_any_amount_on_either_side_changes_no_logit(classifier):
     for tokens, is_token in padded_texts(TEXT):
         padded, maps = logits(parameters, tokens, is_token)
         assert_same(padded[:1], alone)
-        assert not any(np.asarray(weights)[0, ..., ~is_token[0]].any() for weights in maps)
+        for weights in map(np.asarray, maps):
+            is_hidden = ~is_token[0]
+            if weights.shape[-1] < ROOM:  # patches, counted from the first token
+                is_hidden = np.arange(weights.shape[-1]) >= -(-LENGTH // 2)
+            assert is_hidden.any() and not weights[0, ..., is_hidden].any()
 
 
 def test_padding_of_any_amount_on_either_side_changes_no_gradient(classifier):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.positions import lookup
-from transformer_jax.regions import region_embedding
+from transformer_jax.regions import max_patches, region_embedding, to_front
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -90,3 +90,35 @@ def test_padding_on_either_side_changes_nothing(embed):
         tokens, is_token = np.full((1, T), 9), np.zeros((1, T), bool)
         tokens[0, left : left + 3], is_token[0, left : left + 3] = [1, 2, 3], True
         np.testing.assert_allclose(embed(tokens, is_token)[is_token], expected[0], atol=1e-6)
+
+
+def test_real_tokens_come_to_the_front_in_their_order():
+    tokens = jnp.array([[9, 1, 9, 2, 3], [1, 2, 3, 4, 5], [9, 9, 9, 9, 9]])
+    is_token = jnp.array([[0, 1, 0, 1, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], bool)
+    moved, real = to_front(tokens, is_token)
+    np.testing.assert_array_equal(real.sum(-1), is_token.sum(-1))
+    for before, mask, after, now in zip(tokens, is_token, moved, real, strict=True):
+        np.testing.assert_array_equal(before[mask], after[now])
+        np.testing.assert_array_equal(now, np.sort(np.asarray(mask))[::-1])
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 9])
+def test_a_patch_has_the_largest_of_its_real_neighbours(width):
+    """Against loops, value and gradient; negative values and NaN in the padding included."""
+    x = jnp.array(normal(1, B, T, D), jnp.float32) - 2
+    is_token = jnp.array([[1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 1, 1, 1, 0]], bool)
+    x = jnp.where(is_token[..., None], x, jnp.nan)
+    P = -(-T // width)
+    cotangent = jnp.array(normal(2, B, P, D), jnp.float32)
+    patches, is_patch = max_patches(x, is_token, width)
+    gradient = jax.grad(lambda x: (max_patches(x, is_token, width)[0] * cotangent).sum())(x)
+    expected, slope = np.zeros((B, P, D), np.float32), np.zeros(x.shape, np.float32)
+    for b, p in np.ndindex(B, P):
+        real = [t for t in range(p * width, min(T, (p + 1) * width)) if is_token[b, t]]
+        assert bool(is_patch[b, p]) == bool(real)
+        for d in range(D) if real else ():
+            best = max(real, key=lambda t: float(x[b, t, d]))
+            expected[b, p, d] = x[b, best, d]
+            slope[b, best, d] = cotangent[b, p, d]
+    np.testing.assert_array_equal(patches, expected)
+    np.testing.assert_array_equal(gradient, slope)

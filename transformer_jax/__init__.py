@@ -26,7 +26,7 @@ from transformer_jax.masks import causal, dense, padding, prefix, segments, slid
 from transformer_jax.normalization import layer_norm
 from transformer_jax.pooling import cls_pool, last_pool, max_pool, mean_pool
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
-from transformer_jax.regions import region_embedding
+from transformer_jax.regions import max_patches, region_embedding, to_front
 
 __version__ = "0.1.0"
 
@@ -43,6 +43,7 @@ __all__ = [
     "layer_norm",
     "linear",
     "lookup",
+    "max_patches",
     "max_pool",
     "mean_pool",
     "multi_head_attention",
@@ -52,4 +53,5 @@ __all__ = [
     "segments",
     "sinusoidal_positions",
     "sliding_window",
+    "to_front",
 ]

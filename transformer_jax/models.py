@@ -8,40 +8,55 @@ from transformer_jax.config import ClassifierConfig
 from transformer_jax.dropout import dropout
 from transformer_jax.encoder import Encoder
 from transformer_jax.masks import padding
-from transformer_jax.modules import BertEmbedding, Linear, RegionFeatures, dropout_key
+from transformer_jax.modules import (
+    BertEmbedding,
+    Linear,
+    PatchEmbedding,
+    RegionFeatures,
+    dropout_key,
+)
 from transformer_jax.pooling import POOLINGS, max_pool
+from transformer_jax.regions import max_patches, to_front
 
 
 class TextClassifier(nnx.Module):
     """Embedding -> encoder -> pooling -> dropout -> one linear map to the class logits.
 
-    With `region_features`, the strongest region of each kind joins what is pooled from the encoder: short
-    phrases count for themselves, and attention adds what their order and distance mean.
+    With `region_features` a text is read as short regions: the strongest of each kind counts for itself, wherever
+    it stands, and the encoder reads the strongest of every patch, so that attention adds what their order and
+    distance mean.
     """
 
     def __init__(self, config: ClassifierConfig, *, rngs: nnx.Rngs):
         D = config.encoder.embed_dim
-        self.embedding = BertEmbedding(
-            config.vocab_size,
-            config.max_length,
-            D,
-            num_segments=config.num_segments,
-            region_width=config.region_width,
-            dropout_rate=config.embedding_dropout_rate,
-            norm_epsilon=config.encoder.norm_epsilon,
-            rngs=rngs,
-        )
-        self.encoder = Encoder(config.encoder, rngs=rngs)
-        self.regions = (
-            RegionFeatures(
+        if config.region_features:
+            self.regions = RegionFeatures(
                 config.vocab_size, config.region_features, width=config.region_width, rngs=rngs
             )
-            if config.region_features
-            else None
-        )
+            self.embedding = PatchEmbedding(
+                config.region_features,
+                -(-config.max_length // config.patch_width),
+                D,
+                dropout_rate=config.embedding_dropout_rate,
+                norm_epsilon=config.encoder.norm_epsilon,
+                rngs=rngs,
+            )
+        else:
+            self.regions = None
+            self.embedding = BertEmbedding(
+                config.vocab_size,
+                config.max_length,
+                D,
+                num_segments=config.num_segments,
+                dropout_rate=config.embedding_dropout_rate,
+                norm_epsilon=config.encoder.norm_epsilon,
+                rngs=rngs,
+            )
+        self.encoder = Encoder(config.encoder, rngs=rngs)
         pooled = D * len(config.pooling) + config.region_features
         self.head = Linear(pooled, config.num_classes, rngs=rngs)
         self.pooling = config.pooling
+        self.patch_width = config.patch_width
         self.dropout_rate = config.head_dropout_rate
 
     def __call__(
@@ -51,12 +66,19 @@ class TextClassifier(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
-    ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]:
-        x = self.embedding(tokens, is_token, rngs=rngs)
-        x, maps = self.encoder(x, mask=padding(is_token), rngs=rngs, return_weights=True)
-        pooled = [POOLINGS[name](x, is_token) for name in self.pooling]
-        if self.regions is not None:
-            pooled.append(max_pool(self.regions(tokens, is_token), is_token))
+    ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]]]:
+        """The maps of attention are over tokens, P = T, or over patches, P = ceil(T / patch_width)."""
+        pooled = []
+        if self.regions is None:
+            x, is_seen = self.embedding(tokens, is_token, rngs=rngs), is_token
+        else:
+            tokens, is_token = to_front(tokens, is_token)  # patches begin with the text
+            features = self.regions(tokens, is_token)
+            pooled.append(max_pool(features, is_token))
+            patches, is_seen = max_patches(features, is_token, self.patch_width)
+            x = self.embedding(patches, is_seen, rngs=rngs)
+        x, maps = self.encoder(x, mask=padding(is_seen), rngs=rngs, return_weights=True)
+        pooled += [POOLINGS[name](x, is_seen) for name in self.pooling]
         pooled = jnp.concatenate(pooled, axis=-1)
         pooled = dropout(pooled, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
         logits = self.head(pooled)

@@ -179,8 +179,7 @@ class RegionEmbedding(nnx.Module):
 class BertEmbedding(nnx.Module):
     """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
 
-    Positions are counted over the real tokens, so padding on either side changes nothing. With a
-    `region_width` above 1 a token is embedded together with its neighbours.
+    Positions are counted over the real tokens, so padding on either side changes nothing.
     """
 
     def __init__(
@@ -190,15 +189,11 @@ class BertEmbedding(nnx.Module):
         features: int,
         *,
         num_segments: int = 2,
-        region_width: int = 1,
         dropout_rate: float = 0.0,
         norm_epsilon: float = 1e-5,
         rngs: nnx.Rngs,
     ):
-        if region_width == 1:
-            self.token = Embedding(vocab_size, features, rngs=rngs)
-        else:
-            self.token = RegionEmbedding(vocab_size, features, width=region_width, rngs=rngs)
+        self.token = Embedding(vocab_size, features, rngs=rngs)
         self.position = Embedding(max_length, features, rngs=rngs)
         self.segment = Embedding(num_segments, features, rngs=rngs)
         self.norm = LayerNorm(features, epsilon=norm_epsilon)
@@ -212,9 +207,7 @@ class BertEmbedding(nnx.Module):
         segments: Int[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        is_region = isinstance(self.token, RegionEmbedding)
-        x = self.token(tokens, is_token) if is_region else self.token(tokens)
-        x = x + self.position(count_positions(is_token))
+        x = self.token(tokens) + self.position(count_positions(is_token))
         x = x + self.segment(jnp.zeros_like(tokens) if segments is None else segments)
         return dropout(self.norm(x), self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
@@ -231,3 +224,32 @@ class RegionFeatures(nnx.Module):
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
         return jax.nn.relu(self.region(tokens, is_token) + self.bias[...])
+
+
+class PatchEmbedding(nnx.Module):
+    """LayerNorm(W dropout(patch) + b + position): features of a text, by patches, as an encoder reads them."""
+
+    def __init__(
+        self,
+        features: int,
+        max_patches: int,
+        embed_dim: int,
+        *,
+        dropout_rate: float = 0.0,
+        norm_epsilon: float = 1e-5,
+        rngs: nnx.Rngs,
+    ):
+        self.projection = Linear(features, embed_dim, rngs=rngs)
+        self.position = Embedding(max_patches, embed_dim, rngs=rngs)
+        self.norm = LayerNorm(embed_dim, epsilon=norm_epsilon)
+        self.dropout_rate = dropout_rate
+
+    def __call__(
+        self,
+        patches: Float[Array, "B P F"],
+        is_patch: Bool[Array, "B P"],
+        *,
+        rngs: nnx.Rngs | None = None,
+    ) -> Float[Array, "B P D"]:
+        x = dropout(patches, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
+        return self.norm(self.projection(x) + self.position(count_positions(is_patch)))
