@@ -68,14 +68,14 @@ FAST = Recipe(
             hidden_dim=128,
             norm="pre",
             final_norm=True,
-            dropout_rate=0.2,
+            dropout_rate=0.3,
             attention_dropout_rate=0.0,
         ),
         pooling=("max", "mean"),
         region_features=300,
         region_width=3,
         patch_width=4,
-        embedding_dropout_rate=0.3,
+        embedding_dropout_rate=0.5,
         head_dropout_rate=0.5,
     ),
     fit=FitConfig(
@@ -92,7 +92,7 @@ FAST = Recipe(
     ),
     batch_examples=64,
     buckets=6,
-    token_dropout=0.3,
+    token_dropout=0.4,
 )
 
 # `fast` on the built-in sample, which differs in kind: thirty words a text, none of which may be missed, and a
