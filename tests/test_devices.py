@@ -36,7 +36,7 @@ def environment(devices):
 def train(folder, devices):
     run = folder / f"on-{devices}"
     arguments = [
-        "--data", str(folder / "reviews.csv"), "--out", str(run), "--max-steps", "20", "--max-length", "16",
+        "--data", str(folder / "reviews.csv"), "--out", str(run), "--max-steps", "30", "--max-length", "16",
         "--batch-tokens", "144", "--dtype", "float32", "--no-baseline", "--checkpoint-minutes", "9",
     ]  # fmt: skip
     subprocess.run(
@@ -54,7 +54,7 @@ def test_two_devices_give_the_losses_of_one(tmp_path):
     write_reviews(tmp_path / "reviews.csv")
     (one, alone), (two, shared) = (train(tmp_path, devices) for devices in (1, 2))
     assert (one["devices"], two["devices"]) == (1, 2)
-    assert one["steps"] == two["steps"] == 20
+    assert one["steps"] == two["steps"] == 30
     assert len(alone) == len(shared) > 3
     for ours, theirs in zip(alone, shared, strict=True):
         for name in {"loss", "validation_loss"} & set(ours):

@@ -56,7 +56,7 @@ FUNCTIONS = {
         floats(3, V, D),
     ),
     "to_front": (
-        lambda x: tj.to_front(jnp.array(TOKENS), jnp.array(IS_TOKEN))[0] * x,
+        lambda x: tj.to_front(jnp.array(TOKENS), jnp.array(IS_TOKEN))[0].astype(x.dtype) * x,
         floats(B, T),
     ),
     "max_patches": (lambda x: tj.max_patches(x, jnp.array(IS_TOKEN), 2)[0], floats(B, T, D)),

@@ -159,11 +159,13 @@ def test_options_come_back_and_those_that_may_change_do(tmp_path):
             "--seed cannot change within a run, and .* began with 3; leave --seed out",
         ),
         (["--seed", "0"], "--seed cannot change"),  # the default, but asked for
+        (["--epochs", "1"], "--epochs 1 is fewer than the 2 that .* began with; a run only grows"),
         (["--out", "elsewhere"], "--out cannot change within a run; leave --out out"),
     ],
 )
 def test_another_configuration_is_refused(arguments, says, tmp_path):
-    write_options(tmp_path, "train.x", parser().parse_args(["--seed", "3"]), "abc")
+    began = parser().parse_args(["--seed", "3", "--epochs", "2"])
+    write_options(tmp_path, "train.x", began, "abc")
     with pytest.raises(RunError, match=says):
         resumed(tmp_path, *arguments)
 

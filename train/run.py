@@ -135,6 +135,10 @@ def resumed_options(
                 + ("" if name == "out" else f", and {folder} began with {saved[name]!r:.60}")
                 + f"; leave {option} out, or start a new run"
             )
+        if name == "epochs" and value < (saved[name] or 0):
+            raise RunError(
+                f"--epochs {value} is fewer than the {saved[name]} that {folder} began with; a run only grows"
+            )
         saved[name] = value
     return argparse.Namespace(**saved, out=None, resume=str(folder)), data_sha256
 
