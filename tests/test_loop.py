@@ -361,7 +361,9 @@ def test_unknown_schedule_is_refused():
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_the_train_step_lowers(platform):
     encoder = EncoderConfig(1, 6, 2, 8, norm="pre")
-    config = ClassifierConfig(11, 8, encoder=encoder, region_features=4, patch_width=3)
+    config = ClassifierConfig(
+        11, 8, encoder=encoder, region_width=3, region_features=4, patch_width=3
+    )
     tokenizer = train_tokenizer("word:11", ["some words to know of here"])
     graph, params = nnx.split(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
     optimizer = make_optimizer(OptimizerConfig(), 10)

@@ -122,6 +122,7 @@ def test_the_classifier_lowers(key):
         T,
         encoder=EncoderConfig(**ENCODER),
         pooling=("cls", "mean", "max", "last"),
+        region_width=3,
         region_features=7,
         patch_width=2,
     )

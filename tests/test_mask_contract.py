@@ -516,7 +516,8 @@ LENGTH, ROOM = 5, 11
 
 INPUTS = {
     "tokens": {},
-    "patches of regions": {"region_features": 7, "patch_width": 2},
+    "regions": {"region_width": 3, "region_features": 7},
+    "patches of regions": {"region_width": 3, "region_features": 7, "patch_width": 2},
 }
 
 

@@ -89,32 +89,22 @@ class ClassifierConfig:
     encoder: EncoderConfig = EncoderConfig()
     num_segments: int = 2
     pooling: tuple[str, ...] = ("cls",)  # of the encoder; one or more, concatenated
-    region_features: int = (
-        0  # of short stretches of text, in place of single tokens; 0 is BERT's input
-    )
-    region_width: int = 3  # tokens in each
-    patch_width: int = 1  # neighbouring regions of which the encoder reads the strongest
+    region_width: int = 1  # how many neighbouring tokens are embedded together; 1 is BERT's
+    region_features: int = 0  # of regions, max-pooled beside the encoder; 0 is none
+    patch_width: int = 0  # so many neighbouring regions make a patch for the encoder; 0: tokens
     embedding_dropout_rate: float = 0.1
     head_dropout_rate: float = 0.1
 
     def __post_init__(self):
-        _sizes(
-            self,
-            "vocab_size",
-            "max_length",
-            "num_classes",
-            "num_segments",
-            "region_width",
-            "patch_width",
-        )
-        _sizes(self, "region_features", least=0)
+        _sizes(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
+        _sizes(self, "region_features", "patch_width", least=0)
         _rates(self, "embedding_dropout_rate", "head_dropout_rate")
         for name in self.pooling:
             if name not in POOLINGS:
                 raise ValueError(f"pooling must be among {', '.join(POOLINGS)}; got {name!r}")
         if not self.pooling:
             raise ValueError(f"pooling needs at least one of {', '.join(POOLINGS)}")
-        if self.patch_width > 1 and not self.region_features:
+        if self.patch_width and not self.region_features:
             raise ValueError(
                 f"patch_width={self.patch_width} makes patches of regions: region_features must be 1 or more"
             )

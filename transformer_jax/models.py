@@ -22,17 +22,21 @@ from transformer_jax.regions import max_patches, to_front
 class TextClassifier(nnx.Module):
     """Embedding -> encoder -> pooling -> dropout -> one linear map to the class logits.
 
-    With `region_features` a text is read as short regions: the strongest of each kind counts for itself, wherever
-    it stands, and the encoder reads the strongest of every patch, so that attention adds what their order and
-    distance mean.
+    With `region_features` the strongest region of each kind, a short stretch of text, joins what is pooled from the
+    encoder: it counts for itself, wherever it stands. With a `patch_width` the encoder reads the strongest of as many
+    neighbouring regions instead of tokens: one table, and attention adds what their order and distance mean.
     """
 
     def __init__(self, config: ClassifierConfig, *, rngs: nnx.Rngs):
         D = config.encoder.embed_dim
-        if config.region_features:
-            self.regions = RegionFeatures(
+        self.regions = (
+            RegionFeatures(
                 config.vocab_size, config.region_features, width=config.region_width, rngs=rngs
             )
+            if config.region_features
+            else None
+        )
+        if config.patch_width:
             self.embedding = PatchEmbedding(
                 config.region_features,
                 -(-config.max_length // config.patch_width),
@@ -42,12 +46,12 @@ class TextClassifier(nnx.Module):
                 rngs=rngs,
             )
         else:
-            self.regions = None
             self.embedding = BertEmbedding(
                 config.vocab_size,
                 config.max_length,
                 D,
                 num_segments=config.num_segments,
+                region_width=config.region_width,
                 dropout_rate=config.embedding_dropout_rate,
                 norm_epsilon=config.encoder.norm_epsilon,
                 rngs=rngs,
@@ -68,16 +72,16 @@ class TextClassifier(nnx.Module):
         return_weights: bool = False,
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]]]:
         """The maps of attention are over tokens, P = T, or over patches, P = ceil(T / patch_width)."""
-        pooled = []
-        if self.regions is None:
-            x, is_seen = self.embedding(tokens, is_token, rngs=rngs), is_token
-        else:
+        if self.patch_width:
             tokens, is_token = to_front(tokens, is_token)  # patches begin with the text
-            features = self.regions(tokens, is_token)
-            pooled.append(max_pool(features, is_token))
+        features = None if self.regions is None else self.regions(tokens, is_token)
+        if self.patch_width:
             patches, is_seen = max_patches(features, is_token, self.patch_width)
             x = self.embedding(patches, is_seen, rngs=rngs)
+        else:
+            x, is_seen = self.embedding(tokens, is_token, rngs=rngs), is_token
         x, maps = self.encoder(x, mask=padding(is_seen), rngs=rngs, return_weights=True)
+        pooled = [] if features is None else [max_pool(features, is_token)]
         pooled += [POOLINGS[name](x, is_seen) for name in self.pooling]
         pooled = jnp.concatenate(pooled, axis=-1)
         pooled = dropout(pooled, self.dropout_rate, dropout_key(rngs, self.dropout_rate))

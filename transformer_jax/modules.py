@@ -179,7 +179,8 @@ class RegionEmbedding(nnx.Module):
 class BertEmbedding(nnx.Module):
     """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
 
-    Positions are counted over the real tokens, so padding on either side changes nothing.
+    Positions are counted over the real tokens, so padding on either side changes nothing. With a
+    `region_width` above 1 a token is embedded together with its neighbours.
     """
 
     def __init__(
@@ -189,11 +190,15 @@ class BertEmbedding(nnx.Module):
         features: int,
         *,
         num_segments: int = 2,
+        region_width: int = 1,
         dropout_rate: float = 0.0,
         norm_epsilon: float = 1e-5,
         rngs: nnx.Rngs,
     ):
-        self.token = Embedding(vocab_size, features, rngs=rngs)
+        if region_width == 1:
+            self.token = Embedding(vocab_size, features, rngs=rngs)
+        else:
+            self.token = RegionEmbedding(vocab_size, features, width=region_width, rngs=rngs)
         self.position = Embedding(max_length, features, rngs=rngs)
         self.segment = Embedding(num_segments, features, rngs=rngs)
         self.norm = LayerNorm(features, epsilon=norm_epsilon)
@@ -207,7 +212,9 @@ class BertEmbedding(nnx.Module):
         segments: Int[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        x = self.token(tokens) + self.position(count_positions(is_token))
+        is_region = isinstance(self.token, RegionEmbedding)
+        x = self.token(tokens, is_token) if is_region else self.token(tokens)
+        x = x + self.position(count_positions(is_token))
         x = x + self.segment(jnp.zeros_like(tokens) if segments is None else segments)
         return dropout(self.norm(x), self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
