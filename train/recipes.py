@@ -79,7 +79,7 @@ FAST = Recipe(
         head_dropout_rate=0.5,
     ),
     fit=FitConfig(
-        epochs=3,
+        epochs=4,
         average_decay=0.99,
         optimizer=OptimizerConfig(
             learning_rate=1e-3,
