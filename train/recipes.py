@@ -108,7 +108,7 @@ SAMPLE = replace(
         head_dropout_rate=0.1,
     ),
     fit=replace(
-        FAST.fit, epochs=5, optimizer=replace(FAST.fit.optimizer, learning_rate=2e-3, faster=())
+        FAST.fit, epochs=8, optimizer=replace(FAST.fit.optimizer, learning_rate=2e-3, faster=())
     ),
     batch_examples=32,
     buckets=2,
