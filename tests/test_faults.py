@@ -99,6 +99,7 @@ def options(data, run):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(2400)
 def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(
     tmp_path, capsys, compiled_once
 ):

@@ -27,6 +27,7 @@ def reference(runner):
     return run
 
 
+@pytest.mark.timeout(2400)
 def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     """20 kills here; docs/results/kills.json has the longer series."""
     result = kill_runs(tmp_path, kills=20, say=print)
