@@ -50,6 +50,7 @@ def train(folder, devices):
     return json.loads((run / "report.json").read_text()), lines
 
 
+@pytest.mark.slow
 def test_two_devices_give_the_losses_of_one(tmp_path):
     write_reviews(tmp_path / "reviews.csv")
     (one, alone), (two, shared) = (train(tmp_path, devices) for devices in (1, 2))
