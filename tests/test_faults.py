@@ -33,8 +33,9 @@ def test_a_full_memory_names_batch_tokens():
         return jnp.ones(2**43) * x  # 32 TiB
 
     out_of_memory = pytest.raises(TrainingError, match=r"out of memory.*--batch-tokens 4096")
-    with out_of_memory, faults_of(Path("run"), 4096):
+    with out_of_memory as said, faults_of(Path("run"), 4096):
         jax.jit(too_much)(3.0)
+    assert not said.value.mendable  # the same run would meet the same
     assert "--batch-tokens 4096" in told(MemoryError())
 
 

@@ -285,6 +285,7 @@ def test_a_loss_that_stays_nan_ends_the_run_and_keeps_what_was_good(tmp_path):
     with pytest.raises(TrainingError, match=r"in 1\d steps in a row") as error_:
         run_fit(tmp_path, epochs=9, bad=lambda n: (np.nan, 0) if n > 3 else (0, 0))
     assert "\n" not in str(error_.value) and "learning rate" in str(error_.value)
+    assert not error_.value.mendable
     assert [p.name for p in (tmp_path / "checkpoints").glob("step-*")] == [
         "step-00000004-epochs-001"
     ]

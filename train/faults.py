@@ -11,7 +11,14 @@ from train.checkpoints import CheckpointError
 
 
 class TrainingError(Exception):
-    """Training cannot go on; what the last checkpoint has is kept."""
+    """Training cannot go on; what the last checkpoint has is kept.
+
+    `mendable` says whether the same run can go on once something outside it is mended.
+    """
+
+    def __init__(self, message: str, *, mendable: bool):
+        super().__init__(message)
+        self.mendable = mendable
 
 
 @contextmanager
@@ -20,18 +27,20 @@ def faults_of(run: Path, batch_tokens: int) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        raise TrainingError(f"{error}; make room or mend it") from error
+        raise TrainingError(f"{error}; make room or mend it", mendable=True) from error
     except OSError as error:
         where = error.filename or run
         raise TrainingError(
             f"cannot write {where}: {error.strerror or error}; "
-            + ("make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend it")
+            + ("make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend it"),
+            mendable=True,
         ) from error
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
         if not out_of_memory(error):
             raise
         raise TrainingError(
-            f"out of memory; start again with fewer than --batch-tokens {batch_tokens}, or with a smaller --max-length"
+            f"out of memory; start a new run with fewer than --batch-tokens {batch_tokens}, or a smaller --max-length",
+            mendable=False,
         ) from error
 
 

@@ -77,7 +77,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 2
     except TrainingError as error:
-        print(f"{PROGRAM}: {error}. Then go on with\n    {go_on}", file=sys.stderr)
+        way_on = f". Then go on with\n    {go_on}" if error.mendable else ""
+        print(f"{PROGRAM}: {error}{way_on}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
         if (run / OPTIONS).exists():

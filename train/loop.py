@@ -114,8 +114,9 @@ def fit(
             if progress.skipped_in_a_row >= SKIPPED_LIMIT:
                 raise TrainingError(
                     f"the loss or its gradient was NaN or infinite in {progress.skipped_in_a_row} steps in a row, "
-                    f"up to step {progress.step}; the weights from before are kept. Try --dtype float32, or a lower "
-                    "learning rate in the recipe"
+                    f"up to step {progress.step}; the weights from before are kept. Try a new run with --dtype float32, "
+                    "or with a lower learning rate in the recipe",
+                    mendable=False,
                 )
             if finite:
                 shown["loss"] = f"{line['loss']:.3f}"
