@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from train.corpus import DataError, Split, Tables
-from train.tables import decode, first_line
+from train.tables import decode
+from transformer_jax.errors import one_line
 
 MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
 REVIEW_BYTES = 250_000_000  # of all reviews and lists; the release has 140 million
@@ -56,7 +57,7 @@ def read_archive(path: Path) -> Tables:
         RecursionError,
     ) as error:
         raise DataError(
-            f"{path.name}: not a whole .tar.gz ({first_line(error)}); fetch it again"
+            f"{path.name}: not a whole .tar.gz ({one_line(error)}); fetch it again"
         ) from None
     if skipped:
         note = f"ignored {len(skipped)} links or devices in {path.name}, such as {skipped[0]}"

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from transformer_jax.errors import one_line
 from transformer_jax.files import write_text
 
 logging.getLogger("absl").setLevel(logging.WARNING)  # orbax reports every save at INFO
@@ -79,7 +80,7 @@ def save(folder: Path, state: Any, progress: Progress) -> None:
         _prune(folder)
     except Exception as error:  # orbax and tensorstore raise their own for what the system said
         shutil.rmtree(beside, ignore_errors=True)
-        raise CheckpointError(f"cannot write {target}: {_first_line(error)}") from error
+        raise CheckpointError(f"cannot write {target}: {one_line(error)}") from error
 
 
 def load(
@@ -91,7 +92,7 @@ def load(
             try:
                 return _read(path, state)
             except Exception as error:  # the files are as they were written, and orbax objects
-                problem = f"is of another model or version: {_first_line(error)}"
+                problem = f"is of another model or version: {one_line(error)}"
         warn(f"{path} {problem}; the checkpoint before it is taken")
     return None
 
@@ -181,7 +182,3 @@ def _listed(sums: dict[str, str]) -> str:
 def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

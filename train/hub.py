@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from train.corpus import DataError, Split, Tables
+from transformer_jax.errors import one_line
 
 REPOSITORY = "stanfordnlp/imdb"
 PATIENCE = 5.0  # seconds
@@ -34,7 +35,7 @@ def load_imdb() -> Tables:
         try:
             parts = datasets.load_dataset(REPOSITORY)
         except Exception as error:  # whatever a broken download raises
-            raise Unreachable(f"the download failed: {_line(error)}") from None
+            raise Unreachable(f"the download failed: {one_line(error)}") from None
         origin = "the Hugging Face Hub"
     try:
         train, test = (_split(parts[name]) for name in ("train", "test"))
@@ -66,7 +67,7 @@ def probe(patience: float = PATIENCE) -> str | None:
             HfApi().dataset_info(REPOSITORY, timeout=patience)
             answers.append(None)
         except Exception as error:  # any failure means the same: no data from there
-            answers.append(f"{constants.ENDPOINT}: {_line(error)}")
+            answers.append(f"{constants.ENDPOINT}: {one_line(error)}")
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
@@ -97,8 +98,3 @@ def _split(rows) -> Split:
     if not np.isin(labels, (0, 1)).all():
         raise DataError(f"{REPOSITORY}: labels other than 0 and 1 in a labelled split")
     return Split(list(rows["text"]), labels, None)
-
-
-def _line(error: Exception) -> str:
-    """The first line of an error's text: the rest of it is a log."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

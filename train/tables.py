@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from train.corpus import SENTIMENT, DataError, Split, Tables
+from transformer_jax.errors import one_line
 
 MOVIE_COLUMN = "movie"  # used where it exists
 
@@ -57,7 +58,7 @@ def _read_jsonl(path: Path, text_column: str, label_column: str) -> Columns:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:  # ValueError: an integer of 5000 digits
-            raise DataError(f"{where}: not JSON: {first_line(error)}") from None
+            raise DataError(f"{where}: not JSON: {one_line(error)}") from None
         if not isinstance(row, dict):
             raise DataError(f"{where}: expected an object with columns, got {type(row).__name__}")
         _places(list(row), text_column, label_column, where)
@@ -87,7 +88,7 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno:  # the system's, not the decoder's
             raise
-        raise DataError(f"{path.name}: not a sound Parquet file: {first_line(error)}") from None
+        raise DataError(f"{path.name}: not a sound Parquet file: {one_line(error)}") from None
     texts = [
         _text(text, f"{path.name}, row {i}", text_column)
         for i, text in enumerate(values[text_column])
@@ -234,7 +235,3 @@ def decode(content: bytes, where: str) -> str:
         raise DataError(
             f"{where}, line {line}: byte {content[error.start]:#04x} is not UTF-8; convert the file to UTF-8"
         ) from None
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

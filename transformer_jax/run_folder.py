@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from transformer_jax.config import ClassifierConfig, from_dict
+from transformer_jax.errors import one_line
 from transformer_jax.files import write, write_text
 from transformer_jax.models import TextClassifier
 from transformer_jax.tokenizers import Tokenizer, Truncation, load_tokenizer
@@ -147,7 +148,7 @@ def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
             return {name: (tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
     except (SafetensorError, OSError) as error:
-        raise RunFolderError(f"{path} cannot be read as safetensors: {_one_line(error)}") from None
+        raise RunFolderError(f"{path} cannot be read as safetensors: {one_line(error)}") from None
 
 
 def _check_layers(path: Path, config: ClassifierConfig) -> None:
@@ -176,12 +177,8 @@ def _read_spec(path: Path) -> ClassifierSpec:
         spec = from_dict(ClassifierSpec, json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, OSError, RecursionError) as error:  # ValueError: of JSON and UTF-8 too
         raise RunFolderError(
-            f"{path} is not the configuration of a classifier: {_one_line(error)}"
+            f"{path} is not the configuration of a classifier: {one_line(error)}"
         ) from None
     if spec.model != "TextClassifier":
         raise RunFolderError(f"{path} describes a {spec.model!r:.60}, not a TextClassifier")
     return spec
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

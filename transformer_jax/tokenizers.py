@@ -26,6 +26,7 @@ from jaxtyping import Int, Int32
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tqdm import tqdm
 
+from transformer_jax.errors import one_line
 from transformer_jax.files import write_text
 
 Truncation = Literal["head", "head-tail"]
@@ -174,7 +175,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path} cannot be read: {_one_line(error)}") from None
+        raise TokenizerError(f"{path} cannot be read: {one_line(error)}") from None
     with _told(f"{path} is not a tokenizer of ours"):
         return Tokenizer(tokenizers.Tokenizer.from_str(text))
 
@@ -285,7 +286,7 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise TokenizerError(
-            f"gpt2_files must be a folder with encoder.json and vocab.bpe: {_one_line(error)}"
+            f"gpt2_files must be a folder with encoder.json and vocab.bpe: {one_line(error)}"
         ) from None
 
 
@@ -334,8 +335,4 @@ def _told(problem: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{problem}: {_one_line(error)}") from None
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+        raise TokenizerError(f"{problem}: {one_line(error)}") from None
