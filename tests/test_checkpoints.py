@@ -1,17 +1,16 @@
 """A checkpoint is whole or it is not used, and no fault of the disk costs an older one."""
 
-import errno
 import os
 import shutil
 import subprocess
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.disks import FullDisk, small_disk
 from train import checkpoints
 from train.checkpoints import KEEP, SUMS, CheckpointError, Progress, damage, load, save
 
@@ -135,33 +134,10 @@ def test_what_a_kill_left_half_done_is_cleared_and_never_loaded(tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-class FullDisk:
-    """The n-th write raises ENOSPC, and so does every later one; what orbax writes counts as one."""
-
-    CALLS = (
-        (Path, "mkdir"), (Path, "write_text"), (os, "rename"), (os, "replace"), (os, "fsync"),
-        (checkpoints.ocp, "save"),
-    )  # fmt: skip
-
-    def __init__(self, monkeypatch, spare):
-        self.spare, self.inside = spare, False
-        for owner, name in self.CALLS:
-            monkeypatch.setattr(owner, name, self.failing(getattr(owner, name)))
-
-    def failing(self, call):
-        def wrapped(*args, **kwargs):
-            if self.inside:
-                return call(*args, **kwargs)
-            self.spare -= 1
-            if self.spare < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self.inside = True
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self.inside = False
-
-        return wrapped
+WRITES = (
+    (Path, "mkdir"), (Path, "write_text"), (os, "rename"), (os, "replace"), (os, "fsync"),
+    (checkpoints.ocp, "save"),
+)  # fmt: skip
 
 
 def test_a_disk_that_is_full_at_any_write_costs_no_older_checkpoint(tmp_path):
@@ -171,7 +147,7 @@ def test_a_disk_that_is_full_at_any_write_costs_no_older_checkpoint(tmp_path):
         for step in (1, 2):
             save(folder, state(step), progress(step))
         with pytest.MonkeyPatch.context() as patch:
-            disk = FullDisk(patch, spare)
+            disk = FullDisk(patch, spare, WRITES)
             try:
                 save(folder, state(3), progress(3))
             except CheckpointError as error:
@@ -183,19 +159,6 @@ def test_a_disk_that_is_full_at_any_write_costs_no_older_checkpoint(tmp_path):
             break
         assert taken in (2, 3)  # 3 where only the tidying up failed
     assert spare > 5
-
-
-@contextmanager
-def small_disk(folder, options):
-    """A file system of its own, where this machine lets us mount one."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no right to mount a file system here; the test above stands in")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.parametrize("what", ["nr_inodes", "size"])

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import transformer_jax.run_folder
+from tests.disks import FullDisk, small_disk
 from tests.kills import differences, write_reviews
 from train import checkpoints
 from train.checkpoints import CheckpointError
@@ -54,32 +56,11 @@ def test_a_mistake_of_ours_is_not_dressed_up():
             raise error
 
 
-class Disk:
-    """Lets so many writes of a program through; then every one fails, as on a full disk, until `mended`."""
-
-    def __init__(self, monkeypatch, spare):
-        self.spare, self.inside = spare, False
-        for owner, name in (
-            (Path, "mkdir"), (Path, "write_text"), (os, "rename"), (os, "replace"), (os, "fsync"),
-            (checkpoints, "_try_room"), (checkpoints.ocp, "save"), (matplotlib.figure.Figure, "savefig"),
-            (transformer_jax.run_folder, "save_file"),
-        ):  # fmt: skip
-            monkeypatch.setattr(owner, name, self.failing(getattr(owner, name)))
-
-    def failing(self, call):
-        def wrapped(*args, **kwargs):
-            if self.inside:  # what a library writes on the way counts as one
-                return call(*args, **kwargs)
-            self.spare -= 1
-            if self.spare < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self.inside = True
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self.inside = False
-
-        return wrapped
+WRITES = (
+    (Path, "mkdir"), (Path, "write_text"), (os, "rename"), (os, "replace"), (os, "fsync"),
+    (checkpoints, "_try_room"), (checkpoints.ocp, "save"), (matplotlib.figure.Figure, "savefig"),
+    (transformer_jax.run_folder, "save_file"),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -111,7 +92,7 @@ def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(
     for spare in range(1000):
         run = tmp_path / "run"
         with pytest.MonkeyPatch.context() as patch:
-            disk = Disk(patch, spare)
+            disk = FullDisk(patch, spare, WRITES)
             code = main(options(data, run))
         if disk.spare >= 0:
             assert code == 0
@@ -132,16 +113,10 @@ def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(
 @pytest.mark.slow
 def test_a_disk_that_is_really_full_leaves_a_model_that_predicts(tmp_path, capsys, compiled_once):
     """A file system with room for the model and not for a checkpoint; then with room for both."""
-    import subprocess
-
     data, reference = write_reviews(tmp_path / "reviews.csv"), tmp_path / "reference"
     assert main(options(data, reference)) == 0
     disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no right to mount a file system here; the test above stands in")
-    try:
+    with small_disk(disk, "size=12m"):
         (disk / "other files").write_bytes(bytes(8 * 2**20))
         run = disk / "run"
         assert main(options(data, run)) == 1
@@ -151,8 +126,6 @@ def test_a_disk_that_is_really_full_leaves_a_model_that_predicts(tmp_path, capsy
         subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
         assert main(["--resume", str(run)]) == 0
         assert differences(run, reference) == []
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 @pytest.mark.slow
