@@ -3,12 +3,15 @@
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tests.kills import Runner, differences, kill_runs
 
@@ -33,6 +36,24 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path):
     result = kill_runs(tmp_path, kills=20, say=print)
     assert result["lost"] == []
     assert result["kills"] == 20 and result["phases"]["while a checkpoint was written"] > 3
+
+
+def test_a_run_that_lost_something_is_told_from_one_that_did_not(reference, tmp_path):
+    """The comparison can fail: a weight in its last bit, one line of metrics, one count."""
+    assert differences(reference, reference) == []
+    weights = load_file(reference / "model.safetensors")
+    weights["head.bias"] = np.nextafter(weights["head.bias"], np.float32(9))
+    lines = (reference / "metrics.jsonl").read_text().splitlines(keepends=True)
+    report = json.loads((reference / "report.json").read_text()) | {"steps": 1}
+    for name, spoil, found in (
+        ("model.safetensors", lambda path: save_file(weights, path), ["head.bias"]),
+        ("metrics.jsonl", lambda path: path.write_text("".join(lines[1:])), ["metrics"]),
+        ("report.json", lambda path: path.write_text(json.dumps(report)), ["report"]),
+    ):
+        run = tmp_path / name
+        shutil.copytree(reference, run)
+        spoil(run / name)
+        assert differences(run, reference) == found
 
 
 def wait_for(condition, process):

@@ -18,6 +18,9 @@ from sklearn.dummy import DummyClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
+from train.corpus import Dataset, Split
+from train.scores import mcnemar, score
+
 NAME = "TF-IDF (words and bigrams) + logistic regression"
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)  # IMDb reviews keep this one tag
 # "?" and "!" carry opinion, and so may "I".
@@ -78,3 +81,28 @@ def linear_baseline(
 
 def _clean(text: str) -> str:
     return LINE_BREAK.sub(" ", text).lower()
+
+
+def compare_with_baseline(
+    data: Dataset, train_split: Split, validation: Split, probabilities: Float[np.ndarray, "n C"]
+) -> dict:
+    """The linear model's part of the report. It learns from all the labelled texts, validation included."""
+    labels = np.concatenate([train_split.labels, validation.labels])
+    linear = linear_baseline(
+        train_split.texts + validation.texts,
+        labels,
+        data.test.texts,
+        classes=len(data.classes),
+    )
+    result = score(linear.probabilities, data.test.labels, data.classes)
+    right = (p.argmax(axis=1) == data.test.labels for p in (probabilities, linear.probabilities))
+    return {
+        "baseline": {
+            "name": linear.name,
+            "features": linear.features,
+            "seconds": linear.seconds,
+            "test_accuracy": result["accuracy"],
+            "test_accuracy_interval": result["accuracy_interval"],
+        },
+        "mcnemar": mcnemar(*right),
+    }

@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from train.baseline import linear_baseline
+from train.baseline import compare_with_baseline
 from train.classification import make_loss
 from train.corpus import DataError, Split
 from train.curves import draw_curves
@@ -42,7 +42,7 @@ from train.run import (
     resumed_options,
     write_options,
 )
-from train.scores import mcnemar, score
+from train.scores import score
 from train.signals import stoppable
 from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
 from transformer_jax.models import TextClassifier
@@ -266,29 +266,6 @@ def shapes(
             "pass more, or a smaller --max-length"
         )
     return buckets, batch_tokens
-
-
-def compare_with_baseline(data, train_split, validation, probabilities) -> dict:
-    """The linear model's part of the report. It learns from all the labelled texts, validation included."""
-    labels = np.concatenate([train_split.labels, validation.labels])
-    linear = linear_baseline(
-        train_split.texts + validation.texts,
-        labels,
-        data.test.texts,
-        classes=len(data.classes),
-    )
-    result = score(linear.probabilities, data.test.labels, data.classes)
-    right = (p.argmax(axis=1) == data.test.labels for p in (probabilities, linear.probabilities))
-    return {
-        "baseline": {
-            "name": linear.name,
-            "features": linear.features,
-            "seconds": linear.seconds,
-            "test_accuracy": result["accuracy"],
-            "test_accuracy_interval": result["accuracy_interval"],
-        },
-        "mcnemar": mcnemar(*right),
-    }
 
 
 def announce(note: str) -> None:
