@@ -139,7 +139,7 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
         plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
         return Batches(plans, encoded[0], train_split.labels, tokenizer.pad_id, num_devices())
 
-    options.dtype = compute_dtype(options.dtype)
+    options.dtype = compute_dtype(options.dtype or recipe.dtype)
     config = replace(recipe.model, vocab_size=tokenizer.vocab_size, num_classes=len(data.classes))
     with faults_of(run, batch_tokens):
         # First of all: from here on the run can be gone on with.
