@@ -3,7 +3,8 @@
 import argparse
 import sys
 
-from transformer_jax import predict
+from transformer_jax.commands import predict
+from transformer_jax.errors import InputError
 from transformer_jax.run_folder import RunFolderError
 from transformer_jax.tokenizers import TokenizerError
 
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
-    except (RunFolderError, TokenizerError, predict.InputError) as error:
+    except (RunFolderError, TokenizerError, InputError) as error:
         print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `| head` has seen enough

@@ -1,4 +1,8 @@
-"""What other libraries raise, as one line that can stand inside ours."""
+"""Mistakes that become one line, and what other libraries raise, made to fit into one."""
+
+
+class InputError(ValueError):
+    """What a command was given cannot be used; the message says why and what to give instead."""
 
 
 def one_line(error: BaseException) -> str:

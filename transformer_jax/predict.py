@@ -1,17 +1,7 @@
-"""Classify texts with a trained model.
+"""Class probabilities of texts, from a trained classifier."""
 
-    python -m transformer_jax predict RUN "A wonderful film." "Dull."
-    python -m transformer_jax predict RUN --file reviews.txt      (one text a line; - is standard input)
-
-prints the label, its probability and the text, or with --json one object a line.
-"""
-
-import argparse
-import json
-import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +11,8 @@ from jaxtyping import Float
 
 from transformer_jax.batching import Batches, bucket_lengths, evaluation_plans, in_order
 from transformer_jax.models import TextClassifier
-from transformer_jax.run_folder import Classifier, load_classifier
+from transformer_jax.run_folder import Classifier
 from transformer_jax.sharding import num_devices, replicate, split_rows
-
-
-class InputError(ValueError):
-    """Texts that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -92,60 +78,3 @@ def predict(
             )
         )
     return predictions
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="a run folder, the --out of train.imdb")
-    parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts to classify")
-    parser.add_argument("--file", metavar="FILE", help="texts, one a line; - is standard input")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-
-
-def run(options: argparse.Namespace) -> None:
-    texts = list(options.texts)
-    if options.file:
-        texts += read_lines(options.file)
-    elif not texts:
-        if sys.stdin.isatty():
-            raise InputError('no text given; pass "a text", --file FILE or --file - to type some')
-        texts = read_lines("-")
-    classifier = load_classifier(options.folder)
-    if classifier.spec.data == "sample" and not options.json:
-        print(
-            "note: this model was trained on the built-in sample, not on real reviews",
-            file=sys.stderr,
-        )
-    for line in format_predictions(predict(classifier, texts), as_json=options.json):
-        print(_writable(line))
-
-
-def _writable(line: str) -> str:
-    """What standard output cannot write is escaped: half a character, and in some locales any but ASCII."""
-    encoding = sys.stdout.encoding or "utf-8"
-    return line.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def read_lines(file: str) -> list[str]:
-    """The lines of a UTF-8 file, split at line feeds alone: U+0085 stands inside real reviews."""
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        lines = data.decode("utf-8").split("\n")
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 at byte {error.start}; convert it first") from None
-    lines = [line.removesuffix("\r") for line in lines]
-    return lines[:-1] if lines[-1] == "" else lines
-
-
-def format_predictions(predictions: Iterable[Prediction], *, as_json: bool) -> Iterable[str]:
-    for prediction in predictions:
-        if as_json:
-            yield json.dumps(asdict(prediction), ensure_ascii=False)
-            continue
-        shown = " ".join(prediction.text.split())
-        shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        line = f"{prediction.label:<10} {prediction.probability:6.1%}  {shown}"
-        if prediction.tokens_cut:
-            line += f"   (cut: {prediction.tokens_cut} tokens were not read)"
-        yield line
