@@ -575,10 +575,10 @@ def test_variance_table_scores_have_unit_variance_after_the_scale(weights_of):
 @pytest.mark.parametrize(
     ("query", "key", "value", "message"),
     [
-        ((B, T, N, H), (B, S, 3, H), (B, S, 2, O), r"key and value must agree .*\(2, 7, 3, 11\)"),
-        ((B, T, N, H), (B, S, 3, H), (B, T, 3, O), "key and value must agree"),
-        ((B, T, N, H), (B, S, 3, H + 1), (B, S, 3, O), "query and key must agree"),
-        ((B + 1, T, N, H), (B, S, 3, H), (B, S, 3, O), "query and key must agree"),
+        ((B, T, N, H), (B, S, 3, H), (B, S, 2, O), r"value must have .* K=3 of key; got the shape \(2, 7, 2, 3\)"),
+        ((B, T, N, H), (B, S, 3, H), (B, T, 3, O), "value must have .* S=7 of key"),
+        ((B, T, N, H), (B, S, 3, H + 1), (B, S, 3, O), "key must have .* H=11 of query"),
+        ((B + 1, T, N, H), (B, S, 3, H), (B, S, 3, O), "key must have .* H=11 of query"),
         ((B, T, N, H), (B, S, 4, H), (B, S, 4, O), "key heads must divide .* got 4 and 6"),
     ],
 )
@@ -590,7 +590,7 @@ def test_shapes_that_do_not_fit_are_named(query, key, value, message):
 @pytest.mark.usefixtures("as_users_run_it")
 @pytest.mark.parametrize(
     ("key", "message"),
-    [((B, S, 3, 1), "query and key must agree"), ((B, S, 4, H), "key heads must divide")],
+    [((B, S, 3, 1), "key must have .* H=11 of query"), ((B, S, 4, H), "key heads must divide")],
 )
 def test_shapes_that_do_not_fit_are_named_by_attention_weights_too(key, message):
     with pytest.raises(ValueError, match=message):

@@ -12,7 +12,13 @@ import pytest
 from jax.extend.random import threefry_2x32
 
 from transformer_jax.attention import dot_product_attention
-from transformer_jax.dropout import dropout, keep, random_words
+from transformer_jax.dropout import (
+    dropout,
+    dropout_weights,
+    keep,
+    keep_weights,
+    random_words,
+)
 from transformer_jax.masks import causal
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -84,10 +90,16 @@ def test_nan_in_a_dropped_element_is_dropped():
     assert (y == 0).any()
 
 
-def test_without_a_key_or_a_rate_nothing_happens():
+def test_without_a_key_nothing_happens():
     x = jnp.arange(7.0)
     assert dropout(x, 0.5, None) is x
-    assert dropout(x, 0.0, jax.random.key(0)) is x
+    assert dropout(x, 0.0, None) is x
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+def test_a_key_without_a_rate_is_a_mistake():
+    with pytest.raises(ValueError, match="the dropout rate is 0: pass a rate, or None for the key"):
+        dropout(jnp.ones(3), 0.0, jax.random.key(0))
 
 
 def test_a_key_gives_one_mask_jitted_or_not():
@@ -147,9 +159,10 @@ def test_a_causal_zero_is_never_unmasked():
 def test_twenty_rounds_are_the_threefry_of_jax(monkeypatch):
     key = jax.random.bits(jax.random.key(7), (2,))
     counter = jnp.asarray([0, 1, 2, 97, 2**31, 2**32 - 1], jnp.uint32)
-    theirs = threefry_2x32(key, jnp.concatenate([counter, jnp.zeros_like(counter)]))
+    theirs = threefry_2x32(key, jnp.concatenate([counter, jnp.zeros_like(counter)]))  # both words
     monkeypatch.setattr(FILE, "ROUNDS", 20)
-    np.testing.assert_array_equal(FILE._threefry(key[0], key[1], counter), theirs[: len(counter)])
+    ours = FILE._threefry(key[0], key[1], counter, jnp.zeros_like(counter))
+    np.testing.assert_array_equal(jnp.concatenate(ours), theirs)
 
 
 @pytest.mark.parametrize(("rounds", "word"), [(13, 0x9D1C5EC6), (20, 0x6B200159)])
@@ -157,7 +170,7 @@ def test_the_known_answers_of_random123_for_zeros(monkeypatch, rounds, word):
     """The published vectors of Salmon et al. (kat_vectors in Random123): counter 0 under key 0."""
     monkeypatch.setattr(FILE, "ROUNDS", rounds)
     zero = jnp.uint32(0)
-    assert int(FILE._threefry(zero, zero, jnp.zeros(1, jnp.uint32))[0]) == word
+    assert int(FILE._threefry(zero, zero, jnp.zeros(1, jnp.uint32), zero)[0][0]) == word
 
 
 def test_thirteen_rounds_are_run():
@@ -217,3 +230,89 @@ def test_the_first_words_of_consecutive_keys_are_uniform():
     assert abs(first.mean()) < 4 / np.sqrt(len(steps))
     assert_uncorrelated(first, second)
     assert_uncorrelated(first[:-1], first[1:])
+
+
+# The weights of attention -----------------------------------------------------------------------------------
+
+WEIGHTS = (3, 5, 29, 31)
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """Which weights of [B, N, T, S] stay, by their indices."""
+    run = jax.jit(keep_weights, static_argnums=1)
+    return lambda key, rate, *indices: np.asarray(run(key, rate, *map(jnp.asarray, indices)))
+
+
+def indices(shape):
+    return [np.arange(size) for size in shape]
+
+
+def test_a_weight_is_dropped_by_its_own_indices_alone(kept):
+    """Any part of the weights, asked for in any order, is that part of the whole."""
+    key = jax.random.key(3)
+    whole = kept(key, 0.4, *indices(WEIGHTS))
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        part = [rng.permutation(size)[:3] for size in WEIGHTS]
+        np.testing.assert_array_equal(kept(key, 0.4, *part), whole[np.ix_(*part)])
+
+
+def test_a_longer_text_and_a_larger_batch_drop_the_same_weights_of_the_part_they_share():
+    key, rng = jax.random.key(1), np.random.default_rng(0)
+    query = jnp.asarray(rng.standard_normal((2, 7, 2, 3)), jnp.float32)
+
+    def dropped(query):
+        return dot_product_attention(
+            query, query, query, dropout_rate=0.5, dropout_rng=key, return_weights=True
+        )[1]
+
+    whole = np.asarray(jax.jit(dropped)(query)) == 0
+    part = np.asarray(jax.jit(dropped)(query[:1, :4])) == 0
+    np.testing.assert_array_equal(part, whole[:1, :, :4, :4])
+
+
+def test_the_share_of_dropped_weights_is_the_rate(kept):
+    """At many rates, over all weights and for every example, head, query and key."""
+    for seed, rate in enumerate((0.01, 0.1, 0.3, 0.5, 0.9)):
+        drawn = kept(jax.random.key(seed), rate, *indices((4, 6, 101, 103)))
+        for axes in ((0, 1, 2, 3), (1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)):
+            n = np.prod([drawn.shape[axis] for axis in axes])
+            worst = np.abs(drawn.mean(axis=axes) - (1 - rate)).max()
+            # 4 sigma for one number, 5 for the worst of hundreds.
+            assert worst < (4 if len(axes) == 4 else 5) * np.sqrt(rate * (1 - rate) / n), (
+                rate,
+                axes,
+            )
+
+
+def test_examples_heads_queries_and_keys_do_not_correlate(kept):
+    drawn = kept(jax.random.key(0), 0.5, *indices((4, 6, 101, 103))) * 2.0 - 1.0
+    for axis in range(4):
+        for step in (1, 2, 3):
+            lower = np.take(drawn, np.arange(drawn.shape[axis] - step), axis)
+            upper = np.take(drawn, np.arange(step, drawn.shape[axis]), axis)
+            assert_uncorrelated(lower.ravel(), upper.ravel())
+    # (query, key) against (key, query), (example, head) against (head, example); the diagonal is itself.
+    i, j = np.triu_indices(101, 1)
+    assert_uncorrelated(drawn[..., i, j].ravel(), drawn[..., j, i].ravel())
+    i, j = np.triu_indices(4, 1)
+    assert_uncorrelated(drawn[i, j].ravel(), drawn[j, i].ravel())
+
+
+def test_layers_steps_and_seeds_do_not_correlate(kept):
+    """Keys as a training step draws them: folded in by step, split by layer, of neighbouring seeds."""
+    keys = [jax.random.key(0), jax.random.key(1), *jax.random.split(jax.random.key(0), 3)]
+    keys += [jax.random.fold_in(jax.random.key(0), step) for step in (5, 6)]
+    drawn = [kept(key, 0.5, *indices((2, 3, 101, 103))).ravel() * 2.0 - 1.0 for key in keys]
+    for i, one in enumerate(drawn):
+        for other in drawn[:i]:
+            assert_uncorrelated(one, other)
+
+
+def test_the_mask_of_weights_is_not_stored():
+    """It is fused into what uses it: no array of words outlives the loop that makes them."""
+    x = jnp.ones((1, 2, 256, 256))
+    run = jax.jit(lambda x, key: dropout_weights(x, 0.1, key))
+    memory = run.lower(x, jax.random.key(0)).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < x.size  # a mask of bytes would be as large

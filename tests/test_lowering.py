@@ -46,6 +46,66 @@ FUNCTIONS = {
         lambda x, *kernels: tj.multi_head_attention(x, x, *kernels, mask=tj.padding(IS_TOKEN)),
         *(TEXT, floats(D, N, H), floats(D, K, H), floats(D, K, H), floats(N, H, D)),
     ),
+    "biases": (
+        lambda q, k, v, table, slopes: tj.dot_product_attention(
+            q, k, v, bias=tj.alibi(slopes) + tj.relative_bias(table), soft_cap=5.0
+        ),
+        *(QUERY, KEYS, KEYS, floats(8, N), floats(N)),
+    ),
+    "bias parts": (
+        lambda x: (
+            x
+            * tj.alibi_slopes(N).sum()
+            * tj.relative_buckets(jnp.array(TOKENS), 8).sum().astype(x.dtype)
+        ),
+        TEXT,
+    ),
+    "logsumexp": (
+        lambda q, k, v: tj.dot_product_attention(q, k, v, mask=tj.causal(), return_logsumexp=True),
+        *(QUERY, KEYS, KEYS),
+    ),
+    "additive_attention": (
+        lambda x, y, w, u: tj.additive_attention(x, y, y, w, w, u, mask=tj.causal()),
+        *(TEXT, floats(B, S, D), floats(D, F), floats(F)),
+    ),
+    "gated_feed_forward": (tj.gated_feed_forward, TEXT, floats(D, F), floats(D, F), floats(F, D)),
+    "rms_norm": (tj.rms_norm, TEXT, floats(D)),
+    "batch_norm": (
+        lambda x, scale: tj.batch_norm(
+            x,
+            scale,
+            statistics=tj.running_statistics(
+                tj.BatchStatistics(*tj.batch_statistics(x)), x, momentum=0.5
+            ),
+        ),
+        *(TEXT, floats(D)),
+    ),
+    "rope": (
+        lambda x: tj.rope(
+            x,
+            jnp.arange(T),
+            frequencies=tj.rope_frequencies(
+                2, scaling="yarn", factor=tj.yarn_temperature(2.0), original_length=8
+            ),
+        ),
+        floats(B, T, N, 4),
+    ),
+    "layer_weighted_pool": (
+        lambda x, logits: tj.layer_weighted_pool(x, jnp.array(IS_TOKEN), logits),
+        *(floats(3, B, T, D), floats(3)),
+    ),
+    "failing positions": (
+        lambda x: [
+            x.sum() * code.sum()
+            for code in (
+                tj.integer_positions(jnp.array(TOKENS)),
+                tj.normalised_positions(jnp.array(TOKENS), T),
+                tj.one_hot_positions(jnp.array(TOKENS), T),
+                tj.binary_positions(jnp.array(TOKENS), 4),
+            )
+        ],
+        TEXT,
+    ),
     "dropout": (lambda x: tj.dropout(x, 0.1, KEY), TEXT),
     "feed_forward": (tj.feed_forward, TEXT, floats(D, F), floats(F), floats(F, D), floats(D)),
     "layer_norm": (tj.layer_norm, TEXT, floats(D), floats(D)),

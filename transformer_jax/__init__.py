@@ -4,8 +4,8 @@ Axes, one letter each, in einsums, annotations, tests and prose: B batch, T quer
 K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C classes, L layers.
 A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean evaluation.
 
-Pure functions (no Flax)   masks, attention, positions, regions, normalization, feed_forward, linear, dropout,
-                           pooling
+Pure functions (no Flax)   rules -> masks, biases; attention, softmax, positions, rotary, regions, normalization,
+                           feed_forward, linear, dropout, pooling
 Modules and models         config -> modules -> encoder -> models
 Texts and files            tokenizers, run_folder, predict
 
@@ -15,23 +15,48 @@ The pure functions are here by name: `import transformer_jax as tj; tj.dot_produ
 # Imported here and not on first use (PEP 562): importing a file binds its name in the package, so a lazy
 # `tj.dropout` would be the function or the file, depending on what was imported before.
 from transformer_jax.attention import (
+    additive_attention,
     attention_weights,
     dot_product_attention,
     multi_head_attention,
 )
+from transformer_jax.biases import alibi, alibi_slopes, relative_bias, relative_buckets
 from transformer_jax.dropout import dropout
-from transformer_jax.feed_forward import feed_forward
+from transformer_jax.feed_forward import feed_forward, gated_feed_forward
 from transformer_jax.linear import linear
 from transformer_jax.masks import causal, dense, padding, prefix, segments, sliding_window
-from transformer_jax.normalization import layer_norm
-from transformer_jax.pooling import cls_pool, last_pool, max_pool, mean_pool
-from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
+from transformer_jax.normalization import (
+    BatchStatistics,
+    batch_norm,
+    batch_statistics,
+    layer_norm,
+    rms_norm,
+    running_statistics,
+)
+from transformer_jax.pooling import cls_pool, last_pool, layer_weighted_pool, max_pool, mean_pool
+from transformer_jax.positions import (
+    binary_positions,
+    count_positions,
+    integer_positions,
+    lookup,
+    normalised_positions,
+    one_hot_positions,
+    sinusoidal_positions,
+)
 from transformer_jax.regions import max_patches, region_embedding, to_front
+from transformer_jax.rotary import rope, rope_frequencies, yarn_temperature
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BatchStatistics",
+    "additive_attention",
+    "alibi",
+    "alibi_slopes",
     "attention_weights",
+    "batch_norm",
+    "batch_statistics",
+    "binary_positions",
     "causal",
     "cls_pool",
     "count_positions",
@@ -39,19 +64,31 @@ __all__ = [
     "dot_product_attention",
     "dropout",
     "feed_forward",
+    "gated_feed_forward",
+    "integer_positions",
     "last_pool",
     "layer_norm",
+    "layer_weighted_pool",
     "linear",
     "lookup",
     "max_patches",
     "max_pool",
     "mean_pool",
     "multi_head_attention",
+    "normalised_positions",
+    "one_hot_positions",
     "padding",
     "prefix",
     "region_embedding",
+    "relative_bias",
+    "relative_buckets",
+    "rms_norm",
+    "rope",
+    "rope_frequencies",
+    "running_statistics",
     "segments",
     "sinusoidal_positions",
     "sliding_window",
     "to_front",
+    "yarn_temperature",
 ]

@@ -8,26 +8,36 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from transformer_jax.dropout import dropout
+from transformer_jax.biases import BiasLike, render_bias
+from transformer_jax.dropout import check_rate, dropout_weights
 from transformer_jax.linear import linear
 from transformer_jax.masks import MaskLike, render
+from transformer_jax.shapes import check_arrays
+from transformer_jax.softmax import masked_logsumexp, masked_softmax
 
 
 def attention_weights(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
     *,
-    bias: Float[Array, "#B #N #T #S"] | None = None,
+    bias: BiasLike = None,
     mask: MaskLike = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
 ) -> Float[Array, "B N T S"]:
     """softmax(scale Q K^T + bias) over the keys that the mask lets through; scale is 1/sqrt(H) by default.
 
-    Float32 or wider. Heads share keys in groups of N/K (grouped-query attention, Ainslie et al., 2023).
+    Float32 or wider. Heads share keys in groups of N/K (grouped-query attention, Ainslie et al., 2023,
+    https://arxiv.org/abs/2305.13245). For `soft_cap`, and for what raises, see `dot_product_attention`.
+
+    >>> query = key = jnp.eye(2)[None, :, None]  # one example, two tokens, one head
+    >>> attention_weights(query, key, mask=causal())[0, 0].round(3)
+    Array([[1.  , 0.  ],
+           [0.33, 0.67]], dtype=float32)
     """
-    _check_shapes(query, key, key)
-    mask = render(mask, query.shape[1], key.shape[1])
-    return _weights(*_hide_unseen(query, key, mask), bias, mask, scale)
+    _check(query, key, None, soft_cap)
+    query, key, bias, mask = _rendered(query, key, bias, mask)
+    return _softmax(_logits(query, key, bias, scale, soft_cap), mask)
 
 
 def dot_product_attention(
@@ -35,23 +45,38 @@ def dot_product_attention(
     key: Float[Array, "B S K H"],
     value: Float[Array, "B S K O"],
     *,
-    bias: Float[Array, "#B #N #T #S"] | None = None,
+    bias: BiasLike = None,
     mask: MaskLike = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: PRNGKeyArray | None = None,
     return_weights: bool = False,
-) -> Float[Array, "B T N O"] | tuple[Float[Array, "B T N O"], Float[Array, "B N T S"]]:
+    return_logsumexp: bool = False,
+) -> Float[Array, "B T N O"] | tuple[Array, ...]:
     """softmax(scale Q K^T + bias) V: `attention_weights` times the values, in the dtype of the query.
 
-    With a `dropout_rng`, weights are dropped with probability `dropout_rate` and the rest scaled up; the
-    weights returned are those that were used.
+    With a `soft_cap` c the products are bounded before the bias: c tanh(scale Q K^T / c) (Gemma 2,
+    https://arxiv.org/abs/2408.00118, section 2). With a `dropout_rng`, weights are dropped with probability
+    `dropout_rate` and the rest scaled up. A query that sees no key gets 0.
+
+    Returns the output; after it, where asked for, the weights [B, N, T, S] as they were used, and the log of the
+    softmax's denominator [B, T, N], -inf where a query sees no key: two parts of the keys are joined by it.
+
+    Raises ValueError where axes do not fit, K does not divide N, or a key comes without a rate, TypeError where
+    arrays are not floating point or a mask is not boolean.
+
+    >>> query = key = value = jnp.eye(2)[None, :, None]
+    >>> output, logsumexp = dot_product_attention(query, key, value, return_logsumexp=True)
+    >>> output[0, :, 0].round(3)
+    Array([[0.67, 0.33],
+           [0.33, 0.67]], dtype=float32)
     """
-    _check_shapes(query, key, value)
-    mask = render(mask, query.shape[1], key.shape[1])
-    query, key = _hide_unseen(query, key, mask)
-    weights = _weights(query, key, bias, mask, scale)
-    weights = dropout(weights, dropout_rate, dropout_rng)
+    _check(query, key, value, soft_cap)
+    check_rate(dropout_rate, dropout_rng)
+    query, key, bias, mask = _rendered(query, key, bias, mask)
+    logits = _logits(query, key, bias, scale, soft_cap)
+    weights = dropout_weights(_softmax(logits, mask), dropout_rate, dropout_rng)
     if mask is not None:
         # 0 * NaN is NaN: a weight of zero does not keep an unseen value out of the product.
         value = jnp.where(_seen_keys(mask, value.shape[2]), value, 0)
@@ -63,7 +88,10 @@ def dot_product_attention(
         preferred_element_type=weights.dtype,
     )
     output = output.reshape(*weights.shape[:3], -1).swapaxes(1, 2).astype(query.dtype)
-    return (output, weights) if return_weights else output
+    returned = (output,) + (weights,) * return_weights
+    if return_logsumexp:
+        returned += (masked_logsumexp(logits, True if mask is None else mask).swapaxes(1, 2),)
+    return returned if len(returned) > 1 else output
 
 
 def multi_head_attention(
@@ -78,9 +106,10 @@ def multi_head_attention(
     key_bias: Float[Array, "K H"] | None = None,
     value_bias: Float[Array, "K O"] | None = None,
     out_bias: Float[Array, " M"] | None = None,
-    bias: Float[Array, "#B #N #T #S"] | None = None,
+    bias: BiasLike = None,
     mask: MaskLike = None,
     scale: float | None = None,
+    soft_cap: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: PRNGKeyArray | None = None,
     return_weights: bool = False,
@@ -88,8 +117,25 @@ def multi_head_attention(
     """Concat(head_1, ..., head_N) W^O with head_n = Attention(X_q W_n^Q, X_kv W_n^K, X_kv W_n^V).
 
     The concatenation and W^O are one sum over heads and features, so nothing is ever split or merged.
-    Self-attention is inputs_q = inputs_kv; the biases are those that most implementations add.
+    Vaswani et al., 2017, section 3.2.2. Self-attention is inputs_q = inputs_kv, cross-attention is not; the biases
+    of the projections are those that most implementations add. Raises as `dot_product_attention` does.
+
+    >>> x, kernel = jnp.ones((1, 3, 4)), jnp.ones((4, 2, 2))  # D = 4 features, N = 2 heads of H = 2
+    >>> multi_head_attention(x, x, kernel, kernel, kernel, jnp.ones((2, 2, 4))).shape
+    (1, 3, 4)
     """
+    check_arrays(
+        inputs_q=(inputs_q, "B T D"),
+        inputs_kv=(inputs_kv, "B S E"),
+        query_kernel=(query_kernel, "D N H"),
+        key_kernel=(key_kernel, "E K H"),
+        value_kernel=(value_kernel, "E K O"),
+        out_kernel=(out_kernel, "N O M"),
+        query_bias=(query_bias, "N H"),
+        key_bias=(key_bias, "K H"),
+        value_bias=(value_bias, "K O"),
+        out_bias=(out_bias, "M"),
+    )
     mask = render(mask, inputs_q.shape[1], inputs_kv.shape[1])
     if mask is not None:
         # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
@@ -102,6 +148,7 @@ def multi_head_attention(
         bias=bias,
         mask=mask,
         scale=scale,
+        soft_cap=soft_cap,
         dropout_rate=dropout_rate,
         dropout_rng=dropout_rng,
         return_weights=return_weights,
@@ -112,7 +159,83 @@ def multi_head_attention(
     return linear(attended, out_kernel, out_bias, axes=2)
 
 
-def _weights(query, key, bias, mask, scale):
+def additive_attention(
+    query: Float[Array, "B T D"],
+    key: Float[Array, "B S E"],
+    value: Float[Array, "B S O"],
+    query_kernel: Float[Array, "D A"],
+    key_kernel: Float[Array, "E A"],
+    score_kernel: Float[Array, " A"],
+    *,
+    score_bias: Float[Array, " A"] | None = None,
+    mask: MaskLike = None,
+    return_weights: bool = False,
+) -> Float[Array, "B T O"] | tuple[Float[Array, "B T O"], Float[Array, "B T S"]]:
+    """softmax_s(w . tanh(W_q q_t + W_k k_s + b)) V: the alignment of Bahdanau et al., 2015.
+
+    https://arxiv.org/abs/1409.0473, appendix A.1.2. The weights are the alignment matrix. A mask is one of a single
+    head. Takes memory for B T S A numbers, where a dot product takes B T S. Raises as `dot_product_attention` does.
+
+    >>> x, kernel = jnp.eye(2)[None], jnp.eye(2)
+    >>> additive_attention(x, x, x, kernel, kernel, jnp.ones(2))[0].round(3)
+    Array([[0.361, 0.639],
+           [0.639, 0.361]], dtype=float32)
+    """
+    check_arrays(
+        query=(query, "B T D"),
+        key=(key, "B S E"),
+        value=(value, "B S O"),
+        query_kernel=(query_kernel, "D A"),
+        key_kernel=(key_kernel, "E A"),
+        score_kernel=(score_kernel, "A"),
+        score_bias=(score_bias, "A"),
+    )
+    # One head, so that the contract on masks is kept by the same lines as above.
+    query, key, _, mask = _rendered(query[:, :, None], key[:, :, None], None, mask)
+    query, key = (
+        linear(x[:, :, 0], kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
+        for x, kernel in ((query, query_kernel), (key, key_kernel))
+    )
+    aligned = query[:, :, None] + key[:, None]
+    aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)
+    weights = _softmax((aligned @ score_kernel.astype(aligned.dtype))[:, None], mask)[:, 0]
+    if mask is not None:
+        value = jnp.where(_seen_keys(mask, 1)[:, :, 0], value, 0)
+    output = jnp.einsum(
+        "BTS,BSO->BTO",
+        weights.astype(value.dtype),
+        value,
+        preferred_element_type=weights.dtype,
+    ).astype(value.dtype)
+    return (output, weights) if return_weights else output
+
+
+def _check(query, key, value, soft_cap):
+    check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), value=(value, "B S K O"))
+    if query.shape[2] % key.shape[2]:
+        raise ValueError(
+            f"the key heads must divide the query heads; got {key.shape[2]} and {query.shape[2]}"
+        )
+    if soft_cap is not None and not soft_cap > 0:
+        raise ValueError(f"soft_cap must be above 0, or None for no cap; got {soft_cap}")
+
+
+def _rendered(query, key, bias, mask):
+    """The mask and the bias as arrays of four axes that fit, and what the mask hides taken out of query and key."""
+    (B, T, N), S = query.shape[:3], key.shape[1]
+    mask, bias = render(mask, T, S), render_bias(bias, T, S)
+    sizes = (B, N, T, S)
+    for name, array in (("mask", mask), ("bias", bias)):
+        if array is not None and any(
+            size not in (1, full) for size, full in zip(array.shape, sizes, strict=True)
+        ):
+            raise ValueError(
+                f"{name} must broadcast to [B, N, T, S] = {sizes}; got the shape {array.shape}"
+            )
+    return *_hide_unseen(query, key, mask), bias, mask
+
+
+def _logits(query, key, bias, scale, soft_cap):
     scale = query.shape[3] ** -0.5 if scale is None else scale
     # Heads next to the batch and the scale on the query, not on the T x S logits: on a CPU twice as fast.
     query = _group((query * scale).astype(query.dtype).swapaxes(1, 2), key.shape[2])
@@ -123,34 +246,13 @@ def _weights(query, key, bias, mask, scale):
         preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),
     )
     logits = logits.reshape(logits.shape[0], -1, *logits.shape[3:])
-    if bias is not None:
-        logits = logits + bias
+    if soft_cap is not None:
+        logits = soft_cap * jnp.tanh(logits / soft_cap)
+    return logits if bias is None else logits + bias
+
+
+def _softmax(logits, mask):
     return jax.nn.softmax(logits, axis=-1) if mask is None else masked_softmax(logits, mask)
-
-
-@jax.custom_jvp
-def masked_softmax(
-    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"]
-) -> Float[Array, "*B S"]:
-    """exp(x_s) / sum_r exp(x_r) over the s that the mask lets through, 0 elsewhere and in a row without any.
-
-    `jax.nn.softmax(where=)` gives the same in more passes over the logits: on a CPU it nearly doubles the
-    time of attention with its gradient.
-    """
-    logits = jnp.where(mask, logits, -jnp.inf)
-    highest = logits.max(axis=-1, keepdims=True)
-    # In a row without any, -inf - (-inf) would be NaN.
-    exponentials = jnp.exp(logits - jnp.where(highest == -jnp.inf, 0, highest))
-    total = exponentials.sum(axis=-1, keepdims=True)
-    return exponentials / jnp.where(total == 0, 1, total)
-
-
-@masked_softmax.defjvp
-def _masked_softmax_jvp(primals, tangents):
-    """dp = p (dx - sum_r p_r dx_r): where p is 0, so is dp."""
-    weights = masked_softmax(*primals)
-    change = weights * tangents[0]
-    return weights, change - weights * change.sum(axis=-1, keepdims=True)
 
 
 def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:
@@ -186,19 +288,3 @@ def _seen_keys(mask: Bool[Array, "#B #N #T #S"], K: int) -> Bool[Array, "#B #S #
     if seen.shape[1] > 1:
         seen = seen.reshape(seen.shape[0], K, -1, seen.shape[2]).any(axis=2)
     return seen.swapaxes(1, 2)[..., None]
-
-
-def _check_shapes(query, key, value):
-    """The mistakes that would otherwise surface as a reshape error deep inside."""
-    if key.shape[:3] != value.shape[:3]:
-        raise ValueError(
-            f"key and value must agree in batch, length and heads; got {key.shape} and {value.shape}"
-        )
-    if query.shape[0] != key.shape[0] or query.shape[3] != key.shape[3]:
-        raise ValueError(
-            f"query and key must agree in batch and features; got {query.shape} and {key.shape}"
-        )
-    if query.shape[2] % key.shape[2]:
-        raise ValueError(
-            f"the key heads must divide the query heads; got {key.shape[2]} and {query.shape[2]}"
-        )

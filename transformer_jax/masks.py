@@ -11,45 +11,25 @@ By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last quer
 passes `query_positions` and `key_positions`, which may be traced and may differ by example.
 """
 
-from dataclasses import dataclass
-from functools import partial
-
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Int
 
-Positions = Int[Array, "#B _"] | Int[Array, " _"] | None
+from transformer_jax.rules import (
+    Block,
+    Positions,
+    Rule,
+    distances,
+    per_key,
+    per_query,
+    positions_of_keys,
+    rule_class,
+    slice_axis,
+)
 
 
-@dataclass(frozen=True)
-class Block:
-    """A rectangle of the T x S matrix: `queries` rows from `query_start`, `keys` columns from `key_start`.
-
-    The starts may be traced (the loop index of a kernel); the sizes are static.
-    """
-
-    query_start: int | Array
-    queries: int
-    key_start: int | Array
-    keys: int
-    T: int
-    S: int
-
-
-class Mask:
-    """A rule. `a & b` lets through what both allow, `a | b` what either allows."""
-
-    def block(self, block: Block) -> Bool[Array, "#B #N #t #s"]:
-        """The rule inside one rectangle, of size 1 along every axis that it does not depend on."""
-        raise TypeError(f"{type(self).__name__} is not a mask rule: it defines no block()")
-
-    def to_array(self, T: int, S: int | None = None) -> Bool[Array, "B N T S"]:
-        """The whole matrix for T queries and S keys (S = T when left out)."""
-        S = T if S is None else S
-        array = self.block(Block(0, T, 0, S, T, S))
-        return jnp.broadcast_to(array, (*array.shape[:2], T, S))
+class Mask(Rule):
+    """A boolean rule. `a & b` lets through what both allow, `a | b` what either allows."""
 
     def show(self, T: int, S: int | None = None) -> str:
         """A picture: rows are queries, columns are keys, `■` attends and `·` does not.
@@ -82,68 +62,16 @@ class Mask:
 MaskLike = Mask | Bool[Array, "..."] | Bool[np.ndarray, "..."] | None
 
 
-def _rule_class(cls=None, *, static=()):
-    """A frozen dataclass that is also a pytree: its arrays are traced, its `static` fields are not."""
-    if cls is None:
-        return partial(_rule_class, static=static)
-    cls = dataclass(frozen=True)(cls)
-    fields = [name for name in cls.__dataclass_fields__ if name not in static]
-    return jax.tree_util.register_dataclass(cls, data_fields=fields, meta_fields=list(static))
-
-
-def _slice(array: Array, axis: int, block: Block, *, keys: bool) -> Array:
-    """The block's part of an axis over all keys or all queries; an axis of size 1 is left to broadcast."""
-    length, start, size = (
-        (block.S, block.key_start, block.keys)
-        if keys
-        else (block.T, block.query_start, block.queries)
-    )
-    if array.shape[axis] not in (1, length):
-        # A slice would cut a longer array in silence.
-        raise ValueError(
-            f"mask must broadcast to [B, N, T, S] with T={block.T} and S={block.S}; "
-            f"got {array.shape[axis]} {'keys' if keys else 'queries'}"
-        )
-    if array.shape[axis] == 1 or size == length:
-        return array
-    return lax.dynamic_slice_in_dim(array, start, size, axis)
-
-
-def _per_query(array: Array, block: Block) -> Array:
-    """[T] or [B, T] -> [b, 1, t, 1]."""
-    return _slice(jnp.atleast_2d(array), 1, block, keys=False)[:, None, :, None]
-
-
-def _per_key(array: Array, block: Block) -> Array:
-    """[S] or [B, S] -> [b, 1, 1, s]."""
-    return _slice(jnp.atleast_2d(array), 1, block, keys=True)[:, None, None, :]
-
-
-def _query_positions(given: Positions, block: Block) -> Array:
-    if given is not None:
-        return _per_query(given, block)
-    offset = block.S - block.T + block.query_start
-    return (offset + jnp.arange(block.queries))[None, None, :, None]
-
-
-def _key_positions(given: Positions, block: Block) -> Array:
-    if given is not None:
-        return _per_key(given, block)
-    return (block.key_start + jnp.arange(block.keys))[None, None, None, :]
-
-
-@_rule_class
+@rule_class
 class _Causal(Mask):
     query_positions: Positions = None
     key_positions: Positions = None
 
     def block(self, block):
-        return _key_positions(self.key_positions, block) <= _query_positions(
-            self.query_positions, block
-        )
+        return distances(self, block) <= 0
 
 
-@_rule_class(static=("left", "right"))
+@rule_class(static=("left", "right"))
 class _Window(Mask):
     left: int | None
     right: int | None
@@ -151,9 +79,7 @@ class _Window(Mask):
     key_positions: Positions = None
 
     def block(self, block):
-        distance = _key_positions(self.key_positions, block) - _query_positions(
-            self.query_positions, block
-        )
+        distance = distances(self, block)
         inside = jnp.ones_like(distance, bool)
         if self.left is not None:
             inside &= distance >= -self.left
@@ -162,42 +88,42 @@ class _Window(Mask):
         return inside
 
 
-@_rule_class
+@rule_class
 class _Prefix(Mask):
     lengths: Array
     key_positions: Positions = None
 
     def block(self, block):
         lengths = jnp.reshape(self.lengths, (-1, 1, 1, 1))
-        return _key_positions(self.key_positions, block) < lengths
+        return positions_of_keys(self.key_positions, block) < lengths
 
 
-@_rule_class
+@rule_class
 class _Padding(Mask):
     is_token: Array
 
     def block(self, block):
-        return _per_key(self.is_token, block)
+        return per_key(self.is_token, block)
 
 
-@_rule_class
+@rule_class
 class _Segments(Mask):
     query_ids: Array
     key_ids: Array
 
     def block(self, block):
-        return _per_query(self.query_ids, block) == _per_key(self.key_ids, block)
+        return per_query(self.query_ids, block) == per_key(self.key_ids, block)
 
 
-@_rule_class
+@rule_class
 class _Dense(Mask):
     array: Array
 
     def block(self, block):
-        return _slice(_slice(self.array, 2, block, keys=False), 3, block, keys=True)
+        return slice_axis(slice_axis(self.array, 2, block, keys=False), 3, block, keys=True)
 
 
-@_rule_class
+@rule_class
 class _Both(Mask):
     first: Mask
     second: Mask
@@ -206,7 +132,7 @@ class _Both(Mask):
         return self.first.block(block) & self.second.block(block)
 
 
-@_rule_class
+@rule_class
 class _Either(Mask):
     first: Mask
     second: Mask

@@ -1,0 +1,189 @@
+"""Biases of attention as rules: what is added to the logits, as a function of the distance of query and key.
+
+    alibi(alibi_slopes(N))                                  # a penalty that grows with the distance
+    relative_bias(table)                                    # a learned number for each bucket of distances
+
+They are added with `+`, to one another and to an array, and passed as `bias=`. Like masks they are rendered block by
+block, and take the positions of a cache.
+"""
+
+import math
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.rules import Block, Positions, Rule, distances, rule_class, slice_axis
+from transformer_jax.shapes import check_arrays
+
+
+class Bias(Rule):
+    """A rule of numbers; `a + b` adds both."""
+
+    def __add__(self, other: "Bias | Array") -> "Bias":
+        return _Sum(self, other if isinstance(other, Bias) else dense_bias(other))
+
+    # An array on the left must hand over to the rule instead of broadcasting over it.
+    __array_priority__ = 1000
+    __radd__ = __add__
+
+
+@rule_class
+class _Sum(Bias):
+    first: Bias
+    second: Bias
+
+    def block(self, block):
+        return self.first.block(block) + self.second.block(block)
+
+
+@rule_class
+class _Dense(Bias):
+    array: Array
+
+    def block(self, block):
+        return slice_axis(slice_axis(self.array, 2, block, keys=False), 3, block, keys=True)
+
+
+@rule_class
+class _Alibi(Bias):
+    slopes: Array
+    query_positions: Positions = None
+    key_positions: Positions = None
+
+    def block(self, block):
+        return -self.slopes[:, None, None] * jnp.abs(distances(self, block)).astype(
+            self.slopes.dtype
+        )
+
+
+@rule_class(static=("bidirectional", "max_distance"))
+class _Relative(Bias):
+    table: Array
+    bidirectional: bool
+    max_distance: int
+    query_positions: Positions = None
+    key_positions: Positions = None
+
+    def block(self, block):
+        buckets = relative_buckets(
+            distances(self, block)[:, 0],
+            self.table.shape[0],
+            bidirectional=self.bidirectional,
+            max_distance=self.max_distance,
+        )
+        return jnp.moveaxis(self.table[buckets], -1, 1)
+
+
+def alibi_slopes(num_heads: int) -> Float[Array, " N"]:
+    """m_n = 2^(-8n/N), n = 1..N, for N a power of two.
+
+    For other N the slopes of the power of two below, then every other one of the power above, as the authors' code has
+    it. Press et al., 2022, https://arxiv.org/abs/2108.12409, section 3. ValueError for fewer than one head.
+
+    >>> alibi_slopes(4)
+    Array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
+    """
+    if num_heads < 1:
+        raise ValueError(f"num_heads must be 1 or more; got {num_heads}")
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2 ** (-8 * n / power) for n in range(1, power + 1)]
+    between = [2 ** (-4 * n / power) for n in range(1, 2 * power + 1, 2)]
+    return jnp.array(slopes + between[: num_heads - power], jnp.float32)
+
+
+def alibi(
+    slopes: Float[Array, " N"],
+    *,
+    query_positions: Positions = None,
+    key_positions: Positions = None,
+) -> Bias:
+    """b_nts = -m_n |position of t - position of s|: attention with linear biases, no position embedding.
+
+    Press et al., 2022, https://arxiv.org/abs/2108.12409. The paper is causal; |.| extends it to both sides.
+
+    >>> alibi(jnp.array([0.5])).to_array(3)[0, 0]
+    Array([[-0. , -0.5, -1. ],
+           [-0.5, -0. , -0.5],
+           [-1. , -0.5, -0. ]], dtype=float32)
+    """
+    check_arrays(slopes=(slopes, "N"))
+    return _Alibi(slopes, query_positions, key_positions)
+
+
+def relative_bias(
+    table: Float[Array, "R N"],
+    *,
+    bidirectional: bool = True,
+    max_distance: int = 128,
+    query_positions: Positions = None,
+    key_positions: Positions = None,
+) -> Bias:
+    """b_nts = table[bucket(position of s - position of t), n]: T5's learned bias, R buckets of distances.
+
+    Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1; `relative_buckets` says which distance is
+    in which bucket. The gradient reaches the table.
+
+    >>> relative_bias(jnp.arange(4.0)[:, None], max_distance=4).to_array(3)[0, 0]
+    Array([[0., 3., 3.],
+           [1., 0., 3.],
+           [1., 1., 0.]], dtype=float32)
+    """
+    check_arrays(table=(table, "R N"))
+    _check_buckets(table.shape[0], bidirectional, max_distance)
+    return _Relative(table, bidirectional, max_distance, query_positions, key_positions)
+
+
+def relative_buckets(
+    distance: Int[Array, "..."],
+    num_buckets: int,
+    *,
+    bidirectional: bool = True,
+    max_distance: int = 128,
+) -> Int[Array, "..."]:
+    """T5's bucket of a distance (key position minus query position): exact when short, logarithmic when long.
+
+    With R' = R/2 buckets for each side (R' = R for the past alone): n = |distance| < R'/2 is its own bucket, larger n
+    share R'/2 buckets up to `max_distance`, beyond which all are the last; keys after the query have the upper half.
+
+    >>> relative_buckets(jnp.array([0, -1, -8, -100, 1]), 32)
+    Array([ 0,  1,  8, 15, 17], dtype=int32)
+    """
+    check_arrays(distance=(distance, "int ..."))
+    _check_buckets(num_buckets, bidirectional, max_distance)
+    side = num_buckets // 2 if bidirectional else num_buckets
+    exact = side // 2
+    past = jnp.abs(distance) if bidirectional else jnp.maximum(-distance, 0)
+    far = jnp.log(jnp.maximum(past, 1).astype(jnp.float32) / exact)
+    far = exact + (far / math.log(max_distance / exact) * (side - exact)).astype(distance.dtype)
+    bucket = jnp.where(past < exact, past, jnp.minimum(far, side - 1))
+    return bucket + jnp.where(distance > 0, side, 0) if bidirectional else bucket
+
+
+def _check_buckets(num_buckets, bidirectional, max_distance):
+    least = 4 if bidirectional else 2
+    if num_buckets < least or num_buckets % least:
+        raise ValueError(f"the number of buckets must be a multiple of {least}; got {num_buckets}")
+    exact = num_buckets // least
+    if max_distance <= exact:
+        raise ValueError(
+            f"max_distance must be more than {exact} for {num_buckets} buckets; got {max_distance}"
+        )
+
+
+def dense_bias(array: Float[Array, "..."]) -> Bias:
+    """A rule from an array that broadcasts to [B, N, T, S]."""
+    check_arrays(bias=(array, "..."))
+    if array.ndim > 4:
+        raise ValueError(f"bias must broadcast to [B, N, T, S]; got the shape {array.shape}")
+    return _Dense(jnp.reshape(array, (1,) * (4 - array.ndim) + array.shape))
+
+
+BiasLike = Bias | Float[Array, "..."] | None
+
+
+def render_bias(bias: BiasLike, T: int, S: int) -> Float[Array, "#B #N #T #S"] | None:
+    """What the reference works with: the bias in four axes, of size 1 where it does not vary."""
+    if bias is None:
+        return None
+    rule = bias if isinstance(bias, Bias) else dense_bias(bias)
+    return rule.block(Block(0, T, 0, S, T, S))

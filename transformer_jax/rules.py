@@ -1,0 +1,107 @@
+"""Rules over the T x S matrix of queries and keys: functions of positions that render any rectangle of it.
+
+A rule is a small pytree. The whole array is one request (`to_array`), and a blockwise kernel or a cache asks for the
+block that it reads, so that nothing of size T x S need ever be stored. Masks (`masks.py`) and biases (`biases.py`)
+are rules.
+
+By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last query sees the last key. A cache passes
+`query_positions` and `key_positions`, which may be traced and may differ by example.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Int, Shaped
+
+Positions = Int[Array, "#B _"] | Int[Array, " _"] | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """A rectangle of the T x S matrix: `queries` rows from `query_start`, `keys` columns from `key_start`.
+
+    The starts may be traced (the loop index of a kernel); the sizes are static.
+    """
+
+    query_start: int | Array
+    queries: int
+    key_start: int | Array
+    keys: int
+    T: int
+    S: int
+
+
+class Rule:
+    """What can be rendered: `block` is the rule, everything else follows."""
+
+    def block(self, block: Block) -> Shaped[Array, "#B #N #t #s"]:
+        """The rule inside one rectangle, of size 1 along every axis that it does not depend on."""
+        raise TypeError(f"{type(self).__name__} is not a rule: it defines no block()")
+
+    def to_array(self, T: int, S: int | None = None) -> Shaped[Array, "B N T S"]:
+        """The whole matrix for T queries and S keys (S = T when left out)."""
+        S = T if S is None else S
+        array = self.block(Block(0, T, 0, S, T, S))
+        return jnp.broadcast_to(array, (*array.shape[:2], T, S))
+
+
+def rule_class(cls=None, *, static=()):
+    """A frozen dataclass that is also a pytree: its arrays are traced, its `static` fields are not."""
+    if cls is None:
+        return partial(rule_class, static=static)
+    cls = dataclass(frozen=True)(cls)
+    fields = [name for name in cls.__dataclass_fields__ if name not in static]
+    return jax.tree_util.register_dataclass(cls, data_fields=fields, meta_fields=list(static))
+
+
+def slice_axis(array: Array, axis: int, block: Block, *, keys: bool) -> Array:
+    """The block's part of an axis over all keys or all queries; an axis of size 1 is left to broadcast."""
+    length, start, size = (
+        (block.S, block.key_start, block.keys)
+        if keys
+        else (block.T, block.query_start, block.queries)
+    )
+    if array.shape[axis] not in (1, length):
+        # A slice would cut a longer array in silence.
+        raise ValueError(
+            f"mask and bias must broadcast to [B, N, T, S] with T={block.T} and S={block.S}; "
+            f"got {array.shape[axis]} {'keys' if keys else 'queries'}"
+        )
+    if array.shape[axis] == 1 or size == length:
+        return array
+    return lax.dynamic_slice_in_dim(array, start, size, axis)
+
+
+def per_query(array: Array, block: Block) -> Array:
+    """[T] or [B, T] -> [b, 1, t, 1]."""
+    return slice_axis(jnp.atleast_2d(array), 1, block, keys=False)[:, None, :, None]
+
+
+def per_key(array: Array, block: Block) -> Array:
+    """[S] or [B, S] -> [b, 1, 1, s]."""
+    return slice_axis(jnp.atleast_2d(array), 1, block, keys=True)[:, None, None, :]
+
+
+def positions_of_queries(given: Positions, block: Block) -> Array:
+    """Of the block\'s queries, [#B, 1, t, 1]: those given, or S-T.. by default."""
+    if given is not None:
+        return per_query(given, block)
+    offset = block.S - block.T + block.query_start
+    return (offset + jnp.arange(block.queries))[None, None, :, None]
+
+
+def positions_of_keys(given: Positions, block: Block) -> Array:
+    """Of the block\'s keys, [#B, 1, 1, s]: those given, or 0.. by default."""
+    if given is not None:
+        return per_key(given, block)
+    return (block.key_start + jnp.arange(block.keys))[None, None, None, :]
+
+
+def distances(rule, block: Block) -> Int[Array, "#B 1 t s"]:
+    """Key position minus query position: below 0 in the past, above 0 in the future."""
+    return positions_of_keys(rule.key_positions, block) - positions_of_queries(
+        rule.query_positions, block
+    )

@@ -1,0 +1,71 @@
+"""What arrays a function takes, checked in one way: the mistakes that would else surface deep inside."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+KINDS = {"float": jnp.floating, "int": jnp.integer, "bool": jnp.bool_}
+
+
+def check_arrays(**arguments: tuple[Any, str]) -> None:
+    """Raises ValueError where an array has other axes than its pattern, TypeError where it is of another kind.
+
+        check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), is_token=(is_token, "bool B S"))
+
+    A letter stands for one size in all arguments of the call, `#B` also for 1, `...` for any axes before. Arrays are
+    floating point unless the pattern begins with another kind. None is an argument left out.
+    """
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, (array, pattern) in arguments.items():
+        if array is None:
+            continue
+        first, *rest = pattern.split()
+        kind, letters = (first, rest) if first in KINDS else ("float", [first, *rest])
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            raise TypeError(
+                f"{name} must be an array of the axes {_shown(letters)}; got {type(array).__name__}"
+            )
+        if not jnp.issubdtype(array.dtype, KINDS[kind]):
+            raise TypeError(f"{name} must be {_called(kind)}; got {array.dtype}{_hint(kind)}")
+        _check_axes(name, np.shape(array), letters, sizes)
+
+
+def _check_axes(name, shape, letters, sizes):
+    axes = [letter for letter in letters if letter != "..."]
+    compared = shape[len(shape) - len(axes) :] if len(axes) < len(letters) else shape
+    fits = len(compared) == len(axes)
+    for letter, size in zip(axes, compared, strict=False):
+        known = sizes.get(letter.lstrip("#"))
+        fits &= known is None or size == known[0] or (letter.startswith("#") and size == 1)
+    if not fits:
+        known = [
+            f"{axis}={sizes[axis][0]} of {sizes[axis][1]}" for axis in _plain(axes) if axis in sizes
+        ]
+        known = f" with {', '.join(known)}" if known else ""
+        raise ValueError(
+            f"{name} must have the axes {_shown(letters)}{known}; got the shape {shape}"
+        )
+    for letter, size in zip(axes, compared, strict=True):
+        if not letter.startswith("#"):
+            sizes.setdefault(letter, (size, name))
+
+
+def _plain(axes):
+    return [axis.lstrip("#") for axis in axes]
+
+
+def _shown(letters):
+    return f"[{', '.join(_plain(letters))}]"
+
+
+def _called(kind):
+    return {"float": "floating point", "int": "integers", "bool": "boolean"}[kind]
+
+
+def _hint(kind):
+    return {
+        "float": "; convert it with .astype(jnp.float32)",
+        "int": "",
+        "bool": " (turn 0/1 into a mask with `!= 0`)",
+    }[kind]
