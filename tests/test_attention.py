@@ -1,6 +1,4 @@
-"""Attention is softmax(scale Q K^T + bias) V: against loops in float64, jax.nn, other ways to write it, and print."""
-
-from functools import partial
+"""Attention is softmax(scale Q K^T + bias) V: against loops in float64, jax.nn, and other ways to write it."""
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +10,12 @@ from transformer_jax.attention import (
     dot_product_attention,
     multi_head_attention,
 )
-from transformer_jax.masks import causal
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 B, T, S, N, H, O, D, E, M = 2, 5, 7, 6, 11, 3, 13, 17, 19  # noqa: E741
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
-PRINTED = {"rtol": 1e-4, "atol": 1e-5}  # the tolerance of worked_examples.json
+PRINTED = {"rtol": 1e-4, "atol": 1e-5}  # numbers of six digits
 
 
 def normal(seed, *shape):
@@ -332,221 +329,7 @@ def test_multi_head_attention_three_other_ways():
         np.testing.assert_allclose(weights, other_weights, rtol=0, atol=1e-6)
 
 
-# The numbers of the sources (shared/spec/worked_examples.json, recomputed) ------------------------------------
-
-
-@pytest.fixture(scope="module")
-def attend():
-    """One head, no batch: rows in, (output, weights) out."""
-
-    @partial(jax.jit, static_argnames="scale")
-    def run(query, key, value, scale=None):
-        rows = (x[None, :, None] for x in (query, key, value))
-        output, weights = dot_product_attention(*rows, scale=scale, return_weights=True)
-        return output[0, :, 0], weights[0, 0]
-
-    return lambda *arrays, **scale: run(*float32(*map(np.array, arrays)), **scale)
-
-
-def test_cat_sat(attend):
-    x = [[1, 0, 1, 0], [0, 1, 0, 1], [1, 1, 0, 0]]
-    output, weights = attend(x, x, x)
-    np.testing.assert_allclose(
-        weights,
-        [
-            [0.50648, 0.186324, 0.307196],
-            [0.186324, 0.50648, 0.307196],
-            [0.274069, 0.274069, 0.451863],
-        ],
-        **PRINTED,
-    )
-    np.testing.assert_allclose(
-        output,
-        [
-            [0.813676, 0.49352, 0.50648, 0.186324],
-            [0.49352, 0.813676, 0.186324, 0.50648],
-            [0.725931, 0.725931, 0.274069, 0.274069],
-        ],
-        **PRINTED,
-    )
-
-
-def test_bread_table(attend):
-    x = np.array([[1, 0, 1, 0], [0, 2, 0, 2], [1, 1, 1, 1]])
-    query = x @ [[1, 0, 1], [1, 0, 0], [0, 0, 1], [0, 1, 1]]
-    key = x @ [[0, 0, 1], [1, 1, 0], [0, 1, 0], [1, 1, 0]]
-    value = x @ [[0, 2, 0], [0, 3, 0], [1, 0, 3], [1, 1, 0]]
-    output, weights = attend(query, key, value)
-    np.testing.assert_allclose(
-        weights,
-        [
-            [0.136126, 0.431937, 0.431937],
-            [0.00089, 0.908843, 0.090267],
-            [0.007445, 0.754708, 0.237848],
-        ],
-        **PRINTED,
-    )
-    np.testing.assert_allclose(
-        output,
-        [
-            [1.863874, 6.319371, 1.704189],
-            [1.99911, 7.814124, 0.273472],
-            [1.992555, 7.479636, 0.735877],
-        ],
-        **PRINTED,
-    )
-
-
-def test_bright_qkv():
-    x = [
-        [0.32, 0.21, 0.43, 0.21, 0.86, 0.67, 0.98, 0.23],
-        [0.43, 0.56, 0.43, 0.56, 0.69, 0.21, 0.56, 0.21],
-        [0.56, 0.21, 0.43, 0.21, 0.54, 0.12, 0.89, 0.98],
-        [0.87, 0.34, 0.18, 0.32, 0.75, 0.12, 0.54, 0.92],
-        [0.76, 0.21, 0.85, 0.34, 0.98, 0.23, 0.68, 0.34],
-    ]
-    query_kernel = [
-        [0.2961, 0.5166, -0.0973, 0.234],
-        [0.2517, 0.6886, 0.0451, -0.4128],
-        [0.074, 0.8665, 0.321, 0.0185],
-        [0.1366, 0.1025, -0.2314, 0.5642],
-        [0.1841, 0.7264, -0.1035, 0.3399],
-        [0.3153, 0.6871, 0.2478, -0.152],
-        [0.0756, 0.1966, 0.5142, 0.0813],
-        [0.3164, 0.4017, -0.0879, 0.2904],
-    ]
-    key_kernel = [
-        [0.1186, 0.8274, 0.104, -0.3055],
-        [0.3821, 0.6605, -0.2103, 0.1428],
-        [0.8536, 0.5932, -0.1449, 0.317],
-        [0.6367, 0.9826, 0.2553, -0.0872],
-        [0.2745, 0.6584, 0.0342, 0.5051],
-        [0.2775, 0.8573, -0.2984, 0.1907],
-        [0.8993, 0.039, 0.1206, 0.2843],
-        [0.9268, 0.7388, -0.0721, 0.3419],
-    ]
-    value_kernel = [
-        [0.7179, 0.7058, -0.163, 0.331],
-        [0.9156, 0.434, 0.0982, -0.2753],
-        [0.0772, 0.3565, 0.2056, 0.1468],
-        [0.1479, 0.5331, -0.0925, 0.2391],
-        [0.4066, 0.2318, 0.0194, 0.1844],
-        [0.4545, 0.9737, -0.3086, -0.0417],
-        [0.4606, 0.5159, 0.1274, 0.0219],
-        [0.422, 0.5786, -0.0853, 0.364],
-    ]
-    x, *projections = float32(*map(np.array, (x, query_kernel, key_kernel, value_kernel)))
-    # One head; W^O is the identity, as in the text.
-    output, weights = jax.jit(multi_head_attention, static_argnames="return_weights")(
-        x[None],
-        x[None],
-        *(kernel[:, None] for kernel in projections),
-        jnp.eye(4)[None],
-        return_weights=True,
-    )
-    np.testing.assert_allclose(
-        weights[0, 0],
-        [
-            [0.148253, 0.151874, 0.185865, 0.234961, 0.279047],
-            [0.156469, 0.154443, 0.188386, 0.228566, 0.272136],
-            [0.15669, 0.14952, 0.192642, 0.225306, 0.275841],
-            [0.157218, 0.144338, 0.193761, 0.222877, 0.281805],
-            [0.144964, 0.14231, 0.181485, 0.235647, 0.295595],
-        ],
-        **PRINTED,
-    )
-    np.testing.assert_allclose(
-        output[0],
-        [
-            [1.803357, 2.033852, -0.021699, 0.631407],
-            [1.800643, 2.032526, -0.021488, 0.627598],
-            [1.80054, 2.033833, -0.021005, 0.628878],
-            [1.800768, 2.03549, -0.020554, 0.630195],
-            [1.805609, 2.037591, -0.02111, 0.635505],
-        ],
-        **PRINTED,
-    )
-
-
-def test_artist_attention(attend):
-    x = np.array(
-        [
-            [1.0, 0.2, 0.3, 0.1],
-            [0.3, 0.9, 0.2, 0.4],
-            [0.2, 0.1, 0.8, 0.3],
-            [0.4, 0.3, 0.2, 0.9],
-            [0.1, 0.7, 0.4, 0.2],
-            [0.5, 0.2, 0.6, 0.3],
-            [0.8, 0.1, 0.2, 0.5],
-        ]
-    )
-    kernels = np.arange(1, 17).reshape(4, 4) / 10  # W_Q; W_K and W_V are 0.1 and 0.2 larger
-    query, key, value = x @ kernels, x @ (kernels + 0.1), x @ (kernels + 0.2)
-    output, weights = attend(query[3:4], key, value)
-    np.testing.assert_allclose(
-        weights,
-        [[0.015016, 0.148225, 0.101366, 0.545626, 0.049143, 0.085348, 0.055276]],
-        **PRINTED,
-    )
-    np.testing.assert_allclose(output, [[1.678926, 1.849793, 2.020659, 2.191526]], **PRINTED)
-
-
-@pytest.mark.parametrize(
-    ("scores", "scale", "weights"),
-    [
-        pytest.param(
-            [[15.2, 12.8, 8.3], [18.7, 22.1, 14.5], [9.4, 11.6, 16.8]],
-            64**-0.5,
-            [
-                [0.462337, 0.342508, 0.195155],
-                [0.320395, 0.490073, 0.189531],
-                [0.20668, 0.2721, 0.52122],
-            ],
-            id="bank_scaled",
-        ),
-        pytest.param(
-            [[5.432, 6.123, 9.23, 10.156, 6.891, 8.745, 5.678]],
-            0.5,
-            [[0.035524, 0.050185, 0.237273, 0.376987, 0.073678, 0.186179, 0.040174]],
-            id="artist_softmax",
-        ),
-        pytest.param([[2.0, 1.0, 0.1]], 1.0, [[0.659001, 0.242433, 0.098566]], id="softmax_money"),
-        pytest.param(
-            [[-45.0, 52.0, -38.0, 61.0]],
-            1.0,
-            [[0.0, 0.000123, 0.0, 0.999877]],
-            id="softmax_saturation",
-        ),
-        pytest.param(
-            [[1.0, 2.0, 3.0, 6.0]],
-            1.0,
-            [[0.006269, 0.01704, 0.04632, 0.93037]],
-            id="softmax_vs_sum",
-        ),
-    ],
-)
-def test_printed_scores_become_weights(attend, scores, scale, weights):
-    # Keys that are unit vectors hand the scores through.
-    unit = np.eye(len(scores[0]))
-    _, ours = attend(scores, unit, unit, scale=scale)
-    np.testing.assert_allclose(ours, weights, rtol=1e-4, atol=1e-5 if scale != 1 else 1e-6)
-
-
-def test_causal_weights(weights_of):
-    scaled = 0.5 + 0.25 * np.arange(5)[:, None] + 0.5 * np.arange(5)
-    scaled = jnp.asarray(scaled[None, :, None], jnp.float32)
-    weights = weights_of(scaled, jnp.eye(5)[None, :, None], mask=causal(), scale=1.0)
-    np.testing.assert_allclose(
-        weights[0, 0],
-        [
-            [1, 0, 0, 0, 0],
-            [0.377541, 0.622459, 0, 0, 0],
-            [0.186324, 0.307196, 0.50648, 0, 0],
-            [0.101536, 0.167405, 0.276004, 0.455054, 0],
-            [0.058012, 0.095646, 0.157694, 0.259993, 0.428656],
-        ],
-        **PRINTED,
-    )
+# Masks and scale by numbers (more of them in test_worked_examples.py) -----------------------------------------
 
 
 def test_neg_inf_mask_is_a_bias_of_minus_infinity_and_a_mask(weights_of):
