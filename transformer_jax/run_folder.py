@@ -104,7 +104,7 @@ def load_classifier(folder: str | Path) -> Classifier:
             raise RunFolderError(
                 f"{folder} is not a run folder: it has no {name}. Pass the --out folder of train.imdb"
             )
-    spec = _read_spec(folder / CONFIG)
+    spec = read_spec(folder / CONFIG)
     _check_layers(folder / WEIGHTS, spec.config)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.vocab_size != spec.config.vocab_size:
@@ -172,7 +172,7 @@ def _named(params: nnx.State) -> list[tuple[str, Any]]:
     return [(parameter_name(path), leaf) for path, leaf in flat]
 
 
-def _read_spec(path: Path) -> ClassifierSpec:
+def read_spec(path: Path) -> ClassifierSpec:
     try:
         spec = from_dict(ClassifierSpec, json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, OSError, RecursionError) as error:  # ValueError: of JSON and UTF-8 too
