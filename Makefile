@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: imdb test test-slow bench lint clean
+.PHONY: imdb test test-slow bench docs lint clean
 .DEFAULT_GOAL := imdb
 
 imdb: $(STAMP)  ## train, evaluate and keep a classifier; ARGS="--data PATH" for your own
@@ -19,12 +19,15 @@ test-slow: $(STAMP)
 bench: $(STAMP)
 	$(RUN) -m pytest bench --benchmark-only $(ARGS)
 
+docs: $(STAMP)  ## the pages, into site/
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)
+
 lint: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache
+	rm -rf $(VENV) site .pytest_cache .ruff_cache
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'

@@ -27,8 +27,9 @@ def attention_weights(
 ) -> Float[Array, "B N T S"]:
     """softmax(scale Q K^T + bias) over the keys that the mask lets through; scale is 1/sqrt(H) by default.
 
-    Float32 or wider. Heads share keys in groups of N/K (grouped-query attention, Ainslie et al., 2023,
-    https://arxiv.org/abs/2305.13245). For `soft_cap`, and for what raises, see `dot_product_attention`.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. Float32 or wider. Heads share keys in groups of
+    N/K (grouped-query attention, Ainslie et al., 2023, https://arxiv.org/abs/2305.13245). For `soft_cap`, and for what
+    raises, see `dot_product_attention`.
 
     >>> query = key = jnp.eye(2)[None, :, None]  # one example, two tokens, one head
     >>> attention_weights(query, key, mask=causal())[0, 0].round(3)
@@ -56,9 +57,10 @@ def dot_product_attention(
 ) -> Float[Array, "B T N O"] | tuple[Array, ...]:
     """softmax(scale Q K^T + bias) V: `attention_weights` times the values, in the dtype of the query.
 
-    With a `soft_cap` c the products are bounded before the bias: c tanh(scale Q K^T / c) (Gemma 2,
-    https://arxiv.org/abs/2408.00118, section 2). With a `dropout_rng`, weights are dropped with probability
-    `dropout_rate` and the rest scaled up. A query that sees no key gets 0.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. With a `soft_cap` c the products are
+    bounded before the bias: c tanh(scale Q K^T / c) (Gemma 2, https://arxiv.org/abs/2408.00118, section 2). With a
+    `dropout_rng`, weights are dropped with probability `dropout_rate` and the rest scaled up. A query that sees no key
+    gets 0.
 
     Returns the output; after it, where asked for, the weights [B, N, T, S] as they were used, and the log of the
     softmax's denominator [B, T, N], -inf where a query sees no key: two parts of the keys are joined by it.
@@ -87,7 +89,7 @@ def dot_product_attention(
         value.swapaxes(1, 2),
         preferred_element_type=weights.dtype,
     )
-    output = output.reshape(*weights.shape[:3], -1).swapaxes(1, 2).astype(query.dtype)
+    output = output.reshape(*weights.shape[:3], value.shape[3]).swapaxes(1, 2).astype(query.dtype)
     returned = (output,) + (weights,) * return_weights
     if return_logsumexp:
         returned += (masked_logsumexp(logits, True if mask is None else mask).swapaxes(1, 2),)
@@ -117,8 +119,9 @@ def multi_head_attention(
     """Concat(head_1, ..., head_N) W^O with head_n = Attention(X_q W_n^Q, X_kv W_n^K, X_kv W_n^V).
 
     The concatenation and W^O are one sum over heads and features, so nothing is ever split or merged.
-    Vaswani et al., 2017, section 3.2.2. Self-attention is inputs_q = inputs_kv, cross-attention is not; the biases
-    of the projections are those that most implementations add. Raises as `dot_product_attention` does.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. Self-attention is inputs_q = inputs_kv,
+    cross-attention is not; the biases of the projections are those that most implementations add. Raises as
+    `dot_product_attention` does.
 
     >>> x, kernel = jnp.ones((1, 3, 4)), jnp.ones((4, 2, 2))  # D = 4 features, N = 2 heads of H = 2
     >>> multi_head_attention(x, x, kernel, kernel, kernel, jnp.ones((2, 2, 4))).shape
@@ -178,8 +181,8 @@ def additive_attention(
 
     >>> x, kernel = jnp.eye(2)[None], jnp.eye(2)
     >>> additive_attention(x, x, x, kernel, kernel, jnp.ones(2))[0].round(3)
-    Array([[0.361, 0.639],
-           [0.639, 0.361]], dtype=float32)
+    Array([[0.364, 0.636],
+           [0.636, 0.364]], dtype=float32)
     """
     check_arrays(
         query=(query, "B T D"),
@@ -212,6 +215,10 @@ def additive_attention(
 
 def _check(query, key, value, soft_cap):
     check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), value=(value, "B S K O"))
+    if 0 in (*query.shape[2:], key.shape[2]):
+        raise ValueError(
+            f"query and key must have a head and a feature at least; got {query.shape} and {key.shape}"
+        )
     if query.shape[2] % key.shape[2]:
         raise ValueError(
             f"the key heads must divide the query heads; got {key.shape[2]} and {query.shape[2]}"
@@ -236,7 +243,8 @@ def _rendered(query, key, bias, mask):
 
 
 def _logits(query, key, bias, scale, soft_cap):
-    scale = query.shape[3] ** -0.5 if scale is None else scale
+    N, H = query.shape[2:]
+    scale = H**-0.5 if scale is None else scale
     # Heads next to the batch and the scale on the query, not on the T x S logits: on a CPU twice as fast.
     query = _group((query * scale).astype(query.dtype).swapaxes(1, 2), key.shape[2])
     logits = jnp.einsum(
@@ -245,7 +253,7 @@ def _logits(query, key, bias, scale, soft_cap):
         key.swapaxes(1, 2),
         preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),
     )
-    logits = logits.reshape(logits.shape[0], -1, *logits.shape[3:])
+    logits = logits.reshape(logits.shape[0], N, *logits.shape[3:])
     if soft_cap is not None:
         logits = soft_cap * jnp.tanh(logits / soft_cap)
     return logits if bias is None else logits + bias
@@ -257,7 +265,7 @@ def _softmax(logits, mask):
 
 def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:
     """The N heads as K groups that share a key head."""
-    return x.reshape(x.shape[0], K, -1, *x.shape[2:])
+    return x.reshape(x.shape[0], K, x.shape[1] // K, *x.shape[2:])
 
 
 def _hide_unseen(query, key, mask):
@@ -286,5 +294,5 @@ def _seen_keys(mask: Bool[Array, "#B #N #T #S"], K: int) -> Bool[Array, "#B #S #
     """A key head is seen where any query of any of its group's heads may see it."""
     seen = mask.any(axis=2)
     if seen.shape[1] > 1:
-        seen = seen.reshape(seen.shape[0], K, -1, seen.shape[2]).any(axis=2)
+        seen = seen.reshape(seen.shape[0], K, seen.shape[1] // K, seen.shape[2]).any(axis=2)
     return seen.swapaxes(1, 2)[..., None]

@@ -51,9 +51,9 @@ class _Alibi(Bias):
     key_positions: Positions = None
 
     def block(self, block):
-        return -self.slopes[:, None, None] * jnp.abs(distances(self, block)).astype(
-            self.slopes.dtype
-        )
+        # Slopes in bfloat16 must not round the distance: it has no 257.
+        slopes = self.slopes.astype(jnp.promote_types(self.slopes.dtype, jnp.float32))
+        return -slopes[:, None, None] * jnp.abs(distances(self, block)).astype(slopes.dtype)
 
 
 @rule_class(static=("bidirectional", "max_distance"))
@@ -78,7 +78,8 @@ def alibi_slopes(num_heads: int) -> Float[Array, " N"]:
     """m_n = 2^(-8n/N), n = 1..N, for N a power of two.
 
     For other N the slopes of the power of two below, then every other one of the power above, as the authors' code has
-    it. Press et al., 2022, https://arxiv.org/abs/2108.12409, section 3. ValueError for fewer than one head.
+    it. Press et al., 2022, https://arxiv.org/abs/2108.12409, section 3. Raises ValueError for fewer than
+    one head.
 
     >>> alibi_slopes(4)
     Array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
@@ -100,6 +101,7 @@ def alibi(
     """b_nts = -m_n |position of t - position of s|: attention with linear biases, no position embedding.
 
     Press et al., 2022, https://arxiv.org/abs/2108.12409. The paper is causal; |.| extends it to both sides.
+    Raises ValueError for slopes of other than one axis, TypeError where they are not floating point.
 
     >>> alibi(jnp.array([0.5])).to_array(3)[0, 0]
     Array([[-0. , -0.5, -1. ],
@@ -121,7 +123,7 @@ def relative_bias(
     """b_nts = table[bucket(position of s - position of t), n]: T5's learned bias, R buckets of distances.
 
     Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1; `relative_buckets` says which distance is
-    in which bucket. The gradient reaches the table.
+    in which bucket. The gradient reaches the table. Raises as that does.
 
     >>> relative_bias(jnp.arange(4.0)[:, None], max_distance=4).to_array(3)[0, 0]
     Array([[0., 3., 3.],
@@ -144,6 +146,8 @@ def relative_buckets(
 
     With R' = R/2 buckets for each side (R' = R for the past alone): n = |distance| < R'/2 is its own bucket, larger n
     share R'/2 buckets up to `max_distance`, beyond which all are the last; keys after the query have the upper half.
+    Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1. Raises TypeError for distances that are not
+    integers, ValueError for buckets that do not split so or a `max_distance` that needs no sharing.
 
     >>> relative_buckets(jnp.array([0, -1, -8, -100, 1]), 32)
     Array([ 0,  1,  8, 15, 17], dtype=int32)
@@ -153,10 +157,25 @@ def relative_buckets(
     side = num_buckets // 2 if bidirectional else num_buckets
     exact = side // 2
     past = jnp.abs(distance) if bidirectional else jnp.maximum(-distance, 0)
-    far = jnp.log(jnp.maximum(past, 1).astype(jnp.float32) / exact)
-    far = exact + (far / math.log(max_distance / exact) * (side - exact)).astype(distance.dtype)
-    bucket = jnp.where(past < exact, past, jnp.minimum(far, side - 1))
+    starts = jnp.array(_starts(exact, max_distance, side - exact), distance.dtype)
+    far = exact + jnp.searchsorted(starts, past, side="right", method="scan_unrolled").astype(
+        distance.dtype
+    )
+    bucket = jnp.where(past < exact, past, far)
     return bucket + jnp.where(distance > 0, side, 0) if bidirectional else bucket
+
+
+def _starts(exact, max_distance, buckets):
+    """The least n of every logarithmic bucket but the first, k = 1..: exact (max_distance / exact)^(k / buckets).
+
+    In whole numbers, since a logarithm in float32 may fall on either side of one.
+    """
+    starts = []
+    for k in range(1, buckets):
+        n = int(exact * (max_distance / exact) ** (k / buckets))
+        reached = n**buckets >= exact ** (buckets - k) * max_distance**k
+        starts.append(n if reached else n + 1)
+    return starts
 
 
 def _check_buckets(num_buckets, bidirectional, max_distance):

@@ -17,7 +17,13 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Float[Array, "..."]:
     """x / (1 - rate) where kept, 0 where dropped; x itself when `rng` is None (evaluation).
 
-    The expectation is x. ValueError for a rate outside [0, 1), and for a key without a rate.
+    The expectation is x. Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html, scaled in
+    training. Raises ValueError for a rate outside [0, 1), and for a key without a rate.
+
+    >>> dropout(jnp.ones(8), 0.5, jax.random.key(1))
+    Array([0., 2., 0., 0., 2., 0., 2., 2.], dtype=float32)
+    >>> dropout(jnp.ones(2), 0.5, None)
+    Array([1., 1.], dtype=float32)
     """
     check_rate(rate, rng)
     if rng is None:

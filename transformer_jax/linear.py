@@ -18,6 +18,11 @@ def linear(
 
     `[..., D] x [D, F] -> [..., F]`, and with heads as axes of the kernel `[..., D] x [D, N, H] -> [..., N, H]`
     and, with axes=2, `[..., N, H] x [N, H, D] -> [..., D]`. Accumulates in float32 or wider.
+
+    Raises ValueError where these axes differ.
+
+    >>> linear(jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), jnp.array([0.0, 0.0, 0.5]))
+    Array([1. , 2. , 3.5], dtype=float32)
     """
     if x.shape[x.ndim - axes :] != kernel.shape[:axes]:
         raise ValueError(

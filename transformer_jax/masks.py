@@ -34,11 +34,11 @@ class Mask(Rule):
     def show(self, T: int, S: int | None = None) -> str:
         """A picture: rows are queries, columns are keys, `■` attends and `·` does not.
 
-        print(causal().show(3)) prints
-            ■ · ·
-            ■ ■ ·
-            ■ ■ ■
         A rule that differs by example or head gives one titled picture for each.
+
+        >>> print(causal().show(2, 3))
+        ■ ■ ·
+        ■ ■ ■
         """
         array = np.asarray(self.to_array(T, S))
         pictures = []
@@ -144,10 +144,13 @@ class _Either(Mask):
 def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:
     """Position t sees positions s <= t.
 
-    causal().to_array(3)[0, 0] is          causal().to_array(2, 3)[0, 0] is
-        [[1, 0, 0],                            [[1, 1, 0],
-         [1, 1, 0],                             [1, 1, 1]]
-         [1, 1, 1]]
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.3. With more keys than queries the last query
+    sees the last key. Raises ValueError, when rendered, for other than T or S positions.
+
+    >>> print(causal().show(3))
+    ■ · ·
+    ■ ■ ·
+    ■ ■ ■
     """
     return _Causal(query_positions, key_positions)
 
@@ -161,10 +164,13 @@ def sliding_window(
 ) -> Mask:
     """Position t sees positions t - left <= s <= t + right; None is no bound on that side.
 
-    sliding_window(1, 0).to_array(3)[0, 0] is
-        [[1, 0, 0],
-         [1, 1, 0],
-         [0, 1, 1]]
+    Beltagy et al., 2020, https://arxiv.org/abs/2004.05150, section 3.1. Raises ValueError for a reach below 0.
+
+    >>> print(sliding_window(1, 0).show(4))
+    ■ · · ·
+    ■ ■ · ·
+    · ■ ■ ·
+    · · ■ ■
     """
     for name, reach in (("left", left), ("right", right)):
         if reach is not None and reach < 0:
@@ -177,18 +183,30 @@ def prefix(
     *,
     key_positions: Positions = None,
 ) -> Mask:
-    """Every query sees the first `lengths` positions: `causal() | prefix(n)` is a prefix language model.
+    """Every query sees the positions s < n: the first `lengths`, one number, or one for each example.
 
-    prefix(2).to_array(3)[0, 0] is
-        [[1, 1, 0],
-         [1, 1, 0],
-         [1, 1, 0]]
+    `causal() | prefix(n)` is a prefix language model (Raffel et al., 2020, https://arxiv.org/abs/1910.10683,
+    section 3.2.1). Raises ValueError, when rendered, for other than S positions.
+
+    >>> print((causal() | prefix(2)).show(4))
+    ■ ■ · ·
+    ■ ■ · ·
+    ■ ■ ■ ·
+    ■ ■ ■ ■
     """
     return _Prefix(jnp.asarray(lengths), key_positions)
 
 
 def padding(is_token: Bool[Array, "B S"] | Bool[np.ndarray, "B S"]) -> Mask:
-    """Every query sees the real tokens of its example, wherever the padding stands."""
+    """Every query sees the real tokens of its example, wherever the padding stands.
+
+    Raises TypeError where `is_token` is not boolean, ValueError where its axes are not [B, S].
+
+    >>> print(padding(jnp.array([[False, True, True]])).show(3))
+    · ■ ■
+    · ■ ■
+    · ■ ■
+    """
     is_token = _boolean(is_token, "is_token")
     if is_token.ndim != 2:
         raise ValueError(f"is_token must have the shape [B, S]; got {is_token.shape}")
@@ -200,17 +218,27 @@ def segments(
 ) -> Mask:
     """A query sees the keys of its own segment: several texts packed into one row do not mix.
 
-    segments([[0, 0, 1]]).to_array(3)[0, 0] is
-        [[1, 1, 0],
-         [1, 1, 0],
-         [0, 0, 1]]
+    Krell et al., 2021, https://arxiv.org/abs/2107.02027. Without `key_ids` they are those of the queries.
+    Raises ValueError, when rendered, for other than T or S ids.
+
+    >>> print(segments(jnp.array([[0, 0, 1]])).show(3))
+    ■ ■ ·
+    ■ ■ ·
+    · · ■
     """
     query_ids = jnp.asarray(query_ids)
     return _Segments(query_ids, query_ids if key_ids is None else jnp.asarray(key_ids))
 
 
 def dense(array: Bool[Array, "..."] | Bool[np.ndarray, "..."]) -> Mask:
-    """A rule from a boolean array that broadcasts to [B, N, T, S]."""
+    """A rule from a boolean array that broadcasts to [B, N, T, S].
+
+    Raises TypeError where it is not boolean, ValueError for more than four axes.
+
+    >>> print(dense(jnp.array([[True, False], [True, True]])).show(2))
+    ■ ·
+    ■ ■
+    """
     array = _boolean(array, "mask")
     if array.ndim > 4:
         raise ValueError(

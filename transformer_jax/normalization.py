@@ -50,7 +50,11 @@ def rms_norm(
 
 
 class BatchStatistics(NamedTuple):
-    """Mean and variance of every feature."""
+    """Mean and variance of every feature: what `batch_norm` works with, of a batch or running.
+
+    >>> BatchStatistics(mean=jnp.zeros(1), variance=jnp.ones(1)).variance
+    Array([1.], dtype=float32)
+    """
 
     mean: Float[Array, " D"]
     variance: Float[Array, " D"]
@@ -83,6 +87,8 @@ def batch_norm(
 def batch_statistics(x: Float[Array, "... D"]) -> BatchStatistics:
     """Mean and (biased) variance of each feature over all axes but the last, in float32 or wider, in two passes.
 
+    Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Raises ValueError where there is no row.
+
     >>> batch_statistics(jnp.array([[7.0], [2.0], [5.0], [4.0]])).variance
     Array([3.25], dtype=float32)
     """
@@ -99,7 +105,7 @@ def running_statistics(
 ) -> BatchStatistics:
     """momentum * running + (1 - momentum) * those of x, for use in evaluation.
 
-    The variance that is averaged is the unbiased one, n / (n - 1) of the batch's (Ioffe and Szegedy, algorithm 2;
+    The variance that is averaged is the unbiased one, n / (n - 1) of the batch's (Ioffe and Szegedy, 2015, algorithm 2;
     PyTorch does so, Flax does not). Raises ValueError for fewer than two rows or a momentum outside [0, 1].
 
     >>> running_statistics(BatchStatistics(jnp.zeros(1), jnp.ones(1)), jnp.array([[0.0], [2.0]])).variance

@@ -25,6 +25,8 @@ def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
 def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
     """The last real token: the one that has seen the whole text where attention is causal.
 
+    Radford et al., 2018, "Improving language understanding by generative pre-training", section 3.2. Raises as `cls_pool` does.
+
     >>> last_pool(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([[True, True, False]]))
     Array([[2.]], dtype=float32)
     """
@@ -35,6 +37,8 @@ def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
 
 def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
     """sum_t x_t / count over the real tokens, summed in float32 or wider.
+
+    Reimers and Gurevych, 2019, https://arxiv.org/abs/1908.10084, section 3. Raises as `cls_pool` does.
 
     >>> mean_pool(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([[True, True, False]]))
     Array([[1.5]], dtype=float32)
@@ -48,6 +52,8 @@ def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
 
 def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
     """max_t x_t over the real tokens, each feature for itself.
+
+    Collobert et al., 2011, https://arxiv.org/abs/1103.0398: the maximum over time. Raises as `cls_pool` does.
 
     >>> max_pool(jnp.array([[[1.0, 5.0], [2.0, 3.0], [9.0, 9.0]]]), jnp.array([[True, True, False]]))
     Array([[2., 5.]], dtype=float32)

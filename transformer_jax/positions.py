@@ -29,6 +29,7 @@ def sinusoidal_positions(
 def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Array, "... D"]:
     """Rows of a table: a token embedding, or a learned position. The same as one_hot(positions) @ table.
 
+    Positions that are learned, not computed, are of Gehring et al., 2017, https://arxiv.org/abs/1705.03122, section 3.1.
     An index outside the table is a mistake that a gather would hide: it yields NaN, since traced indices cannot
     raise. Raises TypeError for indices that are not integers, ValueError for a table of other than two axes.
 
@@ -57,6 +58,8 @@ def count_positions(is_token: Bool[Array, "B T"]) -> Int[Array, "B T"]:
 
 def integer_positions(positions: Int[Array, "..."]) -> Float[Array, "... 1"]:
     """p itself. It grows without bound: beside embeddings of size 1, token 500 is its position and little else.
+
+    Raises TypeError for positions that are not integers.
 
     >>> integer_positions(jnp.array([0, 1, 500]))[:, 0]
     Array([  0.,   1., 500.], dtype=float32)

@@ -15,7 +15,15 @@ from transformer_jax.positions import lookup
 def region_embedding(
     table: Float[Array, "R V D"], tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
 ) -> Float[Array, "B T D"]:
-    """x_t = sum_r table[r, token_(t + r - R//2)], over the places r whose token is real."""
+    """x_t = sum_r table[r, token_(t + r - R//2)], over the places r whose token is real.
+
+    Johnson and Zhang, 2015, https://arxiv.org/abs/1412.1058: R one-hot words, concatenated, times a matrix.
+    Raises as `lookup` does.
+
+    >>> table = jnp.array([[[0.0], [10.0]], [[0.0], [1.0]], [[0.0], [0.1]]])  # R = 3 places, V = 2, D = 1
+    >>> region_embedding(table, jnp.array([[1, 0, 1]]), jnp.array([[True, True, True]]))[0, :, 0]
+    Array([ 1. , 10.1,  1. ], dtype=float32)
+    """
     length, reach = tokens.shape[1], table.shape[0] // 2
     ends = ((0, 0), (reach, reach))
     tokens, is_token = jnp.pad(tokens, ends), jnp.pad(is_token, ends)
@@ -29,7 +37,11 @@ def region_embedding(
 def to_front(
     tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
 ) -> tuple[Int[Array, "B T"], Bool[Array, "B T"]]:
-    """The real tokens of every row first, in their order: where the padding stood is forgotten."""
+    """The real tokens of every row first, in their order: where the padding stood is forgotten.
+
+    >>> to_front(jnp.array([[0, 7, 5]]), jnp.array([[False, True, True]]))
+    (Array([[7, 5, 0]], dtype=int32), Array([[ True,  True, False]], dtype=bool))
+    """
     order = jnp.argsort(~is_token, axis=-1, stable=True)
     return tuple(jnp.take_along_axis(x, order, axis=-1) for x in (tokens, is_token))
 
@@ -37,8 +49,15 @@ def to_front(
 def max_patches(
     x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], width: int
 ) -> tuple[Float[Array, "B P D"], Bool[Array, "B P"]]:
-    """The largest value of each feature in every patch of `width` neighbours, P = ceil(T / width), and which
-    patches hold a real token; the others are zero."""
+    """max over the real t of a patch of x_t, for every patch of `width` neighbours, P = ceil(T / width).
+
+    With it, which patches hold a real token; the others are zero.
+
+    >>> x, is_token = jnp.array([[[1.0], [3.0], [2.0]]]), jnp.array([[True, True, True]])
+    >>> max_patches(x, is_token, 2)[0]
+    Array([[[3.],
+            [2.]]], dtype=float32)
+    """
     B, T, D = x.shape
     if width == 1:
         return jnp.where(is_token[..., None], x, 0), is_token

@@ -42,11 +42,15 @@ def rope(
     pairs = len(frequencies)
     if 2 * pairs > x.shape[3]:
         raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[3]}")
-    turns = jnp.atleast_2d(positions).astype(frequencies.dtype)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    # Frequencies in bfloat16 must not round the positions: it has no 257.
+    turns, frequencies = (
+        jnp.atleast_2d(positions).astype(wide.dtype),
+        frequencies.astype(wide.dtype),
+    )
     angles = (turns[..., None] * frequencies)[:, :, None]  # [#B, T, 1, R]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
 
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     turned, rest = wide[..., : 2 * pairs], wide[..., 2 * pairs :]
     half = layout == "half"
     a, b = jnp.split(turned, 2, axis=-1) if half else (turned[..., ::2], turned[..., 1::2])
@@ -65,11 +69,13 @@ def rope_frequencies(
 ) -> Float[Array, " R"]:
     """f_i = base^(-2i/H), i = 0..H/2-1, slowed down for texts `factor` times as long as those of the training:
 
-    linear   f_i / factor: every position is pressed into the known range (Chen et al., 2023, arXiv 2306.15595);
-    ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest is divided by factor;
-    yarn     pairs that turn more than 32 times in `original_length` keep their speed, those that turn less than once
-             are divided by factor, those between in proportion (Peng et al., 2023, arXiv 2309.00071, section 3.2; its
-             logits are also sharpened: pass scale = `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention).
+        linear   f_i / factor: every position is pressed into the known range
+        ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest is divided by factor
+        yarn     pairs that turn more than 32 times in original_length keep their speed, those that turn less than once
+                 are divided by factor, those between in proportion
+
+    linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023, https://arxiv.org/abs/2309.00071,
+    section 3.2. Its logits are also sharpened: pass scale = `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
 
     Raises ValueError for an odd number of features, an unknown scaling, a factor below 1 or one without a scaling,
     and for yarn without `original_length`.
@@ -101,7 +107,8 @@ def rope_frequencies(
 
 
 def yarn_temperature(factor: float) -> float:
-    """0.1 ln(factor) + 1: YaRN multiplies queries and keys by it (Peng et al., 2023, equation 22).
+    """0.1 ln(factor) + 1: YaRN multiplies queries and keys by it (Peng et al., 2023,
+    https://arxiv.org/abs/2309.00071, equation 22). Raises ValueError for a factor below 1.
 
     >>> round(yarn_temperature(4.0), 4)
     1.1386

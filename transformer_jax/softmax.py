@@ -7,7 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 @jax.custom_jvp
 def masked_softmax(
-    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | bool
+    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | Bool[Array, ""] | bool
 ) -> Float[Array, "*B S"]:
     """exp(x_s) / sum_r exp(x_r) over the s that the mask lets through, 0 elsewhere and in a row without any.
 
@@ -15,7 +15,7 @@ def masked_softmax(
     time of attention with its gradient.
     """
     logits = jnp.where(mask, logits, -jnp.inf)
-    highest = logits.max(axis=-1, keepdims=True)
+    highest = logits.max(axis=-1, keepdims=True, initial=-jnp.inf)  # of no keys at all, too
     # In a row without any, -inf - (-inf) would be NaN.
     exponentials = jnp.exp(logits - jnp.where(highest == -jnp.inf, 0, highest))
     total = exponentials.sum(axis=-1, keepdims=True)
@@ -32,11 +32,11 @@ def _masked_softmax_jvp(primals, tangents):
 
 @jax.custom_jvp
 def masked_logsumexp(
-    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | bool
+    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | Bool[Array, ""] | bool
 ) -> Float[Array, "*B"]:
     """log sum_s exp(x_s) over the s that the mask lets through, -inf where it lets none."""
     logits = jnp.where(mask, logits, -jnp.inf)
-    highest = logits.max(axis=-1)
+    highest = logits.max(axis=-1, initial=-jnp.inf)
     highest = jnp.where(highest == -jnp.inf, 0, highest)
     return highest + jnp.log(jnp.exp(logits - highest[..., None]).sum(axis=-1))
 
