@@ -3,12 +3,18 @@
 import argparse
 import sys
 
-from transformer_jax.commands import predict
+from transformer_jax.commands import attention, cost, predict, tokens, walk
 from transformer_jax.errors import InputError
 from transformer_jax.run_folder import RunFolderError
 from transformer_jax.tokenizers import TokenizerError
 
-COMMANDS = {"predict": predict}
+COMMANDS = {
+    "predict": predict,
+    "tokens": tokens,
+    "walk": walk,
+    "attention": attention,
+    "cost": cost,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,103 @@
+"""Where a causal mask must stand: before the softmax."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from bench.claims.layers import normal
+from bench.claims.page import Claim
+from transformer_jax.attention import attention_weights, dot_product_attention
+from transformer_jax.masks import causal
+
+
+def masked_before(query, key, value):
+    """-inf in the scores: what the library does."""
+    return dot_product_attention(query, key, value, mask=causal())
+
+
+def zeroed_after(query, key, value):
+    """Zero in the weights: every weight still carries the future in its denominator."""
+    weights = attention_weights(query, key) * causal().to_array(key.shape[1])
+    return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
+
+
+def renormalised_after(query, key, value):
+    """Zero in the weights, then divided by their sum: the denominator of the future cancels."""
+    weights = attention_weights(query, key) * causal().to_array(key.shape[1])
+    weights = weights / weights.sum(axis=-1, keepdims=True)
+    return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
+
+
+WAYS = {
+    "masked before the softmax": masked_before,
+    "zeroed after the softmax": zeroed_after,
+    "zeroed after, divided by the sum": renormalised_after,
+}
+
+
+def influence(way, query, key, value) -> np.ndarray:
+    """[t, s]: the size of the change of output t by a small change of the key or the value of token s."""
+    by_key, by_value = jax.jit(jax.jacrev(way, argnums=(1, 2)))(query, key, value)
+    # [1, T, 1, H, 1, S, 1, H]
+    squares = sum(np.square(np.asarray(part)[0, :, 0, :, 0, :, 0]) for part in (by_key, by_value))
+    return np.sqrt(squares.sum(axis=(1, 3)))
+
+
+def leaks(seed: int, T: int = 6, H: int = 8) -> dict[str, dict]:
+    """What becomes of the outputs before the last token when that token changes."""
+    random = np.random.default_rng(seed)
+    query, key, value = (normal(random, (1, T, 1, H)) for _ in range(3))
+    last = jnp.arange(T)[:, None, None] == T - 1
+    other = jnp.where(last, normal(random, key.shape), key)
+    # A future score that leaves nothing to the others.
+    loud = jnp.where(last, 1e3 * query[:, :1], key)
+    reference = masked_before(query, key, value)
+    found = {}
+    for name, way in WAYS.items():
+        output = np.asarray(way(query, key, value))
+        found[name] = {
+            "change": float(np.abs(output - way(query, other, value))[:, : T - 1].max()),
+            "difference": float(np.abs(output - reference).max()),
+            "finite": bool(np.isfinite(way(query, loud, value)).all()),
+            "influence": influence(way, query, key, value),
+        }
+    return found
+
+
+def claims(seed: int) -> list[Claim]:
+    found = leaks(seed)
+
+    def draw(drawing: Figure) -> None:
+        panels = drawing.subplots(1, 3)
+        scale = LogNorm(1e-3, max(row["influence"].max() for row in found.values()))
+        for axes, (name, row) in zip(panels, found.items(), strict=True):
+            shown = np.ma.masked_less(row["influence"], 1e-6)  # white: nothing
+            picture = axes.imshow(shown, norm=scale, cmap="viridis")
+            axes.set_title(name, fontsize=10)
+            axes.set_xlabel("token that changes")
+        panels[0].set_ylabel("output")
+        drawing.colorbar(picture, ax=panels, label="size of the derivative", shrink=0.8)
+
+    return [
+        Claim(
+            "causal-leak",
+            "A causal mask after the softmax lets the future through",
+            "Weights that are set to zero after the softmax have already been divided by a sum over the future: changing "
+            "the key of the last token changes every earlier output (the derivatives right of the diagonal). Dividing by "
+            "the sum that is left cancels it and equals masking before, in exact arithmetic: where a future score "
+            "leaves nothing to the others, it divides 0 by 0.",
+            (
+                "causal mask",
+                "largest change of an earlier output",
+                "largest difference from masking before",
+                "finite beside a future score a thousand times larger",
+            ),
+            [
+                (name, *(row[k] for k in ("change", "difference", "finite")))
+                for name, row in found.items()
+            ],
+            draw,
+        )
+    ]

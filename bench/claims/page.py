@@ -1,0 +1,82 @@
+"""A claim with its measurement, and the page that shows all of them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+INK, GRID = "#444444", "#e6e6e6"
+COLOURS = ("#1f5fa8", "#d1495b", "#3a7d44", "#b8860b")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is claimed, and what was measured: a table, and a figure where one shows more."""
+
+    name: str  # of its figure and of its entry in the JSON file
+    title: str
+    text: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    draw: Callable[[Figure], None] | None = None
+    size: tuple[float, float] = (10.0, 3.6)  # inches
+
+
+def cell(value: Any) -> str:
+    """Three digits that count; counts and words as they are."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0:
+        return "0"
+    return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Markdown, with numbers at the right."""
+    # A column that begins with a number is one of numbers.
+    line = ["---:" if isinstance(value, int | float) else "---" for value in rows[0]]
+    cells = [list(header), line, *([cell(value) for value in row] for row in rows)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
+
+
+def page(claims: Sequence[Claim], origin: str) -> str:
+    """The whole of docs/claims.md."""
+    parts = [
+        "# Claims, measured",
+        "What texts about transformers say, and what comes out when it is done. Each statement is also a test, on a "
+        "smaller size, in `tests/test_claims.py`.",
+        f"Written by {origin}",
+        "\n".join(f"- [{claim.title}](#{claim.name})" for claim in claims),
+    ]
+    for claim in claims:
+        parts += [f'<a id="{claim.name}"></a>\n\n## {claim.title}', claim.text]
+        if claim.draw is not None:
+            parts.append(f"![{claim.title}](figures/claims-{claim.name}.png)")
+        parts.append(table(claim.header, claim.rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def figure(claim: Claim) -> Figure:
+    """The claim's figure, in the house style."""
+    drawn = Figure(figsize=claim.size, dpi=130, layout="constrained")  # not pyplot: no global state
+    claim.draw(drawn)
+    for axes in drawn.axes:
+        axes.tick_params(colors=INK, labelsize=9)
+        for text in (axes.xaxis.label, axes.yaxis.label, axes.title):
+            text.set_color(INK)
+    return drawn
+
+
+def plain(axes, title: str, x: str, y: str) -> None:
+    """Axes of a line drawing."""
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
