@@ -1,0 +1,459 @@
+"""Mistakes that a transformer can hold without crashing, one line each, and the test that must catch it.
+
+    python -m tests.mutations                   # all: a table, and exit code 1 if one survives
+    python -m tests.mutations --only top_left   # those with this in their name
+
+Every breakage is made in a copy of the package in a temporary folder, never in the tree. The tests named here pass
+there first without any; after the breakage the one that is named must fail on an assertion of its own, not crash.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+COPIED = ("transformer_jax", "tests", "bench", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """In `file` the text `old` becomes `new`, and `test` must see it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    def apply(self, folder: Path) -> None:
+        """Raises ValueError unless the old text is there exactly once."""
+        path = folder / "transformer_jax" / self.file
+        text = path.read_text()
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(f"{self.name}: found {count} times in {self.file}: {self.old!r}")
+        path.write_text(text.replace(self.old, self.new))
+
+
+ATTENTION, PARITY = "test_attention.py::test_", "test_parity.py::test_"
+CONTRACT, MASKS = "test_mask_contract.py::test_", "test_masks.py::test_"
+RULE = f"{MASKS}a_rule_is_its_question_asked_of_every_pair"
+NORM, DROPOUT = "test_normalization.py::test_", "test_dropout.py::test_"
+POSITIONS, POOLING = "test_positions.py::test_", "test_pooling.py::test_"
+ENCODER = "test_encoder.py::test_the_encoder_equals_its_equations_in_numpy"
+EXAMPLE = "test_doctests.py::test_the_example_gives_what_it_shows"
+UNSEEN = f"{CONTRACT}what_nobody_sees_reaches_no_output_and_no_gradient"
+
+MUTATIONS = [
+    # The product and the softmax
+    Mutation(
+        "the_scale_is_dropped", "attention.py",
+        "scale = H**-0.5 if scale is None else scale",
+        "scale = 1.0 if scale is None else scale",
+        f"{ATTENTION}scale_is_one_over_the_root_of_the_features",
+    ),
+    Mutation(
+        "the_mask_falls_after_the_softmax", "attention.py",
+        "if mask is None else masked_softmax(logits, mask)",
+        "if mask is None else jnp.where(mask, jax.nn.softmax(logits, axis=-1), 0)",
+        f"{ATTENTION}weights_of_a_query_sum_to_one_or_to_zero",
+    ),
+    Mutation(
+        "heads_of_a_group_are_interleaved", "attention.py",
+        "return x.reshape(x.shape[0], K, x.shape[1] // K, *x.shape[2:])",
+        "return x.reshape(x.shape[0], x.shape[1] // K, K, *x.shape[2:]).swapaxes(1, 2)",
+        f"{ATTENTION}value_and_gradient_equal_the_loops[2]",
+    ),
+    Mutation(
+        "the_bias_is_scaled", "attention.py",
+        "return logits if bias is None else logits + bias",
+        "return logits if bias is None else logits + scale * bias",
+        f"{ATTENTION}value_and_gradient_equal_the_loops[2]",
+    ),
+    Mutation(
+        "the_soft_cap_falls_after_the_bias", "attention.py",
+        "    if soft_cap is not None:\n        logits = soft_cap * jnp.tanh(logits / soft_cap)\n"
+        "    return logits if bias is None else logits + bias",
+        "    logits = logits if bias is None else logits + bias\n"
+        "    return logits if soft_cap is None else soft_cap * jnp.tanh(logits / soft_cap)",
+        f"{PARITY}a_soft_cap_stands_before_the_bias",
+    ),
+    Mutation(
+        "logits_are_bfloat16", "attention.py",
+        "preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),",
+        "preferred_element_type=query.dtype,",
+        f"{ATTENTION}logits_of_bfloat16_are_float32",
+    ),
+    Mutation(
+        "the_logsumexp_forgets_the_mask", "attention.py",
+        "masked_logsumexp(logits, True if mask is None else mask)",
+        "masked_logsumexp(logits, True)",
+        f"{PARITY}logsumexp_is_the_residual_of_jax_nn",
+    ),
+    Mutation(
+        "the_softmax_overflows", "softmax.py",
+        "jnp.exp(logits - jnp.where(highest == -jnp.inf, 0, highest))",
+        "jnp.exp(logits)",
+        f"{ATTENTION}huge_logits_do_not_overflow[masked]",
+    ),
+    Mutation(
+        "the_softmax_is_not_normalised", "softmax.py",
+        "return exponentials / jnp.where(total == 0, 1, total)",
+        "return exponentials",
+        f"{ATTENTION}weights_of_a_query_sum_to_one_or_to_zero",
+    ),
+    Mutation(
+        "a_query_without_keys_divides_by_zero", "softmax.py",
+        "return exponentials / jnp.where(total == 0, 1, total)",
+        "return exponentials / total",
+        f"{ATTENTION}weights_of_a_query_sum_to_one_or_to_zero",
+    ),
+    Mutation(
+        "the_softmax_forgets_half_of_its_slope", "softmax.py",
+        "return weights, change - weights * change.sum(axis=-1, keepdims=True)",
+        "return weights, change",
+        f"{ATTENTION}value_and_gradient_equal_the_loops[2]",
+    ),
+    Mutation(
+        "the_logsumexp_overflows", "softmax.py",
+        "highest = jnp.where(highest == -jnp.inf, 0, highest)",
+        "highest = jnp.zeros_like(highest)",
+        f"{PARITY}softmax_and_logsumexp_equal_jax_nn_where_something_is_seen",
+    ),
+    # What nobody sees
+    Mutation(
+        "an_unseen_value_stays", "attention.py",
+        "value = jnp.where(_seen_keys(mask, value.shape[2]), value, 0)",
+        "value = jnp.where(True, value, 0)",
+        f"{PARITY}jax_nn_differs_on_nan_in_a_value_that_nobody_sees",
+    ),
+    Mutation(
+        "a_blind_query_stays", "attention.py",
+        "query = jnp.where(_seeing_queries(mask), query, 0)",
+        "query = jnp.where(True, query, 0)",
+        f"{UNSEEN}[dot_product_attention-nan]",
+    ),
+    Mutation(
+        "an_unseen_key_stays", "attention.py",
+        "return query, jnp.where(_seen_keys(mask, key.shape[2]), key, 0)",
+        "return query, key",
+        f"{UNSEEN}[dot_product_attention-nan]",
+    ),
+    Mutation(
+        "a_blind_input_stays", "attention.py",
+        "inputs_q = jnp.where(_seeing_queries(mask).any(axis=2), inputs_q, 0)",
+        "inputs_q = jnp.where(True, inputs_q, 0)",
+        f"{UNSEEN}[multi_head_attention-nan]",
+    ),
+    Mutation(
+        "a_key_is_seen_only_by_a_whole_group", "attention.py",
+        "K, seen.shape[1] // K, seen.shape[2]).any(axis=2)",
+        "K, seen.shape[1] // K, seen.shape[2]).all(axis=2)",
+        f"{ATTENTION}value_and_gradient_equal_the_loops[2]",
+    ),
+    Mutation(
+        "a_lone_row_stays", "encoder.py",
+        "x = hide_lone_rows(x, mask)",
+        "x = x + 0",
+        f"{CONTRACT}rows_apart_from_all_others_reach_no_gradient[Encoder post]",
+    ),
+    # Rules
+    Mutation(
+        "causal_is_top_left", "rules.py",
+        "offset = block.S - block.T + block.query_start",
+        "offset = block.query_start",
+        f"{MASKS}causal_with_more_keys_lets_the_last_query_see_the_last_key",
+    ),
+    Mutation(
+        "a_token_does_not_see_itself", "masks.py",
+        "return distances(self, block) <= 0",
+        "return distances(self, block) < 0",
+        f"{RULE}[causal]",
+    ),
+    Mutation(
+        "the_window_is_one_too_short", "masks.py",
+        "inside &= distance >= -self.left",
+        "inside &= distance > -self.left",
+        f"{RULE}[window]",
+    ),
+    Mutation(
+        "the_prefix_is_one_too_long", "masks.py",
+        "return positions_of_keys(self.key_positions, block) < lengths",
+        "return positions_of_keys(self.key_positions, block) <= lengths",
+        f"{RULE}[prefix]",
+    ),
+    Mutation(
+        "segments_see_the_others", "masks.py",
+        "return per_query(self.query_ids, block) == per_key(self.key_ids, block)",
+        "return per_query(self.query_ids, block) != per_key(self.key_ids, block)",
+        f"{RULE}[segments]",
+    ),
+    Mutation(
+        "and_is_or", "masks.py",
+        "return self.first.block(block) & self.second.block(block)",
+        "return self.first.block(block) | self.second.block(block)",
+        f"{RULE}[and]",
+    ),
+    Mutation(
+        "every_block_is_the_first", "rules.py",
+        "return (block.key_start + jnp.arange(block.keys))[None, None, None, :]",
+        "return jnp.arange(block.keys)[None, None, None, :]",
+        f"{MASKS}blocks_at_traced_starts_tile_to_the_whole[causal]",
+    ),
+    # Norms
+    Mutation(
+        "epsilon_stands_outside_the_root", "normalization.py",
+        "centred * lax.rsqrt(variance + epsilon)",
+        "centred / (jnp.sqrt(variance) + epsilon)",
+        f"{NORM}value_and_gradient_equal_the_loops",
+    ),
+    Mutation(
+        "the_variance_takes_one_pass", "normalization.py",
+        "variance = jnp.square(centred).mean(axis=-1, keepdims=True)",
+        "variance = jnp.square(wide).mean(-1, keepdims=True)"
+        " - jnp.square(wide.mean(-1, keepdims=True))",
+        f"{NORM}a_large_mean_costs_no_digits",
+    ),
+    Mutation(
+        "statistics_are_bfloat16", "normalization.py",
+        "return x.astype(jnp.promote_types(x.dtype, jnp.float32))",
+        "return x",
+        f"{NORM}statistics_of_bfloat16_are_float32",
+    ),
+    Mutation(
+        "the_rms_norm_centres", "normalization.py",
+        "power = jnp.square(wide).mean(axis=-1, keepdims=True)",
+        "power = wide.var(axis=-1, keepdims=True)",
+        f"{PARITY}rms_norm_equals_nnx",
+    ),
+    Mutation(
+        "the_batch_norm_divides_by_the_unbiased_variance", "normalization.py",
+        "return BatchStatistics(mean, jnp.square(rows - mean).mean(axis=0))",
+        "return BatchStatistics(mean, jnp.var(rows, axis=0, ddof=1))",
+        f"{PARITY}batch_norm_equals_nnx[of the batch]",
+    ),
+    Mutation(
+        "the_running_variance_is_biased", "normalization.py",
+        "variance = variance * (rows / (rows - 1))",
+        "variance = variance * 1.0",
+        f"{PARITY}nnx_differs_on_the_running_variance_of_batch_norm",
+    ),
+    # Feed-forward and dropout
+    Mutation(
+        "gelu_is_its_approximation", "feed_forward.py",
+        '"gelu": partial(jax.nn.gelu, approximate=False),',
+        '"gelu": partial(jax.nn.gelu, approximate=True),',
+        "test_feed_forward.py::test_value_and_gradient_equal_the_formula[gelu]",
+    ),
+    Mutation(
+        "the_gate_adds", "feed_forward.py",
+        "opened * linear(x, in_kernel, in_bias)",
+        "opened + linear(x, in_kernel, in_bias)",
+        f"{PARITY}gates_equal_jax_nn",
+    ),
+    Mutation(
+        "dropout_does_not_scale_up", "dropout.py",
+        "jnp.where(keep(rng, rate, x.shape), x / (1.0 - rate), ",
+        "jnp.where(keep(rng, rate, x.shape), x, ",
+        f"{DROPOUT}kept_elements_are_scaled_up_and_the_mean_is_kept",
+    ),
+    Mutation(
+        "dropout_counts_without_the_head", "dropout.py",
+        "*jnp.broadcast_arrays(batch[:, None], heads[None])",
+        "*jnp.broadcast_arrays(batch[:, None], 0 * heads[None])",
+        f"{PARITY}nnx_differs_on_dropout_across_heads_and_examples",
+    ),
+    Mutation(
+        "dropout_comes_before_the_softmax", "attention.py",
+        "weights = dropout_weights(_softmax(logits, mask), dropout_rate, dropout_rng)",
+        "weights = _softmax(dropout_weights(logits, dropout_rate, dropout_rng), mask)",
+        f"{PARITY}nnx_differs_on_dropout_across_heads_and_examples",
+    ),
+    # Positions
+    Mutation(
+        "sine_and_cosine_are_swapped", "positions.py",
+        "jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)",
+        "jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)",
+        f"{POSITIONS}sinusoids_equal_the_loops",
+    ),
+    Mutation(
+        "padding_takes_positions", "positions.py",
+        "jnp.cumsum(is_token, axis=-1, dtype=jnp.int32)",
+        "jnp.cumsum(is_token | True, axis=-1, dtype=jnp.int32)",
+        f"{POSITIONS}positions_are_counted_over_the_real_tokens",
+    ),
+    Mutation(
+        "an_index_outside_is_clipped", "positions.py",
+        'mode="fill", fill_value=jnp.nan,',
+        'mode="clip",',
+        f"{PARITY}nnx_differs_on_a_negative_index",
+    ),
+    Mutation(
+        "the_layouts_of_rope_are_swapped", "rotary.py",
+        'half = layout == "half"',
+        'half = layout != "half"',
+        f"{PARITY}rope_is_a_product_of_complex_numbers",
+    ),
+    Mutation(
+        "rope_starts_at_one", "rotary.py",
+        "jnp.atleast_2d(positions).astype(",
+        "jnp.atleast_2d(positions + 1).astype(",
+        f"{PARITY}rope_is_a_product_of_complex_numbers",
+    ),
+    Mutation(
+        "rope_turns_back", "rotary.py",
+        "a, b = a * cos - b * sin, a * sin + b * cos",
+        "a, b = a * cos + b * sin, b * cos - a * sin",
+        f"{PARITY}rope_is_a_product_of_complex_numbers",
+    ),
+    Mutation(
+        "alibi_rewards_distance", "biases.py",
+        "return -slopes[:, None, None]",
+        "return slopes[:, None, None]",
+        f"{EXAMPLE}[biases.alibi]",
+    ),
+    Mutation(
+        "a_long_distance_is_one_bucket_off", "biases.py",
+        "far = exact + jnp.searchsorted(",
+        "far = exact + 1 + jnp.searchsorted(",
+        f"{EXAMPLE}[biases.relative_buckets]",
+    ),
+    Mutation(
+        "buckets_of_past_and_future_are_swapped", "biases.py",
+        "jnp.where(distance > 0, side, 0)",
+        "jnp.where(distance < 0, side, 0)",
+        f"{EXAMPLE}[biases.relative_buckets]",
+    ),
+    # Layers and pooling
+    Mutation(
+        "pre_and_post_norm_are_swapped", "encoder.py",
+        'if self.norm == "pre":',
+        'if self.norm != "pre":',
+        f"{ENCODER}[post]",
+    ),
+    Mutation(
+        "the_residual_is_dropped", "encoder.py",
+        "return x + dropout(y, ",
+        "return dropout(y, ",
+        f"{ENCODER}[post]",
+    ),
+    Mutation(
+        "the_last_norm_is_dropped", "encoder.py",
+        "if self.final_norm is not None:",
+        "if False:",
+        f"{ENCODER}[pre]",
+    ),
+    Mutation(
+        "cls_takes_the_first_place", "pooling.py",
+        "first = is_token & (count_positions(is_token) == 0)",
+        "first = is_token & (jnp.arange(x.shape[1]) == 0)",
+        f"{POOLING}value_and_gradient_equal_the_loops[cls]",
+    ),
+    Mutation(
+        "last_takes_the_one_before", "pooling.py",
+        "count_positions(is_token) == count - 1",
+        "count_positions(is_token) == count - 2",
+        f"{POOLING}value_and_gradient_equal_the_loops[last]",
+    ),
+    Mutation(
+        "padding_counts_in_the_mean", "pooling.py",
+        "count = jnp.maximum(is_token.sum(axis=-1, keepdims=True), 1)",
+        "count = jnp.full((len(x), 1), x.shape[1])",
+        f"{POOLING}value_and_gradient_equal_the_loops[mean]",
+    ),
+    Mutation(
+        "padding_takes_part_in_the_maximum", "pooling.py",
+        "visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)",
+        "visible = x",
+        f"{POOLING}value_and_gradient_equal_the_loops[max]",
+    ),
+]  # fmt: skip
+
+
+def copy_of_the_tree(folder: Path) -> Path:
+    """What the tests need, and nothing that was compiled from it."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(
+                ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def run_tests(folder: Path, tests: list[str], cache: Path) -> subprocess.CompletedProcess:
+    """pytest in the folder, on its own copy of the package; compiled programs are shared between the runs."""
+    environment = os.environ | {
+        "PYTHONPATH": str(folder),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "COLUMNS": "1000",  # else the summary is cut
+        "JAX_COMPILATION_CACHE_DIR": str(cache),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "-rf", "-p", "no:cacheprovider"]
+        + [f"tests/{test}" for test in tests],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def caught(mutation: Mutation, cache: Path) -> tuple[bool, str]:
+    """Whether the test failed on an assertion, and what it said."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = copy_of_the_tree(Path(name))
+        mutation.apply(folder)
+        done = run_tests(folder, [mutation.test], cache)
+    failed = re.search(r"^FAILED (\S.*?) - (.*)$", done.stdout, re.MULTILINE)
+    if done.returncode == 0:
+        return False, "the test passes"
+    if done.returncode != 1 or failed is None:
+        return False, f"the test did not run: {(done.stdout + done.stderr)[-300:]}"
+    message = failed[2]
+    # A crash says that the breakage was no quiet one, not that the test looks at the numbers.
+    return message.startswith(("AssertionError", "assert ", "Failed: DID NOT")), message
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prints a line for every mutation; 1 if one survives or if the tests fail without any."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", metavar="NAME", help="those with this in their name")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
+    options = parser.parse_args(arguments)
+    chosen = [mutation for mutation in MUTATIONS if options.only in mutation.name]
+    if not chosen:
+        parser.error(f"no mutation has {options.only!r} in its name")
+
+    with tempfile.TemporaryDirectory() as cache:
+        cache = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR", cache))
+        with tempfile.TemporaryDirectory() as name:
+            tests = sorted({mutation.test for mutation in chosen})
+            unbroken = run_tests(copy_of_the_tree(Path(name)), tests, cache)
+        if unbroken.returncode:
+            print(unbroken.stdout[-3000:] + unbroken.stderr[-3000:])
+            print("the tests fail without any mutation")
+            return 1
+        with ThreadPoolExecutor(options.jobs) as pool:
+            results = pool.map(lambda mutation: caught(mutation, cache), chosen)
+            survivors = 0
+            for mutation, (is_caught, message) in zip(chosen, results, strict=True):
+                survivors += not is_caught
+                verdict = "caught by" if is_caught else "SURVIVES "
+                print(f"{mutation.name:48} {verdict} {mutation.test}", flush=True)
+                if not is_caught:
+                    print(f"    {message}")
+    print(f"{len(chosen) - survivors} of {len(chosen)} caught")
+    return int(survivors > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
