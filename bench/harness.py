@@ -1,122 +1,154 @@
 """Measures a function, with compile time, first call, steady state and memory kept apart.
 
-JAX returns before it has computed, compiles at the first call and copies NumPy arguments to the
-device at every call; a clock around a bare call measures any of these. Here JAX arguments are on
-the device beforehand, the function is compiled beforehand, and every call is waited for.
-A function of NumPy arrays is called as it is: nothing compiles.
+JAX returns before it has computed, compiles at the first call and copies NumPy arguments to the device at every
+call; a clock around a bare call measures any of these. Here the arguments are on the device beforehand, the
+function is compiled beforehand and every call is waited for. The arguments are random and rotate: no call sees
+the numbers of the call before. A function is timed once its values agree with the definition for all of them.
 """
 
-import os
+import itertools
+import math
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
+import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from bench.machine import load_average
+
 WARMUP_ROUNDS = 2
-SECONDS = 0.6  # of measuring, for one benchmark
+SECONDS = 0.5  # of measuring, for one benchmark
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
+ROTATION = 3  # sets of arguments
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A function of arrays, and how it is called.
+
+    compiled: `jax.jit`, on arrays of the device      eager: the same without jit, an operation at a time
+    host: NumPy or plain Python, on NumPy arrays      torch: PyTorch without gradient, on its tensors
+    """
+
+    fn: Callable
+    how: Literal["compiled", "eager", "host", "torch"] = "compiled"
 
 
 @dataclass(frozen=True)
 class Prepared:
     """A function ready to be timed, and what it cost to get there."""
 
-    call: Callable[[], Any]
-    value: Any  # of the first call
+    call: Callable[[], Any]  # with the next arguments in turn; returns when its value is there
     compile_seconds: float | None
     first_call_seconds: float
     peak_bytes: int | None
+    bytes_moved: int
 
 
-def prepare(fn: Callable, *args: Any) -> Prepared:
-    """Compiles `fn` when its arguments are JAX arrays, calls it once, and waits.
+def prepare(
+    contestant: Contestant, inputs: Sequence[tuple], expected: Sequence | None, atol: float
+) -> Prepared:
+    """Places the arguments, compiles, calls once with each and compares with what is `expected`.
 
-    JAX keeps what it has compiled: the same function for the same shapes is free the second time.
-    `peak_bytes` is what the call allocates beyond its arguments: XLA's own plan, or for NumPy and
-    Python the peak that tracemalloc sees in a further call.
+    `peak_bytes` is what one call allocates: XLA's own plan (which leaves out what its CPU fusions allocate inside),
+    or for NumPy and Python the peak that tracemalloc sees in a further call; None for eager JAX and PyTorch, whose
+    allocators do not say. bench/test_memory.py watches the process instead. `bytes_moved` is what any implementation must: each argument read once, the result
+    written once.
     """
-    if not any(isinstance(arg, jax.Array) for arg in args):
-        first, value = _clock(fn, *args)
+    if len(inputs) < 2:
+        raise ValueError(f"inputs must be two or more tuples of arguments, got {len(inputs)}")
+    fn, placed = _place(contestant, inputs)
+    compile_seconds = peak = None
+    if contestant.how == "compiled":
+        start = time.perf_counter()
+        fn = jax.jit(contestant.fn).lower(*placed[0]).compile()
+        compile_seconds = time.perf_counter() - start
+        memory = fn.memory_analysis()  # None where the backend does not say
+        peak = memory and memory.temp_size_in_bytes + memory.output_size_in_bytes
+
+    def call(args: tuple) -> Any:
+        value = fn(*args)
+        return jax.block_until_ready(value) if contestant.how in ("compiled", "eager") else value
+
+    first, value = clock(call, placed[0])
+    values = [value, *(call(args) for args in placed[1:])]
+    if expected is not None:
+        for one, other in zip(values, expected, strict=True):
+            check(one, other, atol)
+    if contestant.how == "host":
         tracemalloc.start()
-        fn(*args)
+        call(placed[0])
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        return Prepared(lambda: fn(*args), value, None, first, peak)
-
-    jax.block_until_ready(args)
-    start = time.perf_counter()
-    compiled = jax.jit(fn).lower(*args).compile()
-    compile_seconds = time.perf_counter() - start
-    first, value = _clock(lambda: jax.block_until_ready(compiled(*args)))
-    memory = compiled.memory_analysis()  # None where the backend does not say
-    return Prepared(
-        lambda: jax.block_until_ready(compiled(*args)),
-        value,
-        compile_seconds,
-        first,
-        memory and memory.temp_size_in_bytes + memory.output_size_in_bytes,
-    )
+    turns = itertools.cycle(placed)
+    moved = sum(getattr(leaf, "nbytes", 0) for leaf in jax.tree.leaves((placed[0], value)))
+    return Prepared(lambda: call(next(turns)), compile_seconds, first, peak, moved)
 
 
 def run(
     benchmark: BenchmarkFixture,
-    fn: Callable,
-    *args: Any,
-    flops: int,
-    expected: Any = None,
+    contestant: Contestant,
+    inputs: Sequence[tuple],
+    *,
+    flops: int | None,
+    expected: Sequence | None = None,
     atol: float = 0.0,
     **labels: Any,
-) -> Any:
-    """Measures `fn(*args)` into `benchmark`, once its value is `expected` within `atol`.
+) -> None:
+    """Measures the contestant into `benchmark`, once its values for `inputs` are `expected` within `atol`.
 
-    The rows of the table are the steady state. `extra_info` holds the rest, `flops` (counted by
-    the caller), the rate from the median, and the `labels`.
+    The rows of the table are the steady state. `extra_info` holds the rest, `flops` (counted by the caller) and
+    the `labels`, of which the report needs subject, implementation and length.
     """
-    prepared = prepare(fn, *args)
-    _check(prepared.value, expected, atol)
-    value = benchmark.pedantic(
+    prepared = prepare(contestant, inputs, expected, atol)
+    benchmark.pedantic(
         prepared.call, rounds=_rounds(prepared.call), warmup_rounds=WARMUP_ROUNDS, iterations=1
     )
-    benchmark.extra_info |= labels | {
+    benchmark.extra_info |= {
+        "how": contestant.how,
         "compile_seconds": prepared.compile_seconds,
         "first_call_seconds": prepared.first_call_seconds,
         "peak_bytes": prepared.peak_bytes,
+        "bytes_moved": prepared.bytes_moved,
         "flops": flops,
-        **_machine(args),
-    }
-    if benchmark.stats:  # none with --benchmark-disable
-        rate = flops / benchmark.stats.stats.median / 1e9
-        benchmark.extra_info["gflops_per_second"] = rate
-    return value
+        "load_average": load_average(),
+    } | labels
 
 
 def compare(
     benchmark: BenchmarkFixture,
-    fn: Callable,
-    peer: Callable,
-    *args: Any,
-    expected: Any = None,
+    one: Callable[[], Any] | Contestant,
+    other: Callable[[], Any] | Contestant,
+    inputs: Sequence[tuple] = (),
+    *,
+    expected: Sequence | None = None,
     atol: float = 0.0,
     **labels: Any,
 ) -> float:
-    """The median over rounds of the time of `fn` over the time of `peer`, called in turns.
+    """The median over rounds of the time of `one` over the time of `other`, called in turns.
 
-    Whatever slows the machine for a while slows both, so the ratio holds where two separate
-    timings would not. `extra_info` holds it with its quartiles; the table row is the two together.
+    Whatever slows the machine for a while slows both, so the ratio holds where two separate timings would not.
+    `extra_info` holds it with its quartiles; the table row is the two together. A plain function instead of a
+    contestant keeps its own state, takes no arguments, waits by itself and returns what it computed.
     """
-    ours, theirs = prepare(fn, *args), prepare(peer, *args)
-    for prepared in (ours, theirs):
-        _check(prepared.value, expected, atol)
+    calls = [
+        prepare(contestant, inputs, expected, atol).call
+        if isinstance(contestant, Contestant)
+        else contestant
+        for contestant in (one, other)
+    ]
     ratios = []
 
-    def both() -> None:
-        ratios.append(_clock(ours.call)[0] / _clock(theirs.call)[0])
+    def both() -> tuple[Any, Any]:
+        (first, value), (second, peer) = clock(calls[0]), clock(calls[1])
+        ratios.append(first / second)
+        return value, peer
 
     rounds = 2 * _rounds(both)  # a ratio is worth more rounds than a time
     benchmark.pedantic(both, rounds=rounds, warmup_rounds=WARMUP_ROUNDS, iterations=1)
@@ -124,37 +156,70 @@ def compare(
     benchmark.extra_info |= labels | {
         "ratio": median(ratios),
         "ratio_quartiles": quantiles(ratios, n=4)[::2],
-        **_machine(args),
+        "load_average": load_average(),
     }
     return median(ratios)
 
 
-def _clock(call: Callable, *args: Any) -> tuple[float, Any]:
+def random_inputs(*shapes: tuple[int, ...], scale: float = 1.0, seed: int = 0) -> list[tuple]:
+    """ROTATION tuples of standard normal float32 arrays of these shapes; constant data would run faster."""
+    rng = np.random.default_rng([seed, *map(len, shapes)])
+    return [
+        tuple(scale * rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+        for _ in range(ROTATION)
+    ]
+
+
+class Long(int):
+    """A length that only `--bench-full` runs."""
+
+
+def lengths(*default: int, full: Sequence[int] = ()) -> list[int]:
+    """Parameters of a test: the default ones, and those that only `--bench-full` runs."""
+    return sorted([*default, *map(Long, full)])
+
+
+def every(
+    implementations: Iterable[str], some: Sequence[int], longest: dict[str, int]
+) -> list[tuple[int, str]]:
+    """Parameters (length, implementation), without the lengths that would take an implementation minutes."""
+    return [
+        (length, name)
+        for length in some
+        for name in implementations
+        if length <= longest.get(name, math.inf)
+    ]
+
+
+def clock(call: Callable, *args: Any) -> tuple[float, Any]:
+    """Seconds, and the value."""
     start = time.perf_counter()
     value = call(*args)
     return time.perf_counter() - start, value
 
 
+def check(value: Any, expected: Any, atol: float) -> None:
+    """Refuses to time a function that computes something else."""
+    np_value, np_expected = (jax.tree.map(np.asarray, tree) for tree in (value, expected))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=atol), np_value, np_expected
+    )
+
+
+def _place(contestant: Contestant, inputs: Sequence[tuple]) -> tuple[Callable, list[tuple]]:
+    """The function and its arguments in the form that `how` asks for."""
+    if contestant.how == "host":
+        return contestant.fn, list(inputs)
+    if contestant.how != "torch":
+        return contestant.fn, jax.block_until_ready(jax.device_put(list(inputs)))
+    torch = pytest.importorskip("torch")
+    return (
+        torch.no_grad()(contestant.fn),
+        [jax.tree.map(torch.from_numpy, args) for args in inputs],
+    )
+
+
 def _rounds(call: Callable) -> int:
     """As many as fit into SECONDS, judged by the faster of two calls."""
-    seconds = min(_clock(call)[0] for _ in range(2))
+    seconds = min(clock(call)[0] for _ in range(2))
     return min(max(int(SECONDS / seconds), MIN_ROUNDS), MAX_ROUNDS)
-
-
-def _check(value: Any, expected: Any, atol: float) -> None:
-    """Refuses to time a function that computes something else."""
-    if expected is not None:
-        jax.tree.map(
-            lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=atol), value, expected
-        )
-
-
-def _machine(args: tuple) -> dict[str, Any]:
-    """On what it ran; arguments that are not JAX arrays stay with the host."""
-    devices = [device for arg in args if isinstance(arg, jax.Array) for device in arg.devices()]
-    return {
-        "jax_version": jax.__version__,
-        "device_kind": devices[0].device_kind if devices else "host",
-        "cpu_count": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-    }

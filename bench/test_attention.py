@@ -1,10 +1,9 @@
-"""Attention by length: nested loops, NumPy, this library and `jax.nn` on the same numbers.
+"""Attention by length: nested loops, NumPy, this library, `jax.nn`, Flax and PyTorch on the same numbers.
 
     pytest --benchmark-only bench/test_attention.py
 
-One table a length, then one over all lengths with the growth from each to the next. No contestant
-is timed before its value agrees with NumPy's. The loops stop at T = 64, where a call takes a good
-part of a second; the others go on to T = 2048.
+No contestant is timed before its values agree with NumPy's, which tests/test_naive.py compares with the loops. The
+loops stop at T = 64, where a call takes a good part of a second; the others go on to T = 2048.
 """
 
 from collections.abc import Callable
@@ -13,130 +12,179 @@ from functools import cache
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
-from bench import harness, naive
+from bench import counts, harness, naive
+from bench.harness import Contestant
 from transformer_jax.attention import dot_product_attention
 
 B, N, H = 1, 8, 64
-LENGTHS = [16, 32, 64, 128, 256, 512, 1024, 2048]
-CONTESTANTS = {
-    "naive": naive.attention,
-    "numpy": naive.numpy_attention,
-    "jitted": dot_product_attention,
-    "jax.nn": jax.nn.dot_product_attention,
-}
-LONGEST = {"naive": 64}
+LENGTHS = harness.lengths(16, 32, 64, 128, 256, 512, 1024, 2048, full=[4096])
 # Float32 sums in another order; accelerators multiply float32 in fewer bits.
 ATOL = 1e-5 if jax.default_backend() == "cpu" else 1e-2
 
 
-def attention_flops(B: int, T: int, S: int, N: int, H: int) -> int:
-    """Q K^T and weights V: 2 B N T S H multiply-adds in all, each counted as 2 operations.
+def numpy_loop(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Attention a query and a head at a time: what a first NumPy program looks like."""
+    output = np.empty_like(query)
+    for b, t, n in np.ndindex(query.shape[:3]):
+        logits = key[b, :, n] @ query[b, t, n] / np.sqrt(np.float32(query.shape[3]))
+        weights = np.exp(logits - logits.max())
+        output[b, t, n] = weights / weights.sum() @ value[b, :, n]
+    return output
 
-    4 B N T S H, then; the softmax, a few operations for each of B N T S weights, is left out, as is
-    usual. The backward pass has four such products where the forward pass has two: 3 times as many
-    for both together.
-    """
-    return 4 * B * N * T * S * H
+
+def torch_attention(query, key, value):
+    from torch.nn.functional import scaled_dot_product_attention
+
+    heads_first = (x.transpose(1, 2) for x in (query, key, value))
+    return scaled_dot_product_attention(*heads_first).transpose(1, 2)
+
+
+CONTESTANTS = {
+    "Python loops": Contestant(naive.attention, "host"),
+    "NumPy, loop over queries": Contestant(numpy_loop, "host"),
+    "NumPy": Contestant(naive.numpy_attention, "host"),
+    "eager": Contestant(dot_product_attention, "eager"),
+    "transformer_jax": Contestant(dot_product_attention),
+    "jax.nn": Contestant(jax.nn.dot_product_attention),
+    "flax.nnx": Contestant(nnx.dot_product_attention),
+    "PyTorch": Contestant(torch_attention, "torch"),
+}
+LONGEST = {"Python loops": 64, "NumPy, loop over queries": 1024}
+SHORT = [4, 8]  # for the loops alone, so that their law has a range too
+PEERS = [name for name in CONTESTANTS if name not in ("Python loops", "transformer_jax")]
 
 
 @cache
-def inputs(T: int) -> tuple[np.ndarray, ...]:
-    """Query, key, value and the cotangent of the output; constant data would run faster."""
-    rng = np.random.default_rng(T)
-    return tuple(rng.standard_normal((B, T, N, H), dtype=np.float32) for _ in range(4))
+def inputs(T: int, arrays: int = 3) -> list[tuple[np.ndarray, ...]]:
+    """Query, key, value and, as the fourth, the cotangent of the output."""
+    return harness.random_inputs(*[(B, T, N, H)] * arrays, seed=T)
 
 
 @cache
-def expected(T: int) -> np.ndarray:
-    return naive.numpy_attention(*inputs(T)[:3])
+def expected(T: int, arrays: int = 3) -> list[np.ndarray]:
+    return [naive.numpy_attention(*args[:3]) for args in inputs(T, arrays)]
 
 
 @cache
-def expected_with_gradient(T: int) -> tuple:
-    """The NumPy value, and the gradient by hand: the equations that autodiff arrives at."""
-    query, key, value, cotangent = (x.astype(np.float64).swapaxes(1, 2) for x in inputs(T))
+def expected_with_gradient(T: int) -> list[tuple]:
+    return list(zip(expected(T, 4), [gradient(*args) for args in inputs(T, 4)], strict=True))
+
+
+def gradient(*args: np.ndarray) -> tuple[np.ndarray, ...]:
+    """By hand: the equations that autodiff arrives at."""
+    query, key, value, cotangent = (x.astype(np.float64).swapaxes(1, 2) for x in args)
     logits = query @ key.swapaxes(2, 3) / np.sqrt(H)
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     d_weights = cotangent @ value.swapaxes(2, 3)
     d_logits = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True))
     d_logits /= np.sqrt(H)
-    gradient = d_logits @ key, d_logits.swapaxes(2, 3) @ query, weights.swapaxes(2, 3) @ cotangent
-    return expected(T), tuple(x.swapaxes(1, 2) for x in gradient)
+    parts = d_logits @ key, d_logits.swapaxes(2, 3) @ query, weights.swapaxes(2, 3) @ cotangent
+    return tuple(x.swapaxes(1, 2) for x in parts)
 
 
-@cache  # one function object, compiled once a shape
-def with_gradient(attention: Callable) -> Callable:
+def with_gradient(attention: Callable) -> Contestant:
     def value_and_gradient(query, key, value, cotangent):
         output, pullback = jax.vjp(attention, query, key, value)
         return output, pullback(cotangent)
 
-    return value_and_gradient
+    return Contestant(value_and_gradient)
+
+
+def torch_with_gradient(query, key, value, cotangent):
+    import torch
+
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+        output = torch_attention(*leaves)
+        gradients = torch.autograd.grad(output, leaves, cotangent)
+    return output.detach(), gradients
+
+
+WITH_GRADIENT = {
+    "transformer_jax": with_gradient(dot_product_attention),
+    "jax.nn": with_gradient(jax.nn.dot_product_attention),
+    "flax.nnx": with_gradient(nnx.dot_product_attention),
+    "PyTorch": Contestant(torch_with_gradient, "torch"),
+}
 
 
 @pytest.mark.parametrize(
     ("length", "name"),
-    [(T, name) for T in LENGTHS for name in CONTESTANTS if LONGEST.get(name, T) >= T],
+    [(T, "Python loops") for T in SHORT] + harness.every(CONTESTANTS, LENGTHS, LONGEST),
 )
 def test_forward(benchmark, length, name):
-    benchmark.group = f"attention forward, T = {length:4}"
-    args = inputs(length)[:3]
+    benchmark.group = f"attention, T = {length:4}"
     harness.run(
         benchmark,
         CONTESTANTS[name],
-        *(args if name in ("naive", "numpy") else jax.device_put(args)),
-        flops=attention_flops(B, length, length, N, H),
+        inputs(length),
+        flops=counts.attention(B, length, length, N, H),
         expected=expected(length),
         atol=ATOL,
-        subject="forward",
+        subject="attention",
         implementation=name,
         length=length,
     )
 
 
-@pytest.mark.parametrize("length", LENGTHS[::2])
-@pytest.mark.parametrize("name", ["jitted", "jax.nn"])
+@pytest.mark.parametrize(
+    ("length", "name"),
+    harness.every(WITH_GRADIENT, harness.lengths(64, 256, 512, 1024, full=[16, 128, 2048]), {}),
+)
 def test_forward_and_backward(benchmark, length, name):
-    benchmark.group = f"attention forward and backward, T = {length:4}"
+    benchmark.group = f"attention with its gradient, T = {length:4}"
     harness.run(
         benchmark,
-        with_gradient(CONTESTANTS[name]),
-        *jax.device_put(inputs(length)),
-        flops=3 * attention_flops(B, length, length, N, H),
+        WITH_GRADIENT[name],
+        inputs(length, 4),
+        flops=counts.attention_with_gradient(B, length, length, N, H),
         expected=expected_with_gradient(length),
         atol=10 * ATOL,
-        subject="forward and backward",
+        subject="attention with its gradient",
         implementation=name,
         length=length,
     )
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_forward_in_turns_with_jax_nn(benchmark, length):
-    benchmark.group = f"attention forward, T = {length:4}, in turns"
+@pytest.mark.parametrize(
+    ("length", "name"),
+    [(T, "Python loops") for T in (16, 64)]
+    + harness.every(PEERS, harness.lengths(128, 512, full=[1024, 2048]), LONGEST),
+)
+def test_forward_in_turns(benchmark, length, name):
+    benchmark.group = f"attention, T = {length:4}, in turns"
     harness.compare(
         benchmark,
-        CONTESTANTS["jitted"],
-        CONTESTANTS["jax.nn"],
-        *jax.device_put(inputs(length)[:3]),
+        CONTESTANTS[name],
+        CONTESTANTS["transformer_jax"],
+        inputs(length),
         expected=expected(length),
         atol=ATOL,
-        subject="forward",
+        subject="attention",
+        implementation=name,
+        reference="transformer_jax",
         length=length,
     )
 
 
-@pytest.mark.parametrize("length", LENGTHS[::2])
-def test_forward_and_backward_in_turns_with_jax_nn(benchmark, length):
-    benchmark.group = f"attention forward and backward, T = {length:4}, in turns"
+@pytest.mark.parametrize(
+    ("length", "name"),
+    harness.every(list(WITH_GRADIENT)[1:], harness.lengths(512, full=[128, 1024, 2048]), {}),
+)
+def test_forward_and_backward_in_turns(benchmark, length, name):
+    benchmark.group = f"attention with its gradient, T = {length:4}, in turns"
     harness.compare(
         benchmark,
-        with_gradient(CONTESTANTS["jitted"]),
-        with_gradient(CONTESTANTS["jax.nn"]),
-        *jax.device_put(inputs(length)),
+        WITH_GRADIENT[name],
+        WITH_GRADIENT["transformer_jax"],
+        inputs(length, 4),
         expected=expected_with_gradient(length),
         atol=10 * ATOL,
-        subject="forward and backward",
+        subject="attention with its gradient",
+        implementation=name,
+        reference="transformer_jax",
         length=length,
     )

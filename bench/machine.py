@@ -1,0 +1,65 @@
+"""On what it ran: what decides a time, and nothing that says whose machine it is."""
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+
+PACKAGES = "jax jaxlib flax numpy torch tiktoken tokenizers".split()
+SETTINGS = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS OMP_WAIT_POLICY XLA_FLAGS".split()
+
+
+def describe() -> dict[str, Any]:
+    """Processor, cores, threads, device and versions."""
+    return {
+        "processor": processor(),
+        "system": platform.system(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "threads": threads(),
+        "devices": sorted({f"{d.platform}: {d.device_kind}" for d in jax.devices()}),
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
+    }
+
+
+def threads() -> dict[str, int]:
+    """How many threads each library may use: the same product on two is another benchmark.
+
+    XLA has no such setting; on a CPU it takes a thread for each core.
+    """
+    from threadpoolctl import threadpool_info
+
+    found = {f"numpy ({pool['internal_api']})": pool["num_threads"] for pool in threadpool_info()}
+    if "torch" in sys.modules:
+        found["torch"] = sys.modules["torch"].get_num_threads()
+    return found
+
+
+def processor() -> str:
+    """The name of the processor, as the system has it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [
+                line.partition(":")[2].strip() for line in file if line.startswith("model name")
+            ]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def load_average() -> float | None:
+    """Programs that ran in the last minute, this one included; None where the system does not count."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,70 @@
+"""What is kept of a benchmark: one record a measurement, without its single rounds."""
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Record:
+    """One implementation of one subject at one length: a time, or a ratio of times called in turns.
+
+    Of a ratio, `seconds` is that of both calls together and `reference` is what the implementation was called in
+    turns with.
+    """
+
+    subject: str
+    implementation: str
+    length: int
+    seconds: float
+    rounds: int
+    how: str | None = None
+    flops: int | None = None
+    bytes_moved: int | None = None
+    peak_bytes: int | None = None
+    resident_bytes: int | None = None
+    compile_seconds: float | None = None
+    first_call_seconds: float | None = None
+    path_length: int | None = None
+    reference: str | None = None
+    ratio: float | None = None
+    ratio_quartiles: tuple[float, float] | None = None
+    load_average: float | None = None
+
+    @classmethod
+    def of(cls, extra_info: dict, seconds: float, rounds: int) -> "Record | None":
+        """From what a benchmark stored; None where it belongs to no subject."""
+        if "subject" not in extra_info:
+            return None
+        names = {field.name for field in fields(cls)} & set(extra_info)
+        return cls(seconds=seconds, rounds=rounds, **{name: extra_info[name] for name in names})
+
+
+@dataclass(frozen=True)
+class Run:
+    """All records of one run, and what it ran on."""
+
+    records: list[Record]
+    summaries: list[str]
+    machine: dict
+    date: str
+    command: str
+
+
+def read(data: dict) -> Run:
+    """From the contents of a pytest-benchmark JSON file.
+
+    Raises ValueError where they are something else.
+    """
+    try:
+        benchmarks = [
+            (bench["extra_info"], bench["stats"]["median"], bench["stats"]["rounds"])
+            for bench in data["benchmarks"]
+        ]
+        machine, date = data["machine_info"], data["datetime"]
+        command = machine.pop("command")
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"not a file that pytest --benchmark-json wrote here: no {error}"
+        ) from None
+    records = [record for bench in benchmarks if (record := Record.of(*bench))]
+    summaries = [extra["summary"] for extra, *_ in benchmarks if "summary" in extra]
+    return Run(records, summaries, machine, date, command)
