@@ -1,11 +1,14 @@
 """Attention is softmax(scale Q K^T + bias) V: against loops in float64, jax.nn, and other ways to write it."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from transformer_jax.attention import (
+    additive_attention,
     attention_weights,
     dot_product_attention,
     multi_head_attention,
@@ -358,7 +361,12 @@ def test_variance_table_scores_have_unit_variance_after_the_scale(weights_of):
 @pytest.mark.parametrize(
     ("query", "key", "value", "message"),
     [
-        ((B, T, N, H), (B, S, 3, H), (B, S, 2, O), r"value must have .* K=3 of key; got the shape \(2, 7, 2, 3\)"),
+        (
+            (B, T, N, H),
+            (B, S, 3, H),
+            (B, S, 2, O),
+            r"value must have .* K=3 of key; got the shape \(2, 7, 2, 3\)",
+        ),
         ((B, T, N, H), (B, S, 3, H), (B, T, 3, O), "value must have .* S=7 of key"),
         ((B, T, N, H), (B, S, 3, H + 1), (B, S, 3, O), "key must have .* H=11 of query"),
         ((B + 1, T, N, H), (B, S, 3, H), (B, S, 3, O), "key must have .* H=11 of query"),
@@ -385,3 +393,131 @@ def test_shapes_that_do_not_fit_are_named_by_attention_weights_too(key, message)
 def test_a_dropout_rate_outside_zero_to_one_is_rejected(one_draw, rate):
     with pytest.raises(ValueError, match=r"rate must be in \[0, 1\); got"):
         dot_product_attention(*one_draw, dropout_rate=rate)
+
+
+# Soft cap, logsumexp, no keys at all ------------------------------------------------------------------------
+
+
+def test_a_soft_cap_bounds_the_products_and_not_the_bias(weights_of, one_draw):
+    """With products in (-c, c) no weight is more than e^2c times another."""
+    query, key, _ = one_draw
+    cap = 0.5
+    capped = jax.jit(partial(attention_weights, soft_cap=cap))
+    weights = np.asarray(capped(100 * query, key))
+    ratio = weights.max(-1) / weights.min(-1)
+    assert ratio.max() <= np.exp(2 * cap) * 1.0001
+    assert ratio.max() > np.exp(2 * cap) * 0.99  # and is reached
+    bias = jnp.zeros((1, 1, 1, S)).at[..., 3].set(20.0)
+    assert (capped(query, key, bias=bias)[..., 3] > 0.999).all()
+
+
+def test_a_soft_cap_far_above_the_products_is_none(weights_of, one_draw):
+    query, key, _ = one_draw
+    capped = jax.jit(partial(attention_weights, soft_cap=1e4))
+    np.testing.assert_allclose(capped(query, key), weights_of(query, key), rtol=0, atol=1e-6)
+
+
+def test_two_parts_of_the_keys_are_joined_by_their_logsumexp(one_draw):
+    """What a ring of devices does: each part's output, times exp of its share of the log-denominator."""
+    query, key, value = one_draw
+    (bias,) = float32(normal(4, B, N, T, S))
+    mask = normal(6, B, N, T, S) > 0.3
+    mask[0, :, 2], mask[1, :, :, :3] = (
+        False,
+        False,
+    )  # a query without keys; one whose first part is empty
+
+    @jax.jit
+    def part(key, value, bias, mask):
+        return dot_product_attention(
+            query, key, value, bias=bias, mask=mask, soft_cap=2.0, return_logsumexp=True
+        )
+
+    whole, total = part(key, value, bias, jnp.array(mask))
+    outputs, sums = zip(
+        *(
+            part(key[:, here], value[:, here], bias[..., here], jnp.array(mask[..., here]))
+            for here in (slice(0, 3), slice(3, S))
+        ),
+        strict=True,
+    )
+    joined = jnp.logaddexp(*sums)
+    np.testing.assert_allclose(joined, total, rtol=0, atol=1e-5)
+    shares = [jnp.where(joined == -jnp.inf, 0, jnp.exp(one - joined)) for one in sums]
+    output = sum(share[..., None] * one for share, one in zip(shares, outputs, strict=True))
+    np.testing.assert_allclose(output, whole, rtol=0, atol=1e-5)
+    assert (sums[0][1] == -jnp.inf).all() and (joined[0, 2] == -jnp.inf).all()
+
+
+def test_what_is_asked_for_comes_in_order(one_draw):
+    attend = jax.jit(dot_product_attention, static_argnames=("return_weights", "return_logsumexp"))
+    alone = attend(*one_draw)
+    output, weights, logsumexp = attend(*one_draw, return_weights=True, return_logsumexp=True)
+    np.testing.assert_allclose(output, alone, rtol=0, atol=1e-6)
+    assert (output.shape, weights.shape, logsumexp.shape) == ((B, T, N, O), (B, N, T, S), (B, T, N))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_no_keys_at_all_give_zeros(masked):
+    """An empty cache or memory: the sum over nothing, its log, and no gradient that is not zero."""
+    query, key, value = jnp.ones((B, T, N, H)), jnp.ones((B, 0, 3, H)), jnp.ones((B, 0, 3, O))
+    mask = np.ones((T, 0), bool) if masked else None
+
+    def loss(query):
+        output, weights, logsumexp = dot_product_attention(
+            query, key, value, mask=mask, return_weights=True, return_logsumexp=True
+        )
+        return output.sum(), (output, weights, logsumexp)
+
+    gradient, (output, weights, logsumexp) = jax.jit(jax.grad(loss, has_aux=True))(query)
+    assert output.shape == (B, T, N, O) and not output.any()
+    assert weights.shape == (B, N, T, 0) and (logsumexp == -jnp.inf).all()
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("empty", ["examples", "queries"])
+def test_no_examples_or_queries_give_an_empty_output(empty):
+    examples, queries = (0, T) if empty == "examples" else (B, 0)
+    query, keys = jnp.ones((examples, queries, N, H)), jnp.ones((examples, S, 3, H))
+    mask = np.ones((N, queries, S), bool)
+    assert dot_product_attention(query, keys, keys, mask=mask).shape == query.shape
+
+
+# Additive attention --------------------------------------------------------------------------------------------
+
+
+def additive_inputs():
+    return float32(
+        *(normal(1, B, T, D), normal(2, B, S, E), normal(3, B, S, O)),
+        *(normal(4, D, M) / 4, normal(5, E, M) / 4, normal(6, M)),
+    )
+
+
+def test_an_alignment_sums_to_one_and_its_output_is_a_mean_of_the_values():
+    arrays = additive_inputs()
+    output, alignment = jax.jit(partial(additive_attention, return_weights=True))(*arrays)
+    assert output.shape == (B, T, O) and alignment.shape == (B, T, S)
+    np.testing.assert_allclose(alignment.sum(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(output, alignment @ arrays[2], rtol=0, atol=1e-5)
+
+
+def test_queries_and_keys_of_other_widths_are_aligned():
+    """What a dot product cannot: D = 13 features of the query, 17 of the key. Swapping two keys swaps two weights."""
+    query, key, *rest = additive_inputs()
+    align = jax.jit(
+        lambda query, key: additive_attention(query, key, *rest, return_weights=True)[1]
+    )
+    order = np.array([1, 0, *range(2, S)])
+    np.testing.assert_allclose(
+        align(query, key[:, order]), align(query, key)[..., order], atol=1e-6
+    )
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_additive_attention_in_bfloat16_is_near_that_in_float32():
+    arrays = additive_inputs()
+    run = jax.jit(partial(additive_attention, return_weights=True))
+    output, alignment = run(*(x.astype(jnp.bfloat16) for x in arrays))
+    assert (output.dtype, alignment.dtype) == (jnp.bfloat16, jnp.float32)
+    expected, _ = run(*(x.astype(jnp.bfloat16).astype(jnp.float32) for x in arrays))
+    np.testing.assert_allclose(output.astype(jnp.float32), expected, rtol=0, atol=3e-2)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.feed_forward import ACTIVATIONS, feed_forward
+from transformer_jax.feed_forward import ACTIVATIONS, GATES, feed_forward, gated_feed_forward
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -127,3 +127,55 @@ def test_an_unknown_activation_is_named_with_those_that_are_known():
     x = jnp.ones((1, 1))
     with pytest.raises(ValueError, match="one of relu, gelu, gelu_tanh; got 'swish'"):
         feed_forward(x, x, None, x, None, activation="swish")
+
+
+# Gated ---------------------------------------------------------------------------------------------------
+
+GATE_FORMULAS = {
+    "swiglu": lambda z: z / (1 + math.exp(-z)),
+    "geglu": FORMULAS["gelu"][0],
+    "geglu_tanh": FORMULAS["gelu_tanh"][0],
+}
+
+
+def test_every_gate_has_its_formula_here():
+    assert set(GATE_FORMULAS) == set(GATES)
+
+
+@pytest.mark.parametrize("gate", GATE_FORMULAS)
+def test_a_gate_multiplies_its_function_of_one_product_with_the_other(gate):
+    x, gate_kernel, in_kernel, out_kernel = (
+        normal(1, B, T, D),
+        *(normal(seed, *shape) / 4 for seed, shape in ((2, (D, F)), (3, (D, F)), (4, (F, M)))),
+    )
+    gate_bias, in_bias, out_bias = normal(5, F), normal(6, F), normal(7, M)
+    opened = np.vectorize(GATE_FORMULAS[gate])(x @ gate_kernel + gate_bias)
+    expected = (opened * (x @ in_kernel + in_bias)) @ out_kernel + out_bias
+    names = ("gate_bias", "in_bias", "out_bias")
+    biases = dict(zip(names, float32(gate_bias, in_bias, out_bias), strict=True))
+    y = jax.jit(lambda *args: gated_feed_forward(*args, gate=gate, **biases))(
+        *float32(x, gate_kernel, in_kernel, out_kernel)
+    )
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
+
+
+def test_a_closed_gate_lets_nothing_through_and_an_open_one_everything():
+    """silu(-100) = 0 and silu(100) = 100: the other product is then the output, times 100."""
+    x, unit = jnp.array([[3.0, -2.0]]), jnp.eye(2)
+    for bias, through in ((-100.0, 0.0), (100.0, 100.0)):
+        y = gated_feed_forward(x, jnp.zeros((2, 2)), unit, unit, gate_bias=jnp.full(2, bias))
+        np.testing.assert_allclose(y, through * x, rtol=1e-6, atol=1e-6)
+
+
+def test_dropout_falls_on_the_gated_features():
+    x, unit = jnp.ones((101, 31)), jnp.eye(31)
+    drop = jax.jit(
+        lambda key: gated_feed_forward(
+            x, unit, unit, unit, out_bias=jnp.full(31, 5.0), dropout_rate=0.5, dropout_rng=key
+        )
+    )
+    y = np.asarray(drop(jax.random.key(0)))
+    opened = 1 / (1 + math.exp(-1))
+    kept = np.abs(y - (5 + 2 * opened)) < 1e-5
+    assert ((y == 5) | kept).all()
+    assert abs(kept.mean() - 0.5) < 4 * 0.5 / np.sqrt(x.size)

@@ -15,10 +15,12 @@ from hypothesis.extra.numpy import arrays
 from jax import lax
 
 from transformer_jax.attention import (
+    additive_attention,
     attention_weights,
     dot_product_attention,
     multi_head_attention,
 )
+from transformer_jax.biases import alibi, relative_bias
 from transformer_jax.config import ClassifierConfig, EncoderConfig
 from transformer_jax.encoder import Encoder
 from transformer_jax.masks import causal, padding, prefix, segments, sliding_window
@@ -102,8 +104,9 @@ def run_function(function):
 class Path:
     """One way through the library: what goes in, and its outputs, weights and gradients, compiled."""
 
-    def __init__(self, run, inputs, parameters=(), *, keys=S):
+    def __init__(self, run, inputs, parameters=(), *, keys=S, heads=N):
         self.inputs, self.parameters, self.keys = inputs, parameters, keys
+        self.mask_shape = (B, heads, T, keys)
 
         def value_and_grads(inputs, parameters, mask, cotangent, key=None):
             def loss(inputs, parameters):
@@ -117,7 +120,7 @@ class Path:
             )
             return output, weights, *grads
 
-        output, _ = jax.eval_shape(run, inputs, parameters, jnp.ones((B, N, T, keys), bool), None)
+        output, _ = jax.eval_shape(run, inputs, parameters, jnp.ones(self.mask_shape, bool), None)
         self.shape = output.shape
         self.forward = jax.jit(run)
         self.eager = value_and_grads
@@ -144,6 +147,28 @@ def multi_head_path():
     return Path(run_function(multi_head_attention), inputs, parameters)
 
 
+def additive_path():
+    def run(inputs, parameters, mask, key):
+        output, weights = additive_attention(*inputs, *parameters, mask=mask, return_weights=True)
+        return output, weights[:, None]
+
+    inputs = normal(1, B, T, D), normal(2, B, S, 13), normal(3, B, S, O)
+    parameters = normal(4, D, 17) / 4, normal(5, 13, 17) / 4, normal(6, 17)
+    return Path(run, inputs, parameters, heads=1)
+
+
+def biased(query, key, value, slopes, table, *, query_positions=None, **options):
+    """Attention with a soft cap and both bias rules."""
+    bias = alibi(slopes, query_positions=query_positions)
+    bias += relative_bias(table, max_distance=6, query_positions=query_positions)
+    return dot_product_attention(query, key, value, bias=bias, soft_cap=1.5, **options)
+
+
+def biased_path():
+    inputs = normal(1, B, T, N, H), normal(2, B, S, K, H), normal(3, B, S, K, O)
+    return Path(run_function(biased), inputs, (normal(4, N), normal(5, 8, N)))
+
+
 def module_path():
     run, parameters = run_module(
         lambda: MultiHeadAttention(D, N, num_kv_heads=K, dropout_rate=RATE, rngs=nnx.Rngs(0))
@@ -159,6 +184,8 @@ def encoder_path(norm):
 PATHS = {
     "dot_product_attention": partial(attention_path, jnp.float32),
     "dot_product_attention bfloat16": partial(attention_path, jnp.bfloat16),
+    "soft cap and bias rules": biased_path,
+    "additive_attention": additive_path,
     "multi_head_attention": multi_head_path,
     "MultiHeadAttention": module_path,
     "Encoder post": partial(encoder_path, "post"),
@@ -187,9 +214,9 @@ def promotion(request):
         yield
 
 
-def random_mask(seed, keys, density=0.5):
+def random_mask(seed, shape, density=0.5):
     """Per head; in example 0 query 2 sees nothing, in example 1 nobody sees keys 1 and 4."""
-    mask = np.random.default_rng(seed).random((B, N, T, keys)) < density
+    mask = np.random.default_rng(seed).random(shape) < density
     mask[..., 0] = True
     mask[0, :, 2] = False
     mask[1, ..., [1, 4]] = False
@@ -212,9 +239,10 @@ def assert_same(one, other, **tolerance):
 
 @pytest.mark.parametrize("name", CROSS)
 def test_query_without_keys_gets_zeros(paths, name):
+    path = paths(name)
     for seed in range(3):
-        mask = random_mask(seed, S, density=0.2 * seed)
-        output, weights, (d_query, *_), _ = result = paths(name)(mask)
+        mask = random_mask(seed, path.mask_shape, density=0.2 * seed)
+        output, weights, (d_query, *_), _ = result = path(mask)
         assert is_finite(result)
         assert not output[0, 2].any()
         assert not weights[0, :, 2].any()
@@ -224,7 +252,8 @@ def test_query_without_keys_gets_zeros(paths, name):
 
 @pytest.mark.parametrize("name", CROSS)
 def test_examples_without_keys_get_zeros_and_pass_no_gradient(paths, name):
-    output, weights, inputs, parameters = paths(name)(np.zeros((B, N, T, S), bool))
+    path = paths(name)
+    output, weights, inputs, parameters = path(np.zeros(path.mask_shape, bool))
     assert not output.any() and not weights.any()
     assert not any(x.any() for x in inputs)
     # What is added after the attention, W^O's own bias, does not depend on the mask.
@@ -244,8 +273,12 @@ def test_an_encoder_without_keys_stays_finite_and_keeps_its_rows_apart(paths, na
     np.testing.assert_array_equal(np.delete(changed, 1, axis=1), np.delete(output, 1, axis=1))
 
 
-def test_without_jit_the_same(paths):
-    path, mask = paths("multi_head_attention"), random_mask(0, S)
+@pytest.mark.parametrize(
+    "name", ["multi_head_attention", "soft cap and bias rules", "additive_attention"]
+)
+def test_without_jit_the_same(paths, name):
+    path = paths(name)
+    mask = random_mask(0, path.mask_shape)
     cotangent = normal(3, 1, 1, 1)
     query, *rest = path.inputs
     inputs = (query.at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in rest))
@@ -261,7 +294,8 @@ def test_without_jit_the_same(paths):
 @pytest.mark.parametrize("poison", [jnp.nan, jnp.inf, -jnp.inf])
 @pytest.mark.parametrize("name", CROSS)
 def test_what_nobody_sees_reaches_no_output_and_no_gradient(paths, name, poison):
-    path, mask = paths(name), random_mask(1, S)
+    path = paths(name)
+    mask = random_mask(1, path.mask_shape)
     query, *rest = path.inputs
     query = query.at[0, 2].set(poison)
     rest = [x.at[1, jnp.array([1, 4])].set(poison) for x in rest]
@@ -291,7 +325,7 @@ def test_a_head_that_sees_nothing_is_clean_where_other_heads_see(paths):
 @pytest.mark.parametrize("name", SELF)
 def test_rows_apart_from_all_others_reach_no_other_row(paths, name):
     path = paths(name)
-    mask = random_mask(2, T, density=0.9)
+    mask = random_mask(2, path.mask_shape, density=0.9)
     mask[0, :, :, 2] = False  # row 2 of example 0: sees nothing and is not seen
     cotangent = np.ones((B, T, 1))
     cotangent[0, 2] = 0
@@ -307,7 +341,7 @@ def test_rows_apart_from_all_others_reach_no_other_row(paths, name):
 @pytest.mark.parametrize("name", SELF)
 def test_rows_apart_from_all_others_reach_no_gradient(paths, name):
     path = paths(name)
-    mask = random_mask(2, T, density=0.9)
+    mask = random_mask(2, path.mask_shape, density=0.9)
     mask[0, :, :, 2] = False
     cotangent = np.ones((B, T, 1))
     cotangent[0, 2] = 0
@@ -321,7 +355,7 @@ def test_rows_apart_from_all_others_reach_no_gradient(paths, name):
 @pytest.mark.parametrize("name", PATHS)
 def test_a_key_has_no_influence_on_the_queries_that_it_is_hidden_from(paths, name):
     path = paths(name)
-    mask = np.ones((B, N, T, path.keys), bool)
+    mask = np.ones(path.mask_shape, bool)
     blind = [0, 3] if path.keys == S else [0, 2, 3, 4]  # in an encoder, key 1 is also query 1
     mask[:, :, blind, 1] = False
     far = tuple(x.at[:, 1].multiply(100.0) for x in path.inputs)
@@ -361,7 +395,7 @@ def _cached_attention(cache=[]):  # noqa: B006 hypothesis draws outside fixtures
 
 def test_weights_alone_keep_the_promises():
     query, key, _ = attention_path(jnp.float32).inputs
-    mask = random_mask(4, S)
+    mask = random_mask(4, (B, N, T, S))
     query, key = query.at[0, 2].set(jnp.nan), key.at[1, 4].set(jnp.inf)
 
     @jax.jit
@@ -376,6 +410,35 @@ def test_weights_alone_keep_the_promises():
     assert is_finite((grads, weights))
     assert not weights[~mask].any()
     np.testing.assert_allclose(weights.sum(-1), mask.any(-1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "jitted"), [("float32", True), ("float32", False), ("bfloat16", True)]
+)
+def test_the_logsumexp_of_a_query_without_keys_is_minus_infinity_and_passes_no_gradient(
+    name, jitted
+):
+    shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
+    clean = [normal(i, *shape, dtype=name) for i, shape in enumerate(shapes)]
+    mask = random_mask(5, (B, N, T, S))
+    dirty = [clean[0].at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in clean[1:])]
+
+    def run(query, key, value, mask):
+        def logsumexp(query, key):
+            return dot_product_attention(query, key, value, mask=mask, return_logsumexp=True)[1]
+
+        total, pull = jax.vjp(logsumexp, query, key)
+        return total, pull(jnp.ones_like(total))
+
+    run = jax.jit(run) if jitted else run
+    total, (d_query, d_key) = gradients = run(*dirty, jnp.array(mask))
+    assert total.dtype == jnp.float32
+    seeing = mask.any(-1).swapaxes(1, 2)
+    assert (total[~seeing] == -jnp.inf).all() and (~seeing).any()
+    assert np.isfinite(total[seeing]).all()
+    assert not d_query[~seeing].any() and is_finite((d_query, d_key))
+    assert not d_key[1, 4].any()
+    assert_same(gradients, run(*clean, jnp.array(mask)), rtol=0, atol=0)
 
 
 # 3. Rules are functions of positions ---------------------------------------------------------------------
@@ -425,6 +488,27 @@ def test_a_half_filled_cache_agrees_with_the_full_pass(tokens, rule):
     assert_same(decode((query, key, value), empty), full)
 
 
+def test_biases_of_a_half_filled_cache_agree_with_the_full_pass(tokens):
+    query, key, value = tokens
+    parameters = normal(4, N), normal(5, 8, N)
+    full = jax.jit(partial(biased, mask=causal()))(*tokens, *parameters)
+    written = jnp.arange(13)[:, None, None]
+
+    @jax.jit
+    def step(t):
+        """One query, at a traced position, over a cache of 13 of which t + 1 are written."""
+        cache = (
+            jnp.where(written <= t, jnp.pad(x, ((0, 0), (0, 2), (0, 0), (0, 0))), jnp.nan)
+            for x in (key, value)
+        )
+        now = lax.dynamic_slice_in_dim(query, t, 1, 1)
+        mask = causal(query_positions=t[None])
+        return biased(now, *cache, *parameters, query_positions=t[None], mask=mask)[:, 0]
+
+    for t in range(11):
+        assert_same(step(jnp.array(t)), full[:, t])
+
+
 def test_a_ring_buffer_agrees_with_the_full_pass(tokens):
     query, key, value = tokens
     full = jax.jit(partial(dot_product_attention, mask=sliding_window(3, 0)))(query, key, value)
@@ -470,7 +554,7 @@ def test_examples_at_their_own_positions_agree_with_each_alone(tokens):
 
 def causal_case(path):
     """A causal mask, and the inputs with everything from query 3 on changed."""
-    mask = np.broadcast_to(causal().to_array(T, path.keys), (B, N, T, path.keys))
+    mask = np.broadcast_to(causal().to_array(T, path.keys), path.mask_shape)
     first = [3 + (path.keys - T) * (x.shape[1] == S) for x in path.inputs]
     future = [x.at[:, i:].multiply(-50.0) for x, i in zip(path.inputs, first, strict=True)]
     return mask, tuple(future), first
@@ -613,6 +697,43 @@ def test_an_empty_text_is_classified_without_nan(classifier):
     is_token[1] = True
     assert is_finite(logits(parameters, tokens, is_token))
     assert is_finite(gradient(parameters, tokens, is_token))
+
+
+def self_biased(parameters, x, mask):
+    query, key = x.reshape(*x.shape[:2], N, -1), x.reshape(*x.shape[:2], N, -1)[:, :, :K]
+    return biased(query, key, key, *parameters, mask=mask)
+
+
+SELF_ATTENTION = {
+    "soft cap and bias rules": (self_biased, (normal(1, N), normal(2, 8, N))),
+    "additive_attention": (
+        lambda parameters, x, mask: additive_attention(x, x, x, *parameters, mask=mask),
+        (normal(3, D, 7) / 4, normal(4, D, 7) / 4, normal(5, 7)),
+    ),
+}
+
+
+@pytest.mark.parametrize("function", SELF_ATTENTION)
+def test_padding_changes_neither_a_text_nor_the_gradient_of_its_parameters(function):
+    attend, parameters = SELF_ATTENTION[function]
+
+    @jax.jit
+    def run(parameters, x, is_token, where):
+        def loss(parameters):
+            output = attend(parameters, x, padding(is_token))[:1]
+            text = lax.dynamic_slice_in_dim(output, where, LENGTH, 1)
+            return jnp.sum(text**2), text
+
+        return jax.grad(loss, has_aux=True)(parameters)
+
+    text = normal(1, 1, LENGTH, D)
+    alone = run(parameters, text, np.ones((1, LENGTH), bool), 0)
+    assert all(np.abs(gradient).max() > 1e-2 for gradient in jax.tree.leaves(alone[0]))
+    for left in range(ROOM - LENGTH + 1):
+        is_token = np.zeros((B, ROOM), bool)
+        is_token[0, left : left + LENGTH] = is_token[1, left // 2 :] = True
+        padded = (50 * normal(left, B, ROOM, D)).at[0, left : left + LENGTH].set(text[0])
+        assert_same(run(parameters, padded, is_token, left), alone)
 
 
 @pytest.fixture(scope="module")

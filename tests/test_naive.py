@@ -1,5 +1,8 @@
 """The loops of bench/naive.py and the library say the same: float64 loops, float32 library."""
 
+import ast
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,11 @@ import pytest
 
 from bench import naive
 from transformer_jax import masks
-from transformer_jax.attention import dot_product_attention, multi_head_attention
+from transformer_jax.attention import (
+    attention_weights,
+    dot_product_attention,
+    multi_head_attention,
+)
 from transformer_jax.feed_forward import feed_forward
 from transformer_jax.normalization import layer_norm
 
@@ -166,3 +173,95 @@ def test_loops_equal_feed_forward(activation, biased):
 def test_exact_and_tanh_gelu_differ_by_more_than_the_tolerance():
     assert naive.gelu(1.0) == pytest.approx(0.8413447460685429)  # Phi(1)
     assert abs(naive.gelu(2.0) - naive.gelu_tanh(2.0)) > 5 * TOLERANCE["atol"]
+
+
+# The softmax, its masks, and the dot product -----------------------------------------------------------------
+
+LOGITS = normal(97, 5, seed=1) * 3
+SEEN = np.random.default_rng(2).random((97, 5)) < 0.6
+
+
+def each(function):
+    return np.array([function(*row) for row in zip(LOGITS.tolist(), SEEN.tolist(), strict=True)])
+
+
+def test_masking_before_the_softmax_is_zeroing_and_renormalising():
+    before = each(naive.mask_before_softmax)
+    np.testing.assert_allclose(before, each(naive.zero_and_renormalise), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(before.sum(1), SEEN.any(1), atol=1e-12)
+    library = attention_weights(
+        *float32(LOGITS[:, None, None], np.eye(5)[None, :, None].repeat(97, 0)),
+        mask=SEEN[:, None, None],
+        scale=1.0,
+    )
+    np.testing.assert_allclose(library[:, 0, 0], before, **TOLERANCE)
+
+
+def test_zeroing_a_hidden_weight_that_took_everything_leaves_nothing_to_renormalise():
+    logits, mask = [0.0, 1.0, 900.0], [True, True, False]
+    assert naive.zero_and_renormalise(logits, mask) == [0.0, 0.0, 0.0]
+    assert sum(naive.mask_before_softmax(logits, mask)) == pytest.approx(1)
+
+
+def test_masking_after_the_softmax_leaks_what_is_hidden():
+    """A hidden logit moves the weights that are seen: the future tells how much it matters."""
+    mask = [True, True, False]
+    calm, loud = ([1.0, 2.0, hidden] for hidden in (0.0, 5.0))
+    assert naive.mask_before_softmax(calm, mask) == naive.mask_before_softmax(loud, mask)
+    leaked = naive.mask_after_softmax(calm, mask)[0] - naive.mask_after_softmax(loud, mask)[0]
+    assert leaked > 0.2
+    assert sum(naive.mask_after_softmax(loud, mask)) < 0.1
+
+
+def test_a_softmax_of_nothing_is_nothing():
+    assert naive.softmax([]) == []
+    assert naive.log_sum_exp([]) == -np.inf
+    assert naive.mask_before_softmax([1.0, 2.0], [False, False]) == [0.0, 0.0]
+
+
+def test_a_dot_product_is_length_times_length_times_cosine():
+    query, key = normal(1, 31, 1, H, seed=1), normal(1, 31, 1, H, seed=2)
+    key[0, 3], key[0, 4], key[0, 5] = 2 * query[0, 3], -query[0, 4], 0
+    angles = [
+        naive.dot_by_angle(q.tolist(), k.tolist())
+        for q, k in zip(query[0, :, 0], key[0, :, 0], strict=True)
+    ]
+    np.testing.assert_allclose(angles, np.sum(query * key, axis=-1)[0, :, 0], rtol=0, atol=1e-12)
+    # The logsumexp of one key is its logit.
+    _, logits = dot_product_attention(
+        *float32(query[0, :, None], key[0, :, None], key[0, :, None]),
+        scale=1.0,
+        return_logsumexp=True,
+    )
+    np.testing.assert_allclose(logits[:, 0, 0], angles, **TOLERANCE)
+    assert naive.cosine(query[0, 3, 0].tolist(), key[0, 3, 0].tolist()) == pytest.approx(1)
+    assert naive.cosine(query[0, 4, 0].tolist(), key[0, 4, 0].tolist()) == pytest.approx(-1)
+
+
+def test_the_weights_that_the_loops_return_make_their_output():
+    args = query_key_value(T, 2)
+    output, weights = naive.attention(*args, mask=SOME_ROWS_EMPTY, return_weights=True)
+    value = args[2].repeat(N // 2, axis=2)
+    np.testing.assert_allclose(np.einsum("bnts,bsnh->btnh", weights, value), output, atol=1e-13)
+    assert not weights[~SOME_ROWS_EMPTY].any()
+
+
+def test_kept_weights_are_scaled_up_and_dropped_ones_are_not_read():
+    args = query_key_value(T, 2)
+    kept = np.random.default_rng(3).random((B, N, T, S)) < 0.5
+    options = {"mask": SOME_ROWS_EMPTY, "return_weights": True}
+    _, weights = naive.attention(*args, **options)
+    _, dropped = naive.attention(*args, **options, kept=kept, dropout_rate=0.5)
+    np.testing.assert_allclose(dropped, weights * kept * 2, atol=1e-15)
+
+
+def test_the_loops_import_numpy_alone():
+    tree = ast.parse(inspect.getsource(naive))
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+    assert imported == {"math", "numpy"}
+    assert not any(isinstance(node, ast.ImportFrom) for node in ast.walk(tree))

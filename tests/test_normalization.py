@@ -1,4 +1,5 @@
-"""Layer norm: against NumPy in float64, nnx.LayerNorm; two passes, eps inside the root."""
+"""Layer norm: against NumPy in float64, nnx.LayerNorm; two passes, eps inside the root. RMS and batch norm: what each is
+beside it (tests/test_loops.py has their loops)."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +7,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.normalization import layer_norm
+from transformer_jax.normalization import (
+    BatchStatistics,
+    batch_norm,
+    batch_statistics,
+    layer_norm,
+    rms_norm,
+    running_statistics,
+)
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -132,3 +140,145 @@ def test_float64_stays_float64():
         y = jax.jit(lambda *a: layer_norm(*a, epsilon=EPSILON))(*map(jnp.array, (x, scale, bias)))
         assert y.dtype == jnp.float64
         np.testing.assert_allclose(y, loops(x, scale, bias, cotangent)[0], rtol=0, atol=1e-13)
+
+
+# RMS norm ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rms():
+    return jax.jit(lambda x, scale: rms_norm(x, scale, epsilon=EPSILON))
+
+
+def test_rms_norm_of_centred_rows_is_their_layer_norm(rms):
+    _, (x, scale, _, cotangent) = draw(8)
+    centred = x - x.mean(-1, keepdims=True)
+    expected = value_and_gradient(centred, scale, jnp.zeros(D), cotangent)[0]
+    np.testing.assert_allclose(rms(centred, scale), expected, rtol=0, atol=1e-5)
+    assert np.abs(rms(x + 1, scale) - rms(x, scale)).max() > 0.1  # it does not centre
+
+
+def test_rms_norm_gives_rows_of_mean_square_one(rms):
+    _, (x, *_) = draw(9)
+    large = rms(1e3 * x, jnp.ones(D))
+    np.testing.assert_allclose(jnp.square(large).mean(-1), 1, rtol=1e-5)
+    np.testing.assert_allclose(rms(-1e3 * x, jnp.ones(D)), -large, rtol=0, atol=1e-6)
+
+
+def test_a_row_of_zeros_stays_zero_with_a_finite_gradient(rms):
+    zeros = jnp.zeros((B, T, D))
+    y, pull = jax.vjp(lambda x: rms(x, jnp.ones(D)), zeros)
+    assert not y.any()
+    np.testing.assert_allclose(pull(jnp.ones_like(y))[0], EPSILON**-0.5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_mean_squares_of_bfloat16_are_float32():
+    x = jnp.ones((1, 1025), jnp.bfloat16)  # a running sum in bfloat16 stops at 256
+    y = jax.jit(rms_norm)(x, jnp.ones(1025))
+    assert y.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(y.astype(jnp.float32), 1)
+
+
+# Batch norm ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """(x, scale, bias, statistics or None) -> batch norm."""
+    return jax.jit(
+        lambda x, scale, bias, statistics: batch_norm(
+            x, scale, bias, statistics=statistics, epsilon=EPSILON
+        )
+    )
+
+
+def test_a_batch_norm_has_the_mean_of_the_bias_and_the_deviation_of_the_scale(batch):
+    _, (x, scale, bias, _) = draw(10)
+    y = np.asarray(batch(1e3 * x, scale, bias, None)).reshape(-1, D)
+    np.testing.assert_allclose(y.mean(0), bias, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(y.std(0), np.abs(scale), rtol=1e-5)
+
+
+def test_in_training_every_token_moves_every_other_and_in_evaluation_none(batch):
+    """Why batch norm fails with padding: what stands there is in the statistics."""
+    _, (x, scale, bias, _) = draw(11)
+    padded = x.at[1, 3:].set(50.0)
+    statistics = batch_statistics(x)
+    for given, moved in ((None, True), (statistics, False)):
+        before, after = (np.asarray(batch(x, scale, bias, given)) for x in (x, padded))
+        assert (np.abs(before - after)[0].max() > 0.1) == moved
+        if not moved:
+            np.testing.assert_array_equal(before[0], after[0])
+            np.testing.assert_array_equal(before[1, :3], after[1, :3])
+    layer = jax.jit(layer_norm)
+    np.testing.assert_array_equal(layer(x, scale)[0], layer(padded, scale)[0])
+
+
+def test_evaluation_is_the_same_in_any_batch(batch):
+    _, (x, scale, bias, _) = draw(12)
+    statistics = BatchStatistics(jnp.arange(D) / 7, 1 + jnp.arange(D) / 5)
+    together = batch(x, scale, bias, statistics)
+    for b in range(B):
+        alone = batch(x[b : b + 1], scale, bias, statistics)
+        np.testing.assert_allclose(alone, together[b : b + 1], rtol=0, atol=1e-6)
+
+
+def test_with_its_own_statistics_evaluation_is_training(batch):
+    _, (x, scale, bias, _) = draw(13)
+    np.testing.assert_allclose(
+        batch(x, scale, bias, batch_statistics(x)), batch(x, scale, bias, None), rtol=0, atol=1e-5
+    )
+
+
+def test_running_statistics_converge_to_those_of_the_stream():
+    mean, deviation = np.linspace(-3, 3, D), np.linspace(0.5, 2, D)
+    random = np.random.default_rng(0)
+    stream = mean + deviation * random.standard_normal((500, 11, D))
+
+    @jax.jit
+    def run(stream):
+        start = BatchStatistics(jnp.full(D, 100.0), jnp.full(D, 100.0))
+        step = lambda running, x: (running_statistics(running, x, momentum=0.98), None)  # noqa: E731
+        return jax.lax.scan(step, start, stream)[0]
+
+    running = run(jnp.asarray(stream, jnp.float32))
+    # About (1 + momentum) / (1 - momentum) = 99 batches of 11 rows count: 5 standard errors of their mean and variance.
+    rows = 99 * 11
+    np.testing.assert_allclose(
+        running.mean, mean, rtol=0, atol=5 * 2 / np.sqrt(rows) + 100 * 0.98**500
+    )
+    np.testing.assert_allclose(
+        running.variance / deviation**2, 1, rtol=0, atol=5 * np.sqrt(2 / rows) + 400 * 0.98**500
+    )
+    # Unbiased: n - 1 in place of n. The biased one would be 10/11 of it.
+    assert abs(np.mean(running.variance / deviation**2) - 1) < 0.05
+
+
+def test_a_momentum_of_one_learns_nothing_and_of_zero_forgets_all():
+    _, (x, *_) = draw(14)
+    running = BatchStatistics(jnp.zeros(D), jnp.ones(D))
+    kept = running_statistics(running, x, momentum=1.0)
+    np.testing.assert_array_equal(kept.mean, running.mean)
+    np.testing.assert_array_equal(kept.variance, running.variance)
+    new, rows = running_statistics(running, x, momentum=0.0), B * T
+    np.testing.assert_allclose(new.mean, batch_statistics(x).mean, rtol=1e-6)
+    np.testing.assert_allclose(
+        new.variance, batch_statistics(x).variance * rows / (rows - 1), rtol=1e-6
+    )
+
+
+def test_a_large_mean_costs_a_batch_variance_no_digits():
+    x = np.random.default_rng(1).standard_normal((101, D)) + 5000
+    narrow = x.astype(np.float32)
+    variance = batch_statistics(jnp.asarray(narrow)).variance
+    np.testing.assert_allclose(variance, narrow.astype(np.float64).var(0), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+def test_batch_statistics_of_bfloat16_are_float32():
+    x = jnp.ones((1025, 1), jnp.bfloat16)
+    statistics = batch_statistics(x)
+    assert statistics.mean.dtype == statistics.variance.dtype == jnp.float32
+    assert float(statistics.mean[0]) == 1.0
+    assert batch_norm(x, jnp.ones(1)).dtype == jnp.bfloat16

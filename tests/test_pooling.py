@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.pooling import POOLINGS
+from transformer_jax.pooling import POOLINGS, layer_weighted_pool
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -135,3 +135,64 @@ def test_the_dtype_is_that_of_the_input():
     with jax.numpy_dtype_promotion("standard"):
         for pool in POOLINGS.values():
             assert jax.eval_shape(pool, x, is_token).dtype == jnp.bfloat16
+
+
+# Layer-weighted ------------------------------------------------------------------------------------------
+
+L = 4
+
+
+@jax.jit
+def weighted(layers, is_token, logits, cotangent):
+    y, pull = jax.vjp(
+        lambda layers, logits: layer_weighted_pool(layers, is_token, logits), layers, logits
+    )
+    return y, *pull(cotangent)
+
+
+def draw_layers(seed):
+    random = np.random.default_rng(seed)
+    shapes = (L, B, T, D), (L,), (B, D)
+    return [random.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def test_layers_are_pooled_and_weighted_value_and_gradient():
+    for seed in range(3):
+        layers, logits, cotangent = draw_layers(seed)
+        share = np.exp(logits) / np.exp(logits).sum()
+        pooled, each = np.zeros((L, B, D)), np.zeros((L, B, T, D))
+        for i, b in np.ndindex(L, B):
+            if IS_TOKEN[b].any():
+                pooled[i, b] = SLOW["mean"](list(layers[i, b, IS_TOKEN[b]]))
+                each[i, b, IS_TOKEN[b]] = share[i] * cotangent[b] / IS_TOKEN[b].sum()
+        of_share = np.array([np.sum(pooled[i] * cotangent) for i in range(L)])
+        expected = (
+            np.einsum("l,lbd->bd", share, pooled),
+            each,
+            share * (of_share - share @ of_share),
+        )
+        ours = weighted(layers, IS_TOKEN, logits, cotangent)
+        for one, other in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_padding_reaches_no_layer_weighted_value_and_no_gradient(poison):
+    layers, logits, cotangent = draw_layers(4)
+    clean = weighted(layers, IS_TOKEN, logits, cotangent)
+    dirty = np.where(IS_TOKEN[..., None], layers, poison).astype(np.float32)
+    for one, other in zip(clean, weighted(dirty, IS_TOKEN, logits, cotangent), strict=True):
+        np.testing.assert_array_equal(one, other)
+    y, d_layers, _ = clean
+    assert not y[4].any() and not d_layers[:, 4].any()  # the row without tokens
+    assert not d_layers[:, ~IS_TOKEN].any()
+
+
+def test_a_large_logit_chooses_its_layer():
+    layers, _, cotangent = draw_layers(5)
+    logits = np.full(L, -50, np.float32)
+    logits[2] = 50
+    y, *_ = weighted(layers, IS_TOKEN, logits, cotangent)
+    np.testing.assert_allclose(
+        y, POOLINGS["mean"](jnp.array(layers[2]), jnp.array(IS_TOKEN)), rtol=0, atol=1e-6
+    )

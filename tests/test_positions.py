@@ -1,11 +1,20 @@
-"""Positions: the published formula, the rotation theorem, one-hot lookups, counting over padding."""
+"""Positions: the published formula, the rotation theorem, one-hot lookups, counting over padding, and how the simpler
+ideas fail."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
+from transformer_jax.positions import (
+    binary_positions,
+    count_positions,
+    integer_positions,
+    lookup,
+    normalised_positions,
+    one_hot_positions,
+    sinusoidal_positions,
+)
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -126,3 +135,64 @@ def test_positions_are_counted_over_the_real_tokens():
         positions,
         [[0, 0, 0, 1, 2], [0, 1, 2, 2, 2], [0, 1, 2, 3, 4], [0, 0, 0, 0, 0], [0, 0, 0, 1, 1]],
     )
+
+
+# The ideas that fail, and how ----------------------------------------------------------------------------
+
+
+def test_integers_grow_without_bound():
+    code = integer_positions(jnp.array([[0, 1], [500, 100_000]]))
+    assert code.shape == (2, 2, 1) and code.dtype == jnp.float32
+    np.testing.assert_array_equal(code[..., 0], [[0, 1], [500, 100_000]])
+    assert code.max() > 1e4 * jnp.abs(sinusoidal_positions(jnp.array([100_000]), 8)).max()
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 97])
+def test_normalised_positions_are_bounded_and_their_step_depends_on_the_length(length):
+    code = normalised_positions(jnp.arange(length), length)[:, 0]
+    np.testing.assert_allclose(code, np.arange(length) / max(length - 1, 1), rtol=1e-6)
+    assert code.min() == 0 and code.max() <= 1
+    if length > 1:
+        np.testing.assert_allclose(np.diff(code), 1 / (length - 1), rtol=1e-4)
+
+
+def test_one_hot_positions_are_all_equally_far_apart():
+    code = np.asarray(one_hot_positions(jnp.arange(7), 7))
+    np.testing.assert_array_equal(code, np.eye(7))
+    distances = np.linalg.norm(code[:, None] - code[None], axis=-1)
+    np.testing.assert_allclose(distances[~np.eye(7, dtype=bool)], np.sqrt(2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("position", [-1, 7, 100])
+def test_a_position_outside_has_no_one(position):
+    assert not one_hot_positions(jnp.array([position]), 7).any()
+
+
+def test_binary_positions_are_the_digits():
+    code = np.asarray(binary_positions(jnp.arange(64), 6)).astype(int)
+    assert ["".join(map(str, row)) for row in code] == [f"{p:06b}" for p in range(64)]
+
+
+def test_neighbours_may_differ_in_every_bit_and_by_little_in_the_sinusoids():
+    """3 = 011 and 4 = 100: one step turns all bits around, where sinusoids move a little, and always alike."""
+    steps = np.abs(np.diff(np.asarray(binary_positions(jnp.arange(8), 3)), axis=0)).sum(1)
+    np.testing.assert_array_equal(steps, [1, 2, 1, 3, 1, 2, 1])
+    smooth = np.diff(np.asarray(sinusoidal_positions(jnp.arange(8), 6)), axis=0)
+    np.testing.assert_allclose(np.linalg.norm(smooth, axis=1), np.linalg.norm(smooth[0]), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("encode", "features"),
+    [
+        (integer_positions, 1),
+        (lambda p: normalised_positions(p, 7), 1),
+        (lambda p: one_hot_positions(p, 7), 7),
+        (lambda p: binary_positions(p, 3), 3),
+    ],
+)
+def test_the_failing_ideas_keep_the_axes_of_the_positions_jitted_or_not(encode, features):
+    positions = jnp.array([[3, 1, 4], [1, 5, 6]])
+    code = encode(positions)
+    assert code.shape == (2, 3, features) and code.dtype == jnp.float32
+    np.testing.assert_allclose(jax.jit(encode)(positions), code, rtol=1e-6)
+    np.testing.assert_array_equal(code[0, 1], code[1, 0])

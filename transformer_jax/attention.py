@@ -139,7 +139,8 @@ def multi_head_attention(
         value_bias=(value_bias, "K O"),
         out_bias=(out_bias, "M"),
     )
-    mask = render(mask, inputs_q.shape[1], inputs_kv.shape[1])
+    (B, T, _), S, N = inputs_q.shape, inputs_kv.shape[1], query_kernel.shape[1]
+    mask = _fitting("mask", render(mask, T, S), (B, N, T, S))
     if mask is not None:
         # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
         inputs_q = jnp.where(_seeing_queries(mask).any(axis=2), inputs_q, 0)
@@ -230,16 +231,19 @@ def _check(query, key, value, soft_cap):
 def _rendered(query, key, bias, mask):
     """The mask and the bias as arrays of four axes that fit, and what the mask hides taken out of query and key."""
     (B, T, N), S = query.shape[:3], key.shape[1]
-    mask, bias = render(mask, T, S), render_bias(bias, T, S)
-    sizes = (B, N, T, S)
-    for name, array in (("mask", mask), ("bias", bias)):
-        if array is not None and any(
-            size not in (1, full) for size, full in zip(array.shape, sizes, strict=True)
-        ):
-            raise ValueError(
-                f"{name} must broadcast to [B, N, T, S] = {sizes}; got the shape {array.shape}"
-            )
+    mask = _fitting("mask", render(mask, T, S), (B, N, T, S))
+    bias = _fitting("bias", render_bias(bias, T, S), (B, N, T, S))
     return *_hide_unseen(query, key, mask), bias, mask
+
+
+def _fitting(name, array, sizes):
+    if array is not None and any(
+        size not in (1, full) for size, full in zip(array.shape, sizes, strict=True)
+    ):
+        raise ValueError(
+            f"{name} must broadcast to [B, N, T, S] = {sizes}; got the shape {array.shape}"
+        )
+    return array
 
 
 def _logits(query, key, bias, scale, soft_cap):

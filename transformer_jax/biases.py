@@ -10,9 +10,18 @@ block, and take the positions of a cache.
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.rules import Block, Positions, Rule, distances, rule_class, slice_axis
+from transformer_jax.rules import (
+    Block,
+    Positions,
+    Rule,
+    check_positions,
+    distances,
+    rule_class,
+    slice_axis,
+)
 from transformer_jax.shapes import check_arrays
 
 
@@ -109,6 +118,7 @@ def alibi(
            [-1. , -0.5, -0. ]], dtype=float32)
     """
     check_arrays(slopes=(slopes, "N"))
+    check_positions(query_positions, key_positions)
     return _Alibi(slopes, query_positions, key_positions)
 
 
@@ -131,6 +141,7 @@ def relative_bias(
            [1., 1., 0.]], dtype=float32)
     """
     check_arrays(table=(table, "R N"))
+    check_positions(query_positions, key_positions)
     _check_buckets(table.shape[0], bidirectional, max_distance)
     return _Relative(table, bidirectional, max_distance, query_positions, key_positions)
 
@@ -189,15 +200,17 @@ def _check_buckets(num_buckets, bidirectional, max_distance):
         )
 
 
-def dense_bias(array: Float[Array, "..."]) -> Bias:
+def dense_bias(array: Float[Array, "..."] | Float[np.ndarray, "..."]) -> Bias:
     """A rule from an array that broadcasts to [B, N, T, S]."""
+    if getattr(array, "dtype", None) == jnp.bool_:
+        raise TypeError("bias must be floating point; got bool. Pass a mask as mask=")
     check_arrays(bias=(array, "..."))
     if array.ndim > 4:
         raise ValueError(f"bias must broadcast to [B, N, T, S]; got the shape {array.shape}")
-    return _Dense(jnp.reshape(array, (1,) * (4 - array.ndim) + array.shape))
+    return _Dense(jnp.asarray(array).reshape((1,) * (4 - array.ndim) + array.shape))
 
 
-BiasLike = Bias | Float[Array, "..."] | None
+BiasLike = Bias | Float[Array, "..."] | Float[np.ndarray, "..."] | None
 
 
 def render_bias(bias: BiasLike, T: int, S: int) -> Float[Array, "#B #N #T #S"] | None:

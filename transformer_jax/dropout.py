@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from transformer_jax.shapes import check_arrays
+
 ROUNDS = 13
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
@@ -25,6 +27,7 @@ def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Fl
     >>> dropout(jnp.ones(2), 0.5, None)
     Array([1., 1.], dtype=float32)
     """
+    check_arrays(x=(x, "..."))
     check_rate(rate, rng)
     if rng is None:
         return x
@@ -43,9 +46,14 @@ def dropout_weights(
 
 
 def check_rate(rate: float, rng: PRNGKeyArray | None) -> None:
-    """Raises ValueError when the two do not make sense together."""
+    """Raises ValueError when the two do not make sense together, TypeError for what is no key."""
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"the dropout rate must be in [0, 1); got {rate}")
+    if rng is not None and not hasattr(rng, "dtype"):
+        raise TypeError(
+            "a key for dropout must be an array, such as jax.random.key(0); "
+            f"got {type(rng).__name__}"
+        )
     if rng is not None and rate == 0.0:
         raise ValueError(
             "a key for dropout was given and the dropout rate is 0: pass a rate, or None for the key"

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from transformer_jax.shapes import check_arrays
+
 
 def linear(
     x: Float[Array, "..."],
@@ -24,10 +26,18 @@ def linear(
     >>> linear(jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), jnp.array([0.0, 0.0, 0.5]))
     Array([1. , 2. , 3.5], dtype=float32)
     """
-    if x.shape[x.ndim - axes :] != kernel.shape[:axes]:
+    check_arrays(x=(x, "..."), kernel=(kernel, "..."), bias=(bias, "..."))
+    if axes < 1:
+        raise ValueError(f"axes must be 1 or more; got {axes}")
+    if x.shape[-axes:] != kernel.shape[:axes] or x.ndim < axes:
         raise ValueError(
             f"the last {axes} of the axes of x, {x.shape}, must equal the first of the kernel's, "
             f"{kernel.shape}"
+        )
+    if bias is not None and bias.shape != kernel.shape[axes:]:
+        raise ValueError(
+            f"bias must have the shape {kernel.shape[axes:]} of the kernel's other axes; "
+            f"got {bias.shape}"
         )
     # One plain matrix product is what every backend runs fastest; the reshapes cost nothing.
     contracted = math.prod(kernel.shape[:axes])

@@ -11,6 +11,8 @@ By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last quer
 passes `query_positions` and `key_positions`, which may be traced and may differ by example.
 """
 
+from numbers import Integral
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -19,6 +21,7 @@ from transformer_jax.rules import (
     Block,
     Positions,
     Rule,
+    check_positions,
     distances,
     per_key,
     per_query,
@@ -26,6 +29,7 @@ from transformer_jax.rules import (
     rule_class,
     slice_axis,
 )
+from transformer_jax.shapes import check_arrays
 
 
 class Mask(Rule):
@@ -152,6 +156,7 @@ def causal(*, query_positions: Positions = None, key_positions: Positions = None
     ■ ■ ·
     ■ ■ ■
     """
+    check_positions(query_positions, key_positions)
     return _Causal(query_positions, key_positions)
 
 
@@ -172,7 +177,12 @@ def sliding_window(
     · ■ ■ ·
     · · ■ ■
     """
+    check_positions(query_positions, key_positions)
     for name, reach in (("left", left), ("right", right)):
+        if reach is not None and not isinstance(reach, Integral):
+            raise TypeError(
+                f"{name} must be a whole number, or None for no bound; got {type(reach).__name__}"
+            )
         if reach is not None and reach < 0:
             raise ValueError(f"{name} must be 0 or more, or None for no bound; got {reach}")
     return _Window(left, right, query_positions, key_positions)
@@ -194,7 +204,12 @@ def prefix(
     ■ ■ ■ ·
     ■ ■ ■ ■
     """
-    return _Prefix(jnp.asarray(lengths), key_positions)
+    check_positions(None, key_positions)
+    lengths = jnp.asarray(lengths)
+    check_arrays(lengths=(lengths, "int ..."))
+    if lengths.ndim > 1:
+        raise ValueError(f"lengths must be one number or have the shape [B]; got {lengths.shape}")
+    return _Prefix(lengths, key_positions)
 
 
 def padding(is_token: Bool[Array, "B S"] | Bool[np.ndarray, "B S"]) -> Mask:
@@ -227,7 +242,9 @@ def segments(
     · · ■
     """
     query_ids = jnp.asarray(query_ids)
-    return _Segments(query_ids, query_ids if key_ids is None else jnp.asarray(key_ids))
+    key_ids = query_ids if key_ids is None else jnp.asarray(key_ids)
+    check_arrays(query_ids=(query_ids, "int B T"), key_ids=(key_ids, "int B S"))
+    return _Segments(query_ids, key_ids)
 
 
 def dense(array: Bool[Array, "..."] | Bool[np.ndarray, "..."]) -> Mask:
@@ -248,6 +265,12 @@ def dense(array: Bool[Array, "..."] | Bool[np.ndarray, "..."]) -> Mask:
 
 
 def _boolean(array, name: str) -> Array:
+    if not hasattr(array, "dtype") and not isinstance(array, bool | list | tuple):
+        rule = "a rule, such as causal(), or " if name == "mask" else ""
+        way_out = ". Pass an additive term as bias=" if isinstance(array, Rule) else ""
+        raise TypeError(
+            f"{name} must be {rule}a boolean array; got {type(array).__name__}{way_out}"
+        )
     array = jnp.asarray(array)
     if array.dtype != jnp.bool_:
         raise TypeError(

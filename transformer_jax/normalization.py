@@ -78,8 +78,9 @@ def batch_norm(
     Array([ 0.793, -0.593,  0.239, -0.039], dtype=float32)
     """
     _check(x, scale, bias, epsilon)
-    mean, variance = batch_statistics(x) if statistics is None else statistics
-    check_arrays(x=(x, "... D"), mean=(mean, "D"), variance=(variance, "D"))
+    if statistics is None:
+        statistics = batch_statistics(x)
+    mean, variance = _pair("statistics", statistics, x)
     y = (_wide(x) - mean) * lax.rsqrt(variance + epsilon)
     return _affine(y, scale, bias).astype(x.dtype)
 
@@ -93,9 +94,9 @@ def batch_statistics(x: Float[Array, "... D"]) -> BatchStatistics:
     Array([3.25], dtype=float32)
     """
     check_arrays(x=(x, "... D"))
+    if not x.size:
+        raise ValueError(f"x must hold a row and a feature at least; got the shape {x.shape}")
     rows = _wide(x).reshape(-1, x.shape[-1])
-    if not len(rows):
-        raise ValueError(f"x must hold at least one row; got the shape {x.shape}")
     mean = rows.mean(axis=0)
     return BatchStatistics(mean, jnp.square(rows - mean).mean(axis=0))
 
@@ -114,15 +115,25 @@ def running_statistics(
     if not 0.0 <= momentum <= 1.0:
         raise ValueError(f"momentum must be in [0, 1]; got {momentum}")
     mean, variance = batch_statistics(x)
-    check_arrays(x=(x, "... D"), mean=(running.mean, "D"), variance=(running.variance, "D"))
+    running_mean, running_variance = _pair("running", running, x)
     rows = x.size // x.shape[-1]
     if rows < 2:
         raise ValueError(f"a variance needs at least two rows; got the shape {x.shape}")
     variance = variance * (rows / (rows - 1))
     return BatchStatistics(
-        momentum * running.mean + (1 - momentum) * mean,
-        momentum * running.variance + (1 - momentum) * variance,
+        momentum * running_mean + (1 - momentum) * mean,
+        momentum * running_variance + (1 - momentum) * variance,
     )
+
+
+def _pair(name, statistics, x):
+    if not isinstance(statistics, tuple) or len(statistics) != 2:
+        raise TypeError(
+            f"{name} must be a pair of a mean and a variance; got {type(statistics).__name__}"
+        )
+    mean, variance = statistics
+    check_arrays(x=(x, "... D"), mean=(mean, "D"), variance=(variance, "D"))
+    return mean, variance
 
 
 def _check(x, scale, bias, epsilon):

@@ -12,13 +12,16 @@ def sinusoidal_positions(
     """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos(p / base^(2i/D)).
 
     Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.5. PE(p + k) is the same rotation of PE(p) for
-    every p. Raises TypeError for positions that are not integers, ValueError for fewer than one feature.
+    every p. Raises TypeError for positions that are not integers, ValueError for fewer than one feature
+    or a base of 0 or less.
 
     >>> sinusoidal_positions(jnp.array([1]), 6).round(4)
     Array([[0.8415, 0.5403, 0.0464, 0.9989, 0.0022, 1.    ]], dtype=float32)
     """
     check_arrays(positions=(positions, "int ..."))
     _at_least_one(features=features)
+    if not base > 0:
+        raise ValueError(f"base must be above 0; got {base}")
     even = jnp.arange(0, features, 2, dtype=jnp.float32)
     angles = positions[..., None].astype(jnp.float32) / base ** (even / features)
     code = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
@@ -38,7 +41,11 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
            [1., 0., 0.]], dtype=float32)
     """
     check_arrays(table=(table, "L D"), positions=(positions, "int ..."))
-    return table.at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    return (
+        jnp.asarray(table)
+        .at[positions]
+        .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    )
 
 
 def count_positions(is_token: Bool[Array, "B T"]) -> Int[Array, "B T"]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.pooling import max_pool
 from transformer_jax.positions import lookup
+from transformer_jax.shapes import check_arrays
 
 
 def region_embedding(
@@ -18,12 +19,18 @@ def region_embedding(
     """x_t = sum_r table[r, token_(t + r - R//2)], over the places r whose token is real.
 
     Johnson and Zhang, 2015, https://arxiv.org/abs/1412.1058: R one-hot words, concatenated, times a matrix.
-    Raises as `lookup` does.
+    Raises ValueError where axes do not fit, TypeError for tokens that are not integers or an `is_token` that is not
+    boolean, as do the other functions of this file.
 
     >>> table = jnp.array([[[0.0], [10.0]], [[0.0], [1.0]], [[0.0], [0.1]]])  # R = 3 places, V = 2, D = 1
     >>> region_embedding(table, jnp.array([[1, 0, 1]]), jnp.array([[True, True, True]]))[0, :, 0]
     Array([ 1. , 10.1,  1. ], dtype=float32)
     """
+    check_arrays(
+        table=(table, "R V D"), tokens=(tokens, "int B T"), is_token=(is_token, "bool B T")
+    )
+    if not table.shape[0]:
+        raise ValueError(f"table must hold a place at least; got the shape {table.shape}")
     length, reach = tokens.shape[1], table.shape[0] // 2
     ends = ((0, 0), (reach, reach))
     tokens, is_token = jnp.pad(tokens, ends), jnp.pad(is_token, ends)
@@ -42,6 +49,7 @@ def to_front(
     >>> to_front(jnp.array([[0, 7, 5]]), jnp.array([[False, True, True]]))
     (Array([[7, 5, 0]], dtype=int32), Array([[ True,  True, False]], dtype=bool))
     """
+    check_arrays(tokens=(tokens, "int B T"), is_token=(is_token, "bool B T"))
     order = jnp.argsort(~is_token, axis=-1, stable=True)
     return tuple(jnp.take_along_axis(x, order, axis=-1) for x in (tokens, is_token))
 
@@ -58,6 +66,9 @@ def max_patches(
     Array([[[3.],
             [2.]]], dtype=float32)
     """
+    check_arrays(x=(x, "B T D"), is_token=(is_token, "bool B T"))
+    if width < 1:
+        raise ValueError(f"width must be 1 or more; got {width}")
     B, T, D = x.shape
     if width == 1:
         return jnp.where(is_token[..., None], x, 0), is_token

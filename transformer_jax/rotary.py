@@ -3,6 +3,7 @@
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.shapes import check_arrays
@@ -34,7 +35,7 @@ def rope(
            [-0.416,  0.909]], dtype=float32)
     """
     check_arrays(x=(x, "B T N H"), frequencies=(frequencies, "R"))
-    pattern = "int T" if jnp.ndim(positions) == 1 else "int #B T"
+    pattern = "int T" if np.ndim(positions) == 1 else "int #B T"
     check_arrays(x=(x, "B T N H"), positions=(positions, pattern))
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
@@ -72,13 +73,13 @@ def rope_frequencies(
         linear   f_i / factor: every position is pressed into the known range
         ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest is divided by factor
         yarn     pairs that turn more than 32 times in original_length keep their speed, those that turn less than once
-                 are divided by factor, those between in proportion
+                 are divided by factor, those between in proportion to their number i
 
     linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023, https://arxiv.org/abs/2309.00071,
     section 3.2. Its logits are also sharpened: pass scale = `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
 
-    Raises ValueError for an odd number of features, an unknown scaling, a factor below 1 or one without a scaling,
-    and for yarn without `original_length`.
+    Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a factor below 1 or one
+    without a scaling, and for yarn without `original_length`.
 
     >>> rope_frequencies(4)
     Array([1.  , 0.01], dtype=float32)
@@ -87,13 +88,15 @@ def rope_frequencies(
     """
     if features < 2 or features % 2:
         raise ValueError(f"features must be even and 2 or more: they turn in pairs; got {features}")
+    if not base > 1.0:
+        raise ValueError(f"base must be above 1; got {base}")
     if scaling is not None and scaling not in SCALINGS:
         raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, or None; got {scaling!r}")
     if not factor >= 1.0:
         raise ValueError(f"factor must be 1 or more; got {factor}")
     if scaling is None and factor != 1.0:
         raise ValueError(f"factor={factor} needs a scaling, one of {', '.join(SCALINGS)}")
-    if scaling == "yarn" and not original_length:
+    if scaling == "yarn" and not (original_length and original_length > 0):
         raise ValueError('scaling="yarn" needs original_length, the length of the training texts')
     if scaling == "ntk" and features > 2:
         base = base * factor ** (features / (features - 2))

@@ -13,8 +13,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Int, Shaped
+
+from transformer_jax.shapes import check_arrays
 
 Positions = Int[Array, "#B _"] | Int[Array, " _"] | None
 
@@ -46,6 +49,14 @@ class Rule:
         S = T if S is None else S
         array = self.block(Block(0, T, 0, S, T, S))
         return jnp.broadcast_to(array, (*array.shape[:2], T, S))
+
+
+def check_positions(query_positions: Positions, key_positions: Positions = None) -> None:
+    """Raises as `check_arrays` does, for positions that are not integers of one axis or two."""
+    check_arrays(
+        query_positions=(query_positions, "int T" if np.ndim(query_positions) == 1 else "int #B T"),
+        key_positions=(key_positions, "int S" if np.ndim(key_positions) == 1 else "int #B S"),
+    )
 
 
 def rule_class(cls=None, *, static=()):
