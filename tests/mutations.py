@@ -46,6 +46,7 @@ CONTRACT, MASKS = "test_mask_contract.py::test_", "test_masks.py::test_"
 RULE = f"{MASKS}a_rule_is_its_question_asked_of_every_pair"
 NORM, DROPOUT = "test_normalization.py::test_", "test_dropout.py::test_"
 POSITIONS, POOLING = "test_positions.py::test_", "test_pooling.py::test_"
+ROTARY = "test_rotary.py::test_"
 ENCODER = "test_encoder.py::test_the_encoder_equals_its_equations_in_numpy"
 EXAMPLE = "test_doctests.py::test_the_example_gives_what_it_shows"
 UNSEEN = f"{CONTRACT}what_nobody_sees_reaches_no_output_and_no_gradient"
@@ -313,6 +314,24 @@ MUTATIONS = [
         f"{PARITY}rope_is_a_product_of_complex_numbers",
     ),
     Mutation(
+        "yarn_slows_the_fast", "rotary.py",
+        "frequencies * (1 - share) + frequencies / factor * share",
+        "frequencies * share + frequencies / factor * (1 - share)",
+        f"{ROTARY}yarn_keeps_the_fast_divides_the_slow_and_ramps_between",
+    ),
+    Mutation(
+        "ntk_divides_the_base_alone", "rotary.py",
+        "base = base * factor ** (features / (features - 2))",
+        "base = base * factor",
+        f"{ROTARY}ntk_keeps_the_fastest_and_divides_the_slowest",
+    ),
+    Mutation(
+        "alignment_without_tanh", "attention.py",
+        "aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)",
+        "aligned = aligned if score_bias is None else aligned + score_bias",
+        f"{EXAMPLE}[attention.additive_attention]",
+    ),
+    Mutation(
         "alibi_rewards_distance", "biases.py",
         "return -slopes[:, None, None]",
         "return slopes[:, None, None]",
@@ -331,6 +350,12 @@ MUTATIONS = [
         f"{EXAMPLE}[biases.relative_buckets]",
     ),
     # Layers and pooling
+    Mutation(
+        "layers_are_summed_unweighted", "pooling.py",
+        "share = jax.nn.softmax(logits.astype(wide))",
+        "share = jnp.ones_like(logits.astype(wide)) / len(logits)",
+        f"{POOLING}layers_are_pooled_and_weighted_value_and_gradient",
+    ),
     Mutation(
         "pre_and_post_norm_are_swapped", "encoder.py",
         'if self.norm == "pre":',

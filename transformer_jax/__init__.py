@@ -6,8 +6,10 @@ A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean ev
 
 Pure functions (no Flax)   rules -> masks, biases; attention, softmax, positions, rotary, regions, normalization,
                            feed_forward, linear, dropout, pooling
+Costs and laws             costs, published, counting, laws
 Modules and models         config -> modules -> encoder -> models
-Texts and files            tokenizers, run_folder, predict
+Texts and files            tokenizers, windows, run_folder, predict; commands/ is the command line
+For students               bpe, steps, walk, inside, heads, worked/; printing and pages show them
 
 The pure functions are here by name: `import transformer_jax as tj; tj.dot_product_attention(q, k, v)`.
 """
