@@ -147,6 +147,7 @@ class TestGradients:
         assert spread["norm alone"] > spread["residual and norm"]
 
 
+@pytest.mark.slow  # two trainings
 class TestLossSurface:
     @pytest.fixture(scope="class")
     @classmethod

@@ -108,7 +108,7 @@ def test_the_long_benchmarks_need_their_option(child):
 
 
 def test_the_option_is_known_from_the_root_and_brings_the_long_ones():
-    found = pytest_in_child("--collect-only", "-q", "--ignore=tests", "--bench-full").stdout
+    found = pytest_in_child("--collect-only", "-q", "-o", "testpaths=bench", "--bench-full").stdout
     assert "bench/test_attention.py::test_forward[2048-transformer_jax]" in found
     assert "bench/test_attention.py::test_forward[4096-transformer_jax]" in found
 
