@@ -186,6 +186,7 @@ def test_the_command_writes_page_figures_and_records(tmp_path, capsys):
     assert kept["goals"][1]["met"] is False
 
 
+@pytest.mark.slow
 def test_the_same_measurements_give_the_same_figures(run, tmp_path):
     once, again = (figures.draw(run.records, tmp_path / name) for name in ("once", "again"))
     assert [a.read_bytes() for a in once] == [b.read_bytes() for b in again]

@@ -124,6 +124,7 @@ def test_batch_norm_sees_padding_and_batch_mates_and_layer_norm_does_not():
     assert set(running.values()) == set(layer.values()) == {0.0}
 
 
+@pytest.mark.slow  # stacks of sixty-four layers
 class TestGradients:
     @pytest.fixture(scope="class")
     @classmethod

@@ -233,6 +233,7 @@ def test_the_walk_through_a_run_ends_on_its_own_attention(runs, name, layer, cap
     assert any("patch of 3 neighbouring tokens" in line for line in shown) == (name == "patches")
 
 
+@pytest.mark.slow
 def test_a_text_that_is_too_long_says_what_was_not_read(runs, capsys):
     for command in (
         ("walk", TEXT * 9, "--run", runs / "tokens"),
