@@ -11,7 +11,7 @@ imdb: $(STAMP)  ## train, evaluate and keep a classifier; ARGS="--data PATH" for
 	$(RUN) -m train.imdb $(ARGS)
 
 test: $(STAMP)  ## the whole suite but what is marked slow
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest -n auto --dist loadfile $(ARGS)
 
 test-slow: $(STAMP)
 	$(RUN) -m pytest -m slow $(ARGS)

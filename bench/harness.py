@@ -58,8 +58,8 @@ def prepare(
 
     `peak_bytes` is what one call allocates: XLA's own plan (which leaves out what its CPU fusions allocate inside),
     or for NumPy and Python the peak that tracemalloc sees in a further call; None for eager JAX and PyTorch, whose
-    allocators do not say. bench/test_memory.py watches the process instead. `bytes_moved` is what any implementation must: each argument read once, the result
-    written once.
+    allocators do not say; bench/test_memory.py watches the process instead. `bytes_moved` is what any
+    implementation must: each argument read once, the result written once.
     """
     if len(inputs) < 2:
         raise ValueError(f"inputs must be two or more tuples of arguments, got {len(inputs)}")

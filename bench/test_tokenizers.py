@@ -19,7 +19,8 @@ import pytest
 from bench import harness
 from bench.harness import Contestant
 from train.sample import sample
-from transformer_jax.tokenizers import GPT2_FILES, GPT2_URL, Tokenizer, train_tokenizer
+from transformer_jax.gpt2_files import FILES, URL
+from transformer_jax.tokenizers import Tokenizer, train_tokenizer
 
 LENGTHS = harness.lengths(100, 1000, 10_000, full=[100_000])
 WORDS = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
@@ -29,7 +30,7 @@ def gpt2_is_here() -> bool:
     """Whether tiktoken has both files, in the folder and under the names that it gives them."""
     named = (os.environ.get(name) for name in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"))
     folder = next(filter(None, named), os.path.join(tempfile.gettempdir(), "data-gym-cache"))
-    names = (hashlib.sha1((GPT2_URL + name).encode()).hexdigest() for name in GPT2_FILES)
+    names = (hashlib.sha1((URL + name).encode()).hexdigest() for name in FILES)
     return all((Path(folder) / name).exists() for name in names)
 
 

@@ -130,30 +130,30 @@ MUTATIONS = [
     # What nobody sees
     Mutation(
         "an_unseen_value_stays", "attention.py",
-        "value = jnp.where(_seen_keys(mask, value.shape[2]), value, 0)",
+        "value = jnp.where(seen_keys(mask, value.shape[2]), value, 0)",
         "value = jnp.where(True, value, 0)",
         f"{PARITY}jax_nn_differs_on_nan_in_a_value_that_nobody_sees",
     ),
     Mutation(
-        "a_blind_query_stays", "attention.py",
-        "query = jnp.where(_seeing_queries(mask), query, 0)",
+        "a_blind_query_stays", "unseen.py",
+        "query = jnp.where(seeing_queries(mask), query, 0)",
         "query = jnp.where(True, query, 0)",
         f"{UNSEEN}[dot_product_attention-nan]",
     ),
     Mutation(
-        "an_unseen_key_stays", "attention.py",
-        "return query, jnp.where(_seen_keys(mask, key.shape[2]), key, 0)",
+        "an_unseen_key_stays", "unseen.py",
+        "return query, jnp.where(seen_keys(mask, key.shape[2]), key, 0)",
         "return query, key",
         f"{UNSEEN}[dot_product_attention-nan]",
     ),
     Mutation(
         "a_blind_input_stays", "attention.py",
-        "inputs_q = jnp.where(_seeing_queries(mask).any(axis=2), inputs_q, 0)",
+        "inputs_q = jnp.where(seeing_queries(mask).any(axis=2), inputs_q, 0)",
         "inputs_q = jnp.where(True, inputs_q, 0)",
         f"{UNSEEN}[multi_head_attention-nan]",
     ),
     Mutation(
-        "a_key_is_seen_only_by_a_whole_group", "attention.py",
+        "a_key_is_seen_only_by_a_whole_group", "unseen.py",
         "K, seen.shape[1] // K, seen.shape[2]).any(axis=2)",
         "K, seen.shape[1] // K, seen.shape[2]).all(axis=2)",
         f"{ATTENTION}value_and_gradient_equal_the_loops[2]",

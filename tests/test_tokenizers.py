@@ -13,6 +13,7 @@ import tokenizers
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 from tiktoken_ext.openai_public import r50k_pat_str
 
+from transformer_jax import gpt2_files as published
 from transformer_jax import tokenizers as ours
 from transformer_jax.tokenizers import TokenizerError, load_tokenizer, train_tokenizer
 
@@ -131,11 +132,11 @@ def test_gpt2_gives_the_ids_of_tiktoken(trained, gpt2_files, monkeypatch):
 
 def test_gpt2_files_come_from_the_cache_of_tiktoken(gpt2_files, without_network, monkeypatch):
     without_network.mkdir()
-    for name in ours.GPT2_FILES:
+    for name in published.FILES:
         content = (gpt2_files / name).read_bytes()
-        key = hashlib.sha1((ours.GPT2_URL + name).encode()).hexdigest()
+        key = hashlib.sha1((published.URL + name).encode()).hexdigest()
         (without_network / key).write_bytes(content)
-        monkeypatch.setitem(ours.GPT2_FILES, name, hashlib.sha256(content).hexdigest())
+        monkeypatch.setitem(published.FILES, name, hashlib.sha256(content).hexdigest())
     assert train_tokenizer("gpt2", []).spec == "gpt2"
 
 
@@ -147,7 +148,7 @@ def test_gpt2_without_network_or_cache_names_the_way_out(without_network):
 
 def test_a_network_that_never_answers_is_given_up(without_network, monkeypatch):
     monkeypatch.setattr(tiktoken.load, "read_file", lambda url: time.sleep(20))
-    monkeypatch.setattr(ours, "FETCH_SECONDS", 0.2)
+    monkeypatch.setattr(published, "FETCH_SECONDS", 0.2)
     since = time.perf_counter()
     with pytest.raises(TokenizerError, match="TimeoutError"):
         train_tokenizer("gpt2", [])

@@ -348,7 +348,10 @@ MISTAKES = [
     (["walk", "a", "--html", "nowhere/x.html"], "nowhere/x.html cannot be written: No such file"),
     (["walk", "a", "--html", "tokens"], "tokens cannot be written: Is a directory"),
     (["walk", "a", "--html", "x\0y"], "cannot be written: embedded null byte"),
-    (["walk", "--worked", "cat_sit"], "there is no worked example 'cat_sit'; is it cat_sat?"),
+    (
+        ["walk", "--worked", "cat_sit"],
+        "there is no worked example 'cat_sit'; did you mean cat_sat?",
+    ),
     (["walk", "--worked", "zzz"], "there is no worked example 'zzz'; walk --list shows all"),
     (["walk", "--worked", ""], "there is no worked example ''"),
     (["attention", "nowhere", "a"], "nowhere is not a run folder"),

@@ -4,7 +4,7 @@ Axes, one letter each, in einsums, annotations, tests and prose: B batch, T quer
 K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C classes, L layers.
 A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean evaluation.
 
-Pure functions (no Flax)   rules -> masks, biases; attention, softmax, positions, rotary, regions, normalization,
+Pure functions (no Flax)   rules -> masks, biases; attention, softmax, unseen, positions, rotary, regions, normalization,
                            feed_forward, linear, dropout, pooling
 Costs and laws             costs, published, counting, laws
 Modules and models         config -> modules -> encoder -> models

@@ -6,7 +6,7 @@ example may see, and a query that sees nothing, reaches no output and no gradien
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.biases import BiasLike, render_bias
 from transformer_jax.dropout import check_rate, dropout_weights
@@ -14,6 +14,7 @@ from transformer_jax.linear import linear
 from transformer_jax.masks import MaskLike, render
 from transformer_jax.shapes import check_arrays
 from transformer_jax.softmax import masked_logsumexp, masked_softmax
+from transformer_jax.unseen import hide_unseen, seeing_queries, seen_keys
 
 
 def attention_weights(
@@ -81,7 +82,7 @@ def dot_product_attention(
     weights = dropout_weights(_softmax(logits, mask), dropout_rate, dropout_rng)
     if mask is not None:
         # 0 * NaN is NaN: a weight of zero does not keep an unseen value out of the product.
-        value = jnp.where(_seen_keys(mask, value.shape[2]), value, 0)
+        value = jnp.where(seen_keys(mask, value.shape[2]), value, 0)
 
     output = jnp.einsum(
         "BKGTS,BKSO->BKGTO",
@@ -143,8 +144,8 @@ def multi_head_attention(
     mask = _fitting("mask", render(mask, T, S), (B, N, T, S))
     if mask is not None:
         # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
-        inputs_q = jnp.where(_seeing_queries(mask).any(axis=2), inputs_q, 0)
-        inputs_kv = jnp.where(_seen_keys(mask, 1)[..., 0], inputs_kv, 0)
+        inputs_q = jnp.where(seeing_queries(mask).any(axis=2), inputs_q, 0)
+        inputs_kv = jnp.where(seen_keys(mask, 1)[..., 0], inputs_kv, 0)
     attended = dot_product_attention(
         linear(inputs_q, query_kernel, query_bias),
         linear(inputs_kv, key_kernel, key_bias),
@@ -204,7 +205,7 @@ def additive_attention(
     aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)
     weights = _softmax((aligned @ score_kernel.astype(aligned.dtype))[:, None], mask)[:, 0]
     if mask is not None:
-        value = jnp.where(_seen_keys(mask, 1)[:, :, 0], value, 0)
+        value = jnp.where(seen_keys(mask, 1)[:, :, 0], value, 0)
     output = jnp.einsum(
         "BTS,BSO->BTO",
         weights.astype(value.dtype),
@@ -233,7 +234,7 @@ def _rendered(query, key, bias, mask):
     (B, T, N), S = query.shape[:3], key.shape[1]
     mask = _fitting("mask", render(mask, T, S), (B, N, T, S))
     bias = _fitting("bias", render_bias(bias, T, S), (B, N, T, S))
-    return *_hide_unseen(query, key, mask), bias, mask
+    return *hide_unseen(query, key, mask), bias, mask
 
 
 def _fitting(name, array, sizes):
@@ -270,33 +271,3 @@ def _softmax(logits, mask):
 def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:
     """The N heads as K groups that share a key head."""
     return x.reshape(x.shape[0], K, x.shape[1] // K, *x.shape[2:])
-
-
-def _hide_unseen(query, key, mask):
-    """Zeros in place of queries that see nothing and keys that nobody sees, before any product."""
-    if mask is None:
-        return query, key
-    query = jnp.where(_seeing_queries(mask), query, 0)
-    return query, jnp.where(_seen_keys(mask, key.shape[2]), key, 0)
-
-
-def hide_lone_rows(
-    x: Float[Array, "B T D"], mask: Bool[Array, "#B #N #T #T"]
-) -> Float[Array, "B T D"]:
-    """Zeros in the rows of a self-attention that see nothing and that nobody sees.
-
-    Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0 * NaN.
-    """
-    return jnp.where(_seeing_queries(mask).any(axis=2) | _seen_keys(mask, 1)[..., 0], x, 0)
-
-
-def _seeing_queries(mask: Bool[Array, "#B #N #T #S"]) -> Bool[Array, "#B #T #N 1"]:
-    return mask.any(axis=3).swapaxes(1, 2)[..., None]
-
-
-def _seen_keys(mask: Bool[Array, "#B #N #T #S"], K: int) -> Bool[Array, "#B #S #K 1"]:
-    """A key head is seen where any query of any of its group's heads may see it."""
-    seen = mask.any(axis=2)
-    if seen.shape[1] > 1:
-        seen = seen.reshape(seen.shape[0], K, seen.shape[1] // K, seen.shape[2]).any(axis=2)
-    return seen.swapaxes(1, 2)[..., None]

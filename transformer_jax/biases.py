@@ -15,12 +15,13 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.rules import (
     Block,
+    DenseRule,
     Positions,
     Rule,
     check_positions,
     distances,
+    four_axes,
     rule_class,
-    slice_axis,
 )
 from transformer_jax.shapes import check_arrays
 
@@ -46,11 +47,8 @@ class _Sum(Bias):
 
 
 @rule_class
-class _Dense(Bias):
-    array: Array
-
-    def block(self, block):
-        return slice_axis(slice_axis(self.array, 2, block, keys=False), 3, block, keys=True)
+class _Dense(DenseRule, Bias):
+    pass
 
 
 @rule_class
@@ -205,9 +203,7 @@ def dense_bias(array: Float[Array, "..."] | Float[np.ndarray, "..."]) -> Bias:
     if getattr(array, "dtype", None) == jnp.bool_:
         raise TypeError("bias must be floating point; got bool. Pass a mask as mask=")
     check_arrays(bias=(array, "..."))
-    if array.ndim > 4:
-        raise ValueError(f"bias must broadcast to [B, N, T, S]; got the shape {array.shape}")
-    return _Dense(jnp.asarray(array).reshape((1,) * (4 - array.ndim) + array.shape))
+    return _Dense(four_axes(array, "bias"))
 
 
 BiasLike = Bias | Float[Array, "..."] | Float[np.ndarray, "..."] | None

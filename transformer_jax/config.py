@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from transformer_jax.feed_forward import ACTIVATIONS
 from transformer_jax.pooling import POOLINGS
+from transformer_jax.shapes import check_heads
 
 LARGEST = 2**31  # no array has an axis of that size
 TYPES = {
@@ -68,15 +69,7 @@ class EncoderConfig:
         _one_of(self, "activation", ACTIVATIONS)
         if not 0.0 < self.norm_epsilon < math.inf:
             raise ValueError(f"norm_epsilon must be a number above 0; got {self.norm_epsilon}")
-        if self.head_dim is None and self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"num_heads must divide embed_dim, unless head_dim is given; "
-                f"got {self.num_heads} heads for {self.embed_dim}"
-            )
-        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_kv_heads must divide num_heads; got {self.num_kv_heads} for {self.num_heads}"
-            )
+        check_heads(self.embed_dim, self.num_heads, self.head_dim, self.num_kv_heads)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 
+from transformer_jax.shapes import check_heads
+
 PROJECTIONS, PRODUCTS, FEED_FORWARD = "attention projections", "attention T x S", "feed-forward"
 
 
@@ -58,15 +60,7 @@ class Sizes:
             _at_least(0, name, getattr(self, name))
         _at_least(1, "head_dim", self.head_dim)
         _at_least(1, "num_kv_heads", self.num_kv_heads)
-        if self.head_dim is None and self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"num_heads must divide embed_dim, unless head_dim is given; "
-                f"got {self.num_heads} heads for {self.embed_dim}"
-            )
-        if self.num_kv_heads is not None and self.num_heads % self.num_kv_heads:
-            raise ValueError(
-                f"num_kv_heads must divide num_heads; got {self.num_kv_heads} for {self.num_heads}"
-            )
+        check_heads(self.embed_dim, self.num_heads, self.head_dim, self.num_kv_heads)
         if self.language_head not in ("none", "tied", "untied"):
             raise ValueError(
                 f"language_head must be none, tied or untied; got {self.language_head!r}"

@@ -3,11 +3,11 @@
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer_jax.attention import hide_lone_rows
 from transformer_jax.config import EncoderConfig
 from transformer_jax.dropout import dropout
 from transformer_jax.masks import MaskLike, render
 from transformer_jax.modules import FeedForward, LayerNorm, MultiHeadAttention, dropout_key
+from transformer_jax.unseen import hide_lone_rows
 
 
 class EncoderLayer(nnx.Module):

@@ -60,9 +60,8 @@ def fit_power_law(
 
     The interval is a parametric bootstrap-t (Efron and Tibshirani, 1993, chapter 12): noise drawn anew around the
     line, each draw's error of the exponent in units of its own standard error. Resampling the points or their
-    residuals instead, the usual bootstrap, covers the truth in two cases of three where there are three
-    points; this covers it in 95 of 100 from three points on. Two points leave no residual, so their
-    interval is (-inf, inf).
+    residuals instead, the usual bootstrap, covers the truth too seldom where there are few points; with normal noise
+    this is Student's interval. Two points leave no residual, so theirs is (-inf, inf).
 
     Raises ValueError for fewer than two different x, for lengths that differ, and for values that are not
     positive and finite.

@@ -19,15 +19,16 @@ from jaxtyping import Array, Bool, Int
 
 from transformer_jax.rules import (
     Block,
+    DenseRule,
     Positions,
     Rule,
     check_positions,
     distances,
+    four_axes,
     per_key,
     per_query,
     positions_of_keys,
     rule_class,
-    slice_axis,
 )
 from transformer_jax.shapes import check_arrays
 
@@ -120,11 +121,8 @@ class _Segments(Mask):
 
 
 @rule_class
-class _Dense(Mask):
-    array: Array
-
-    def block(self, block):
-        return slice_axis(slice_axis(self.array, 2, block, keys=False), 3, block, keys=True)
+class _Dense(DenseRule, Mask):
+    pass
 
 
 @rule_class
@@ -256,12 +254,7 @@ def dense(array: Bool[Array, "..."] | Bool[np.ndarray, "..."]) -> Mask:
     ■ ·
     ■ ■
     """
-    array = _boolean(array, "mask")
-    if array.ndim > 4:
-        raise ValueError(
-            f"mask must broadcast to [B, N, T, S]; got {array.ndim} axes, shape {array.shape}"
-        )
-    return _Dense(jnp.reshape(array, (1,) * (4 - array.ndim) + array.shape))
+    return _Dense(four_axes(_boolean(array, "mask"), "mask"))
 
 
 def _boolean(array, name: str) -> Array:

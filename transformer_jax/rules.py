@@ -51,6 +51,23 @@ class Rule:
         return jnp.broadcast_to(array, (*array.shape[:2], T, S))
 
 
+@dataclass(frozen=True)
+class DenseRule(Rule):
+    """An array [#B, #N, #T, #S] as a rule: its block is the slice."""
+
+    array: Array
+
+    def block(self, block: Block) -> Shaped[Array, "#B #N #t #s"]:
+        return slice_axis(slice_axis(self.array, 2, block, keys=False), 3, block, keys=True)
+
+
+def four_axes(array: Array | np.ndarray, name: str) -> Array:
+    """[..., T, S] with axes of size 1 in front; raises ValueError for more than four axes."""
+    if array.ndim > 4:
+        raise ValueError(f"{name} must broadcast to [B, N, T, S]; got the shape {array.shape}")
+    return jnp.asarray(array).reshape((1,) * (4 - array.ndim) + array.shape)
+
+
 def check_positions(query_positions: Positions, key_positions: Positions = None) -> None:
     """Raises as `check_arrays` does, for positions that are not integers of one axis or two."""
     check_arrays(

@@ -1,4 +1,4 @@
-"""What arrays a function takes, checked in one way: the mistakes that would else surface deep inside."""
+"""What arrays and sizes fit together, checked in one way: the mistakes that would else surface deep inside."""
 
 from typing import Any
 
@@ -29,6 +29,19 @@ def check_arrays(**arguments: tuple[Any, str]) -> None:
         if not jnp.issubdtype(array.dtype, KINDS[kind]):
             raise TypeError(f"{name} must be {_called(kind)}; got {array.dtype}{_hint(kind)}")
         _check_axes(name, np.shape(array), letters, sizes)
+
+
+def check_heads(
+    embed_dim: int, num_heads: int, head_dim: int | None, num_kv_heads: int | None
+) -> None:
+    """Raises ValueError where the heads do not divide what they share."""
+    if head_dim is None and embed_dim % num_heads:
+        raise ValueError(
+            f"num_heads must divide embed_dim, unless head_dim is given; "
+            f"got {num_heads} heads for {embed_dim}"
+        )
+    if num_kv_heads is not None and num_heads % num_kv_heads:
+        raise ValueError(f"num_kv_heads must divide num_heads; got {num_kv_heads} for {num_heads}")
 
 
 def _check_axes(name, shape, letters, sizes):

@@ -13,21 +13,20 @@ A text is data: "[PAD]" or "<|endoftext|>" in it is spelled out like any other t
 
 import json
 import re
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-import tiktoken.load
 import tokenizers
 from jaxtyping import Int, Int32
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tqdm import tqdm
 
-from transformer_jax.errors import one_line
+from transformer_jax.errors import TokenizerError, one_line
 from transformer_jax.files import write_text
+from transformer_jax.gpt2_files import read_gpt2_files
 
 Truncation = Literal["head", "head-tail"]
 
@@ -42,19 +41,7 @@ LINE_BREAKS = r"(?i)(?:<br\s*/?>\s*)+"
 # stays with its verb); any other visible character is a word of its own.
 WORD = r"[\p{L}\p{M}\p{N}]+(?:'[\p{L}\p{M}]+)*|[^\s\p{L}\p{M}\p{N}]"
 
-# As in tiktoken_ext.openai_public: the same addresses, so that tiktoken's cache is found; SHA-256.
-GPT2_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
-GPT2_FILES = {
-    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-}
-FETCH_SECONDS = 8.0
-
 CHUNK = 1000  # texts between two movements of the progress bar
-
-
-class TokenizerError(ValueError):
-    """A vocabulary that cannot be made, read or reached: one line with the way out."""
 
 
 class Tokenizer:
@@ -244,10 +231,7 @@ def _untrained_words(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]
 
 def _gpt2(folder: str | Path | None) -> tokenizers.Tokenizer:
     """GPT-2's vocabulary; [PAD], [CLS], [SEP] take the three ids behind it, as in the tutorial's listing 1.25."""
-    if folder is None:
-        vocabulary, merges = (_fetch(name) for name in GPT2_FILES)
-    else:
-        vocabulary, merges = (_read(Path(folder) / name) for name in GPT2_FILES)
+    vocabulary, merges = read_gpt2_files(folder)
     with _told(f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged"):
         _, *lines = merges.decode().splitlines()  # the first line is the format's version
         pairs = [tuple(line.split(" ")) for line in lines if line]
@@ -278,42 +262,6 @@ def _framed(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
         special_tokens=[(token, core.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )
     return core
-
-
-def _read(path: Path) -> bytes:
-    # Not through tiktoken, whose cache would go on serving a local file after it has changed.
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(
-            f"gpt2_files must be a folder with encoder.json and vocab.bpe: {one_line(error)}"
-        ) from None
-
-
-def _fetch(name: str) -> bytes:
-    """The file from tiktoken's cache, or through tiktoken from its home.
-
-    tiktoken waits for ever for a network that does not answer, name lookup included. A thread that is
-    given up does not keep the program from ending.
-    """
-    outcome: list[bytes | Exception] = []
-
-    def fetch() -> None:
-        try:
-            outcome.append(tiktoken.load.read_file_cached(GPT2_URL + name, GPT2_FILES[name]))
-        except Exception as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=fetch, daemon=True)
-    thread.start()
-    thread.join(FETCH_SECONDS)
-    content = outcome[0] if outcome else TimeoutError(f"no answer in {FETCH_SECONDS:g} seconds")
-    if isinstance(content, bytes):
-        return content
-    raise TokenizerError(
-        f"{GPT2_URL}{name} could not be reached ({type(content).__name__}) and tiktoken has no copy; pass "
-        f"--gpt2-files DIR, a folder with encoder.json and vocab.bpe"
-    )
 
 
 def _valid(text: str) -> str:

@@ -32,8 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax import pages
-from transformer_jax.commands.texts import writable
-from transformer_jax.commands.walk import write_page
+from transformer_jax.commands.texts import writable, write_page
 from transformer_jax.errors import InputError
 from transformer_jax.files import write
 from transformer_jax.heads import head_name, head_scores, pca, weight_received

@@ -9,7 +9,6 @@ Everything follows from the sizes; nothing is downloaded, and nothing runs. A mu
 """
 
 import argparse
-import difflib
 import json
 import math
 import os
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from transformer_jax import costs
-from transformer_jax.commands.texts import writable
+from transformer_jax.commands.texts import did_you_mean, writable
 from transformer_jax.config import ClassifierConfig
 from transformer_jax.costs import Sizes
 from transformer_jax.counting import count
@@ -270,11 +269,9 @@ def _listed(name: str, found: dict[str, Any]) -> str:
 def _config(name: str) -> ClassifierConfig:
     """Of a run folder."""
     if not os.path.isdir(name):  # Path.is_dir raises where a text stands for the folder
-        close = difflib.get_close_matches(name.lower(), PUBLISHED, n=3)
-        hint = f"did you mean {', '.join(close)}? " if close else ""
         raise InputError(
             f"{name[:100]!r} is neither a published model nor a run folder; "
-            f"{hint}`cost --list` shows the models"
+            f"{did_you_mean(name, PUBLISHED)}`cost --list` shows the models"
         )
     return read_spec(Path(name) / CONFIG).config
 

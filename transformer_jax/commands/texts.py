@@ -1,9 +1,12 @@
-"""Texts in and out of a command: files of lines, and terminals that cannot write everything."""
+"""Texts in and out of a command: files of lines, pages, misspelt names, terminals that cannot write everything."""
 
+import difflib
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from transformer_jax.errors import InputError
+from transformer_jax.files import write_text
 
 
 def writable(line: str) -> str:
@@ -23,3 +26,20 @@ def read_lines(file: str) -> list[str]:
         raise InputError(f"{file} is not UTF-8 at byte {error.start}; convert it first") from None
     lines = [line.removesuffix("\r") for line in lines]
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def write_page(file: str, html: str) -> None:
+    """Writes a page and says so."""
+    try:
+        write_text(Path(file), html)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{file} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    print(writable(f"wrote {file}"))
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The question "did you mean NAME? " for names that look alike, nothing where none does."""
+    close = difflib.get_close_matches(name.lower(), list(known), n=3)
+    return f"did you mean {', '.join(close)}? " if close else ""

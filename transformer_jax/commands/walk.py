@@ -15,24 +15,19 @@ the values, and the output of all heads, each with its equation and its axes:
 """
 
 import argparse
-import difflib
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
 
 from transformer_jax import pages, worked
-from transformer_jax.commands.texts import writable
+from transformer_jax.commands.texts import did_you_mean, writable, write_page
 from transformer_jax.errors import InputError
-from transformer_jax.files import write_text
 from transformer_jax.inside import Inside, attention_parameters, look_inside, token_text
 from transformer_jax.printing import clip, show_step, wrap
 from transformer_jax.run_folder import load_classifier
 from transformer_jax.steps import Step
 from transformer_jax.tokenizers import TokenizerError, train_tokenizer
 from transformer_jax.walk import attention_steps, context_step, word_model, word_steps
-from transformer_jax.worked.compare import compare, flat
+from transformer_jax.worked.compare import beside_the_document
 
 DIM, HEADS, SEED = 8, 2, 0
 MOST_WORDS = 1000  # maps of a million weights
@@ -67,16 +62,6 @@ def run(options: argparse.Namespace) -> None:
         write_page(options.html, _page(title, about, steps, after))
     for line in _lines(title, about, steps, after):
         print(writable(line))
-
-
-def write_page(file: str, html: str) -> None:
-    try:
-        write_text(Path(file), html)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{file} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    print(writable(f"wrote {file}"))
 
 
 def _check_together(options):
@@ -249,36 +234,12 @@ def _check_place(name: str, given: int, size: int, what: str) -> None:
 
 
 def _worked(id: str):
-    """An example; after its steps what the document prints, with the wrong numbers marked."""
     if id not in worked.EXAMPLES:
-        close = difflib.get_close_matches(id, worked.EXAMPLES, n=3)
-        hint = f"is it {', '.join(close)}?" if close else "walk --list shows all"
-        raise InputError(f"there is no worked example {id!r:.60}; {hint}")
-    example, told = worked.EXAMPLES[id], compare(id)
-    wrong = {key: compared.wrong for key, compared in told.items()}
-    marked = any(array.any() for array in wrong.values())
-    after = [f"The document prints{' (! = not what comes out)' if marked else ''}:"]
-    after += [
-        f"{key}: {_marked(printed, wrong.get(key, False))}"
-        for key, printed in flat(example["printed"]).items()
-    ]
-    if example["agrees"]:
-        after.append("It agrees.")
-    else:
-        after.append("It should print:")
-        after += [f"{key}: {_marked(value)}" for key, value in flat(example["recomputed"]).items()]
-    if example.get("note"):
-        after.append(f"Note: {example['note']}")
-    return id, [example["what"], example["source"]], worked.steps(id), after
-
-
-def _marked(tree, wrong=False) -> str:
-    """Nested lists as they are written, with a ! behind what is wrong."""
-    wrong = np.asarray(wrong)
-    if isinstance(tree, list):
-        wrongs = np.broadcast_to(wrong, (len(tree), *wrong.shape[1:]))
-        return f"[{', '.join(map(_marked, tree, wrongs))}]"
-    return f"{tree}{'!' if wrong.any() else ''}"
+        raise InputError(
+            f"there is no worked example {id!r:.60}; {did_you_mean(id, worked.EXAMPLES)}walk --list shows all"
+        )
+    example = worked.EXAMPLES[id]
+    return id, [example["what"], example["source"]], worked.steps(id), beside_the_document(id)
 
 
 def _list_examples() -> None:

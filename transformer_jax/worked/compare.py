@@ -55,6 +55,35 @@ def compare(name: str) -> dict[str, Compared]:
     return compared
 
 
+def beside_the_document(id: str) -> list[str]:
+    """What the document prints, with a ! behind what is wrong, and what it should print: a line each."""
+    example, told = EXAMPLES[id], compare(id)
+    wrong = {key: compared.wrong for key, compared in told.items()}
+    marked = any(array.any() for array in wrong.values())
+    after = [f"The document prints{' (! = not what comes out)' if marked else ''}:"]
+    after += [
+        f"{key}: {_marked(printed, wrong.get(key, False))}"
+        for key, printed in flat(example["printed"]).items()
+    ]
+    if example["agrees"]:
+        after.append("It agrees.")
+    else:
+        after.append("It should print:")
+        after += [f"{key}: {_marked(value)}" for key, value in flat(example["recomputed"]).items()]
+    if example.get("note"):
+        after.append(f"Note: {example['note']}")
+    return after
+
+
+def _marked(tree, wrong=False) -> str:
+    """Nested lists as they are written, with a ! behind what is wrong."""
+    wrong = np.asarray(wrong)
+    if isinstance(tree, list):
+        wrongs = np.broadcast_to(wrong, (len(tree), *wrong.shape[1:]))
+        return f"[{', '.join(map(_marked, tree, wrongs))}]"
+    return f"{tree}{'!' if wrong.any() else ''}"
+
+
 def flat(numbers: dict[str, Any]) -> dict[str, Any]:
     """A dictionary inside stands for its entries."""
     entries = {}
