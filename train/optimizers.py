@@ -36,7 +36,9 @@ def learning_rate_schedule(config: OptimizerConfig, total_steps: int) -> Callabl
     """The learning rate as a function of the step, counted from 0."""
     warmup = round(config.warmup_fraction * total_steps)
     if config.schedule == "constant":
-        return optax.warmup_constant_schedule(0.0, config.learning_rate, warmup)
+        # Without warm-up optax's schedule would stay at its first value for good.
+        first = 0.0 if warmup else config.learning_rate
+        return optax.warmup_constant_schedule(first, config.learning_rate, warmup)
     return optax.warmup_cosine_decay_schedule(
         0.0, config.learning_rate, warmup, max(total_steps, warmup + 1)
     )

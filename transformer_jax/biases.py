@@ -9,8 +9,10 @@ block, and take the positions of a cache.
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.rules import (
@@ -21,6 +23,7 @@ from transformer_jax.rules import (
     check_positions,
     distances,
     four_axes,
+    part,
     rule_class,
 )
 from transformer_jax.shapes import check_arrays
@@ -36,6 +39,50 @@ class Bias(Rule):
     __array_priority__ = 1000
     __radd__ = __add__
 
+    def zero_gradient(self) -> "Bias":
+        """Zeros for each array of numbers, float32 or wider; None for positions."""
+        return jax.tree.map(
+            lambda x: jnp.zeros(x.shape, _wide(x.dtype)) if _is_float(x) else None, self
+        )
+
+    def add_gradient(
+        self, total: "Bias", block: Block, cotangent: Float[Array, "b n t s"]
+    ) -> "Bias":
+        """`total`, which began as `zero_gradient`, and what the cotangent of one rendered block adds to it."""
+        leaves, structure = jax.tree.flatten(self)
+
+        def rendered(floats):
+            floats = iter(floats)
+            full = [next(floats) if _is_float(leaf) else leaf for leaf in leaves]
+            return jax.tree.unflatten(structure, full).render(block)
+
+        array, pullback = jax.vjp(rendered, [leaf for leaf in leaves if _is_float(leaf)])
+        (gradients,) = pullback(_sum_to(array.shape, cotangent).astype(array.dtype))
+        return jax.tree.map(
+            jnp.add, total, jax.tree.unflatten(jax.tree.structure(total), gradients)
+        )
+
+    def as_gradient(self, total: "Bias") -> "Bias":
+        """`total` in the dtypes of the rule."""
+        dtypes = [leaf.dtype for leaf in jax.tree.leaves(self) if _is_float(leaf)]
+        cast = [x.astype(dtype) for x, dtype in zip(jax.tree.leaves(total), dtypes, strict=True)]
+        return jax.tree.unflatten(jax.tree.structure(total), cast)
+
+
+def _is_float(leaf) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _wide(dtype):
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def _sum_to(shape, array):
+    axes = tuple(
+        i for i, (one, full) in enumerate(zip(shape, array.shape, strict=True)) if one < full
+    )
+    return array.sum(axis=axes, keepdims=True)
+
 
 @rule_class
 class _Sum(Bias):
@@ -43,12 +90,22 @@ class _Sum(Bias):
     second: Bias
 
     def block(self, block):
-        return self.first.block(block) + self.second.block(block)
+        return self.first.render(block) + self.second.render(block)
+
+    def add_gradient(self, total, block, cotangent):
+        first = self.first.add_gradient(total.first, block, cotangent)
+        return _Sum(first, self.second.add_gradient(total.second, block, cotangent))
 
 
 @rule_class
 class _Dense(DenseRule, Bias):
-    pass
+    def add_gradient(self, total, block, cotangent):
+        # In place: the general way would make an array of the whole size for each block.
+        starts, sizes = part(self.array, block)
+        old = lax.dynamic_slice(total.array, starts, sizes)
+        return _Dense(
+            lax.dynamic_update_slice(total.array, old + _sum_to(sizes, cotangent), starts)
+        )
 
 
 @rule_class

@@ -17,6 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from transformer_jax.grid import (
+    Coverage,
+    Grid,
+    key_position_range,
+    least_and_largest,
+    position_ranges,
+    split_axis,
+)
 from transformer_jax.rules import (
     Block,
     DenseRule,
@@ -53,6 +61,13 @@ class Mask(Rule):
             pictures.append("\n".join(title + rows))
         return "\n\n".join(pictures)
 
+    def coverage(self, grid: Grid) -> Coverage:
+        """Which blocks let anything through, and which let all through."""
+        return Coverage(
+            some=jnp.ones((1, grid.rows, grid.columns), bool),
+            every=jnp.zeros((1, grid.rows, grid.columns), bool),
+        )
+
     def __and__(self, other: "MaskLike") -> "Mask":
         return _Both(self, _rule(other))
 
@@ -75,6 +90,10 @@ class _Causal(Mask):
     def block(self, block):
         return distances(self, block) <= 0
 
+    def coverage(self, grid):
+        (first_query, last_query), (first_key, last_key) = position_ranges(self, grid)
+        return Coverage(some=first_key <= last_query, every=last_key <= first_query)
+
 
 @rule_class(static=("left", "right"))
 class _Window(Mask):
@@ -92,6 +111,17 @@ class _Window(Mask):
             inside &= distance <= self.right
         return inside
 
+    def coverage(self, grid):
+        (first_query, last_query), (first_key, last_key) = position_ranges(self, grid)
+        some = every = jnp.ones_like(first_key - last_query, bool)
+        if self.left is not None:
+            some &= last_key - first_query >= -self.left
+            every &= first_key - last_query >= -self.left
+        if self.right is not None:
+            some &= first_key - last_query <= self.right
+            every &= last_key - first_query <= self.right
+        return Coverage(some, every)
+
 
 @rule_class
 class _Prefix(Mask):
@@ -102,6 +132,11 @@ class _Prefix(Mask):
         lengths = jnp.reshape(self.lengths, (-1, 1, 1, 1))
         return positions_of_keys(self.key_positions, block) < lengths
 
+    def coverage(self, grid):
+        lengths = jnp.reshape(self.lengths, (-1, 1, 1))
+        first_key, last_key = key_position_range(self, grid)
+        return Coverage(first_key < lengths, last_key < lengths).over(grid)
+
 
 @rule_class
 class _Padding(Mask):
@@ -109,6 +144,10 @@ class _Padding(Mask):
 
     def block(self, block):
         return per_key(self.is_token, block)
+
+    def coverage(self, grid):
+        every, some = least_and_largest(self.is_token, grid.keys)
+        return Coverage(some[:, None], every[:, None]).over(grid)
 
 
 @rule_class
@@ -119,10 +158,24 @@ class _Segments(Mask):
     def block(self, block):
         return per_query(self.query_ids, block) == per_key(self.key_ids, block)
 
+    def coverage(self, grid):
+        first, last = (x[:, :, None] for x in least_and_largest(self.query_ids, grid.queries))
+        first_key, last_key = (x[:, None] for x in least_and_largest(self.key_ids, grid.keys))
+        return Coverage(
+            some=(first_key <= last) & (first <= last_key),
+            every=(last_key == first) & (first_key == last),
+        )
+
 
 @rule_class
 class _Dense(DenseRule, Mask):
-    pass
+    def coverage(self, grid):
+        some, every = self.array.any(axis=1), self.array.all(axis=1)
+        for axis, size in ((2, grid.keys), (1, grid.queries)):
+            if some.shape[axis] > 1:
+                some = split_axis(some, axis, size).any(axis=axis + 1)
+                every = split_axis(every, axis, size).all(axis=axis + 1)
+        return Coverage(some, every).over(grid)
 
 
 @rule_class
@@ -131,7 +184,11 @@ class _Both(Mask):
     second: Mask
 
     def block(self, block):
-        return self.first.block(block) & self.second.block(block)
+        return self.first.render(block) & self.second.render(block)
+
+    def coverage(self, grid):
+        first, second = self.first.coverage(grid), self.second.coverage(grid)
+        return Coverage(first.some & second.some, first.every & second.every)
 
 
 @rule_class
@@ -140,7 +197,11 @@ class _Either(Mask):
     second: Mask
 
     def block(self, block):
-        return self.first.block(block) | self.second.block(block)
+        return self.first.render(block) | self.second.render(block)
+
+    def coverage(self, grid):
+        first, second = self.first.coverage(grid), self.second.coverage(grid)
+        return Coverage(first.some | second.some, first.every | second.every)
 
 
 def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:

@@ -26,7 +26,8 @@ Positions = Int[Array, "#B _"] | Int[Array, " _"] | None
 class Block:
     """A rectangle of the T x S matrix: `queries` rows from `query_start`, `keys` columns from `key_start`.
 
-    The starts may be traced (the loop index of a kernel); the sizes are static.
+    The starts may be traced (the loop index of a kernel); the sizes are static. It may be of some examples and heads
+    only; None is all of them.
     """
 
     query_start: int | Array
@@ -35,14 +36,31 @@ class Block:
     keys: int
     T: int
     S: int
+    example_start: int | Array = 0
+    examples: int | None = None
+    head_start: int | Array = 0
+    heads: int | None = None
 
 
 class Rule:
     """What can be rendered: `block` is the rule, everything else follows."""
 
     def block(self, block: Block) -> Shaped[Array, "#B #N #t #s"]:
-        """The rule inside one rectangle, of size 1 along every axis that it does not depend on."""
+        """The rule inside one rectangle, of size 1 along every axis that it does not depend on.
+
+        A rule may answer for all examples or heads where the block asks for some.
+        """
         raise TypeError(f"{type(self).__name__} is not a rule: it defines no block()")
+
+    def render(self, block: Block) -> Shaped[Array, "#b #n #t #s"]:
+        """`block`, cut to the examples and heads that are asked for where the rule answered for all."""
+        array = self.block(block)
+        starts, sizes = [0] * 4, list(array.shape)
+        asked = (block.example_start, block.examples), (block.head_start, block.heads)
+        for axis, (start, size) in enumerate(asked):
+            if size is not None and array.shape[axis] not in (1, size):
+                starts[axis], sizes[axis] = start, size
+        return array if sizes == list(array.shape) else lax.dynamic_slice(array, starts, sizes)
 
     def to_array(self, T: int, S: int | None = None) -> Shaped[Array, "B N T S"]:
         """The whole matrix for T queries and S keys (S = T when left out)."""
@@ -58,7 +76,7 @@ class DenseRule(Rule):
     array: Array
 
     def block(self, block: Block) -> Shaped[Array, "#B #N #t #s"]:
-        return slice_axis(slice_axis(self.array, 2, block, keys=False), 3, block, keys=True)
+        return slice_block(self.array, block)
 
 
 def four_axes(array: Array | np.ndarray, name: str) -> Array:
@@ -85,32 +103,43 @@ def rule_class(cls=None, *, static=()):
     return jax.tree_util.register_dataclass(cls, data_fields=fields, meta_fields=list(static))
 
 
-def slice_axis(array: Array, axis: int, block: Block, *, keys: bool) -> Array:
-    """The block's part of an axis over all keys or all queries; an axis of size 1 is left to broadcast."""
-    length, start, size = (
-        (block.S, block.key_start, block.keys)
-        if keys
-        else (block.T, block.query_start, block.queries)
+def part(array: Array, block: Block) -> tuple[list[int | Array], list[int]]:
+    """Where the block begins in an array [#B, #N, #T, #S], and its sizes there; an axis of size 1 stays whole."""
+    for size, full, name in ((2, block.T, "queries"), (3, block.S, "keys")):
+        if array.shape[size] not in (1, full):
+            # A slice would cut a longer array in silence.
+            raise ValueError(
+                f"mask and bias must broadcast to [B, N, T, S] with T={block.T} and S={block.S}; "
+                f"got {array.shape[size]} {name}"
+            )
+    asked = (
+        (block.example_start, block.examples),
+        (block.head_start, block.heads),
+        (block.query_start, block.queries),
+        (block.key_start, block.keys),
     )
-    if array.shape[axis] not in (1, length):
-        # A slice would cut a longer array in silence.
-        raise ValueError(
-            f"mask and bias must broadcast to [B, N, T, S] with T={block.T} and S={block.S}; "
-            f"got {array.shape[axis]} {'keys' if keys else 'queries'}"
-        )
-    if array.shape[axis] == 1 or size == length:
-        return array
-    return lax.dynamic_slice_in_dim(array, start, size, axis)
+    parts = [
+        (0, full) if full == 1 or size is None or size == full else (start, size)
+        for full, (start, size) in zip(array.shape, asked, strict=True)
+    ]
+    starts, sizes = zip(*parts, strict=True)
+    return list(starts), list(sizes)
+
+
+def slice_block(array: Shaped[Array, "#B #N #T #S"], block: Block) -> Shaped[Array, "#b #n #t #s"]:
+    """The block's part of an array over everything; an axis of size 1 is left to broadcast."""
+    starts, sizes = part(array, block)
+    return array if sizes == list(array.shape) else lax.dynamic_slice(array, starts, sizes)
 
 
 def per_query(array: Array, block: Block) -> Array:
     """[T] or [B, T] -> [b, 1, t, 1]."""
-    return slice_axis(jnp.atleast_2d(array), 1, block, keys=False)[:, None, :, None]
+    return slice_block(jnp.atleast_2d(array)[:, None, :, None], block)
 
 
 def per_key(array: Array, block: Block) -> Array:
     """[S] or [B, S] -> [b, 1, 1, s]."""
-    return slice_axis(jnp.atleast_2d(array), 1, block, keys=True)[:, None, None, :]
+    return slice_block(jnp.atleast_2d(array)[:, None, None, :], block)
 
 
 def positions_of_queries(given: Positions, block: Block) -> Array:

@@ -1,0 +1,223 @@
+r"""Trains the tutorial's classifier in PyTorch, against the clock: the opponent of `train.imdb`.
+
+    python -m bench.tutorial_torch --data PATH --log FILE       as the tutorial trains it
+    python -m bench.tutorial_torch --data PATH --log FILE --attention sdpa --bfloat16 --fused       tuned
+
+By the listings of "The Transformers, a complete architectural breakdown" (2026); the model is bench/tutorial_model.py:
+
+    1.22        on a GPU where there is one
+    1.24-1.26   GPT-2's tokens, [CLS] and [SEP] around the first 254, always filled up with [PAD] to 256
+    1.29        batches of 16, shuffled anew in each epoch, the last of an epoch smaller
+    1.38, 1.39  100 epochs; every loss is read as it comes; the weights after the last step are scored
+
+What is not as written: texts are cut into tokens once, before the clock starts, where 1.28 does it at every access,
+and `<br />` is a space, as everywhere here. Training rows that repeat a test text are left out, and a tenth of the
+others (no movie in common) is kept to validate, the same as in `train.imdb` for the same seed; batches come in the
+same order too. The test texts are scored with --test alone, once, at the end.
+
+The log is lines of JSON, each on disk when it is written: what runs, then {step, epoch, seconds, loss} and {step,
+epoch, seconds, validation_accuracy, validation_seconds}. `seconds` is of training alone, from before the first step;
+`seconds_until` reads off it when an accuracy was first reached.
+"""
+
+import argparse
+import json
+import math
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from train.corpus import DataError
+from train.data import load, split_validation
+from transformer_jax.batching import Batch, Batches, epoch_plans, evaluation_plans
+from transformer_jax.errors import InputError, TokenizerError
+from transformer_jax.tokenizers import train_tokenizer
+
+try:
+    from bench.tutorial_model import TutorialClassifier, make_inference, make_optimizer, make_step
+except ModuleNotFoundError as error:
+    if __name__ != "__main__" or error.name != "torch":
+        raise
+    print(f"bench.tutorial_torch: error: {error}", file=sys.stderr)
+    sys.exit(2)
+import torch
+from torch import Tensor
+
+PROGRAM = "bench.tutorial_torch"
+VALIDATION_FRACTION = 0.1
+
+
+def to_tensors(batch: Batch, pad_id: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    """(tokens, is_token, labels) of the batch's examples: the rows that only fill its shape stay behind."""
+    tokens = torch.from_numpy(batch.tokens[batch.is_example]).long().to(device)
+    labels = torch.from_numpy(batch.labels[batch.is_example]).long().to(device)
+    return tokens, tokens != pad_id, labels
+
+
+def accuracy(infer: Callable, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> float:
+    right = total = 0
+    for tokens, is_token, labels in batches:
+        right += int((infer(tokens, is_token).argmax(dim=1) == labels).sum())
+        total += len(labels)
+    return right / total
+
+
+def seconds_until(log: Path, accuracy: float) -> float | None:
+    """Seconds of training until the validation accuracy was first so high; None where it never was."""
+    for line in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
+        if line.get("validation_accuracy", -math.inf) >= accuracy:
+            return line["seconds"]
+    return None
+
+
+def train(options: argparse.Namespace, arguments: list[str]) -> None:
+    """Data, model, loop, and the test split where --test asks for it."""
+    data = load(options.data, seed=options.seed)
+    train_split, validation, split_rule = split_validation(
+        data.train, VALIDATION_FRACTION, options.seed
+    )
+    tokenizer = train_tokenizer(options.tokenizer, train_split.texts, gpt2_files=options.gpt2_files)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def batches(examples, labels, plans):
+        for batch in Batches(plans, examples, labels, tokenizer.pad_id):
+            yield to_tensors(batch, tokenizer.pad_id, device)
+
+    def encode(split):
+        return tokenizer.encode(split.texts, options.length)
+
+    examples, held = encode(train_split), encode(validation)
+    lengths, shape = [len(ids) for ids in examples], (options.length,)
+    batch_tokens = options.batch * options.length
+    torch.manual_seed(options.seed)
+    model = TutorialClassifier(
+        tokenizer.vocab_size,
+        pad_id=tokenizer.pad_id,
+        max_length=options.length,
+        attention=options.attention,
+    ).to(device)
+    optimizer = make_optimizer(model, fused=options.fused)
+    step_once = make_step(model, optimizer, bfloat16=options.bfloat16)
+    infer = make_inference(model, bfloat16=options.bfloat16)
+
+    def stream():
+        """(epoch, whether it ends here, batch) of all epochs."""
+        for epoch in range(options.epochs):
+            plans = epoch_plans(lengths, shape, batch_tokens, seed=options.seed, epoch=epoch)
+            for k, batch in enumerate(batches(examples, train_split.labels, plans), 1):
+                yield epoch + 1, k == len(plans), batch
+
+    def score(split, examples) -> float:
+        plans = evaluation_plans([len(ids) for ids in examples], shape, batch_tokens)
+        return accuracy(infer, batches(examples, split.labels, plans))
+
+    with open(options.log, "x", buffering=1, encoding="utf-8") as log:
+
+        def write(**line) -> None:
+            log.write(json.dumps(line, allow_nan=False) + "\n")
+            print("  ".join(f"{name} {value}" for name, value in line.items()), flush=True)
+
+        for note in data.notes:
+            print(f"note  {note}")
+        write(
+            command=shlex.join(["python", "-m", PROGRAM, *arguments]),
+            data=data.name,
+            split_rule=split_rule,
+            train=len(train_split),
+            validation=len(validation),
+            tokenizer=tokenizer.spec,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            attention=options.attention,
+            dtype="bfloat16" if options.bfloat16 else "float32",
+            fused=options.fused,
+            batch=options.batch,
+            length=options.length,
+            seed=options.seed,
+            torch=torch.__version__,
+            device=device,
+            threads=torch.get_num_threads(),
+        )
+        started, validating, losses = time.perf_counter(), 0.0, []
+        for step, (epoch, ends, batch) in enumerate(stream(), 1):
+            losses.append(float(step_once(*batch)))  # waits, as the tutorial does
+            seconds = time.perf_counter() - started - validating
+            line = {"step": step, "epoch": epoch, "seconds": round(seconds, 3)}
+            if ends or step % options.log_every == 0:
+                mean = sum(losses) / len(losses)
+                write(**line, loss=mean if math.isfinite(mean) else None)
+                losses.clear()
+            if ends or (options.validate_every and step % options.validate_every == 0):
+                begun = time.perf_counter()
+                found = score(validation, held)
+                validating += time.perf_counter() - begun
+                write(**line, validation_accuracy=found, validation_seconds=round(validating, 3))
+                if options.until is not None and found >= options.until:
+                    break
+        if options.test:
+            write(step=step, test_accuracy=score(data.test, encode(data.test)))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {PROGRAM}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--data", required=True, metavar="WHAT", help="as train.imdb takes it: a path, imdb, sample"
+    )
+    add("--log", required=True, metavar="FILE", help="where the lines of JSON go; a new file")
+    add("--epochs", type=int, default=100, metavar="E", help="default: 100")
+    add("--batch", type=int, default=16, metavar="B", help="texts in a batch (default: 16)")
+    add("--length", type=int, default=256, metavar="T", help="tokens of a text (default: 256)")
+    add("--tokenizer", default="gpt2", metavar="SPEC", help="gpt2 (default), bpe:N or word:N")
+    add("--gpt2-files", metavar="DIR", help="encoder.json and vocab.bpe, if tiktoken has none")
+    add("--attention", choices=("eager", "sdpa"), default="eager", help="default: eager")
+    add("--bfloat16", action="store_true", help="products in bfloat16, by autocast")
+    add("--fused", action="store_true", help="PyTorch's fused AdamW")
+    add("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
+    add("--log-every", type=int, default=10, metavar="N", help="steps a line (default: 10)")
+    add("--validate-every", type=int, metavar="N", help="steps, besides the end of each epoch")
+    add("--until", type=float, metavar="A", help="stop at this validation accuracy")
+    add("--test", action="store_true", help="score the test split, once, at the end")
+    return parser
+
+
+def check(options: argparse.Namespace) -> None:
+    """The numbers among the options, before anything is read."""
+    for name, least in (
+        ("epochs", 1), ("batch", 1), ("length", 3), ("seed", 0), ("log_every", 1), ("validate_every", 1),
+    ):  # fmt: skip
+        value = getattr(options, name)
+        if value is not None and not least <= value < 2**31:
+            raise InputError(
+                f"--{name.replace('_', '-')} must be {least} or more and less than {2**31}; got {value}"
+            )
+    if options.until is not None and not 0 <= options.until <= 1:
+        raise InputError(f"--until must be an accuracy from 0 to 1; got {options.until}")
+    log = Path(options.log)
+    if log.exists() or not log.parent.is_dir():
+        problem = "exists already" if log.exists() else "is in a folder that does not exist"
+        raise InputError(f"--log {log} {problem}; name a new file")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = make_parser().parse_args(arguments)
+    try:
+        check(options)
+        train(options, arguments)
+    except (InputError, DataError, TokenizerError, OSError) as error:
+        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\nstopped; what was measured stands in {options.log}", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""Attention in blocks (FlashAttention, Dao et al., 2022, https://arxiv.org/abs/2205.14135): exact, in memory linear in T and S.
+
+For a block of queries the keys come a block at a time. With S_j the logits of block j, the running maximum m, the sum
+l and the output o are
+
+    m' = max(m, max S_j)    l' = e^(m - m') l + sum e^(S_j - m')    o' = e^(m - m') o + e^(S_j - m') V_j
+
+and o / l is the attention (Milakov and Gimelshein, 2018, https://arxiv.org/abs/1805.02867). The gradient computes the
+weights again from the logits and the saved logsumexp m + log l (Dao et al., 2022, algorithm 4):
+
+    P = e^(S - logsumexp)    dV = P' dO    dS = P (dO V' - rowsum(dO O))    dQ = dS K    dK = dS' Q
+
+Blocks that the mask hides are not visited. Masks, biases and dropout are asked for the block alone.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from transformer_jax.biases import Bias
+from transformer_jax.masks import Mask
+from transformer_jax.tiles import Settings, Tiles, product
+
+
+def blockwise_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K O"],
+    bias: Bias | None,
+    mask: Mask | None,
+    dropout_rng: PRNGKeyArray | None,
+    settings: Settings,
+) -> tuple[Float[Array, "B T N O"], Float[Array, "B T N"]]:
+    """The output and the logsumexp of `dot_product_attention`, which checks the arguments."""
+    (B, T, N), K = query.shape[:3], key.shape[2]
+    query = query.swapaxes(1, 2).reshape(B, K, N // K, T, query.shape[3])
+    output, logsumexp = _attend(
+        settings, query, key.swapaxes(1, 2), value.swapaxes(1, 2), bias, mask, dropout_rng
+    )
+    output = output.reshape(B, N, T, value.shape[3]).swapaxes(1, 2)
+    return output, logsumexp.reshape(B, N, T).swapaxes(1, 2)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(settings, query, key, value, bias, mask, rng):
+    return _forward(settings, query, key, value, bias, mask, rng)
+
+
+def _attend_forward(settings, query, key, value, bias, mask, rng):
+    output, logsumexp = _forward(settings, query, key, value, bias, mask, rng)
+    return (output, logsumexp), (query, key, value, bias, mask, rng, output, logsumexp)
+
+
+def _attend_backward(settings, saved, cotangents):
+    d_query, d_key, d_value, d_bias = _gradient(settings, saved, cotangents)
+    return d_query, d_key, d_value, d_bias, None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _forward(settings, query, key, value, bias, mask, rng):
+    tiles = Tiles(settings, query, bias, mask, rng)
+    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    key_turned = key.mT  # once, not for every block
+
+    def block_of_queries(index, state):
+        output, logsumexp = state
+        row = tiles.row(index)
+        q = _scaled(tiles.of_queries(query, row), settings)
+
+        def block_of_keys(tile, running, seen):
+            highest, total, out = running
+            v = tiles.of_keys(value, tile)
+            logits, _ = tiles.logits(q, tiles.of_keys_turned(key_turned, tile), tile)
+            if seen is not None:
+                # 0 * NaN is NaN: a weight of zero does not keep an unseen value out of the product.
+                v = jnp.where(seen.any(axis=(2, 3))[..., None], v, 0)
+                logits = jnp.where(seen, logits, -jnp.inf)
+            new = jnp.maximum(highest, logits.max(axis=-1))
+            finite = jnp.where(new == -jnp.inf, 0, new)
+            weights = jnp.exp(logits - finite[..., None])
+            shrink = jnp.exp(highest - finite)
+            total = shrink * total + weights.sum(axis=-1)
+            weights = tiles.drop(weights, tile).astype(v.dtype)
+            out = shrink[..., None] * out + product("EKGTS,EKSO->EKGTO", weights, v, dtype)
+            return new, total, out
+
+        zeros = jnp.zeros((*q.shape[:4], value.shape[3]), dtype)
+        nothing = jnp.full(q.shape[:4], -jnp.inf, dtype), zeros[..., 0], zeros
+        highest, total, out = tiles.over_keys(block_of_keys, row, nothing)
+        out = out / jnp.where(total == 0, 1, total)[..., None]
+        output = tiles.write(output, out.astype(output.dtype), row)
+        return output, tiles.write(logsumexp, highest + jnp.log(total), row)
+
+    output = jnp.zeros((*query.shape[:4], value.shape[3]), query.dtype)
+    logsumexp = jnp.zeros(query.shape[:4], dtype)
+    return lax.fori_loop(0, tiles.steps, block_of_queries, (output, logsumexp))
+
+
+def _gradient(settings, saved, cotangents):
+    query, key, value, bias, mask, rng, output, logsumexp = saved
+    d_output, d_logsumexp = cotangents
+    tiles = Tiles(settings, query, bias, mask, rng)
+    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    key_turned, value_turned = key.mT, value.mT
+
+    def block_of_queries(index, state):
+        d_query, d_key, d_value, d_bias = state
+        row = tiles.row(index)
+        all_q = _scaled(tiles.of_queries(query, row), settings)
+        denominator = tiles.of_queries(logsumexp, row)
+        denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
+        # What the block before has done must not be added again.
+        d_out = tiles.once(tiles.of_queries(d_output, row), row).astype(dtype)
+        common = (d_out * tiles.of_queries(output, row).astype(dtype)).sum(axis=-1)
+        common -= tiles.once(tiles.of_queries(d_logsumexp, row), row)
+        d_out = d_out.astype(settings.operands)
+
+        def block_of_keys(tile, running, seen):
+            d_q, d_key, d_value, d_bias = running
+            q, k = all_q, tiles.of_keys(key, tile)
+            logits, capped = tiles.logits(q, tiles.of_keys_turned(key_turned, tile), tile)
+            if seen is not None:
+                k = jnp.where(seen.any(axis=(2, 3))[..., None], k, 0)
+                q = jnp.where(seen.any(axis=4)[..., None], q, 0)
+                logits = jnp.where(seen, logits, -jnp.inf)
+            weights = jnp.exp(logits - denominator[..., None])
+            used = tiles.drop(weights, tile).astype(d_out.dtype)
+            d_v = product("EKGTO,EKGTS->EKOS", d_out, used, dtype)
+            v_turned = tiles.of_keys_turned(value_turned, tile)
+            d_weights = tiles.drop(product("EKGTO,EKOS->EKGTS", d_out, v_turned, dtype), tile)
+            d_logits = weights * (d_weights - common[..., None])
+            if seen is not None:
+                d_logits = jnp.where(seen, d_logits, 0)
+            d_bias = tiles.add_to_bias(d_bias, d_logits, tile)
+            if settings.soft_cap is not None:
+                d_logits *= 1 - (capped / settings.soft_cap) ** 2
+            d_logits = d_logits.astype(k.dtype)
+            d_q += product("EKGTS,EKSH->EKGTH", d_logits, k, dtype)
+            d_k = product("EKGTH,EKGTS->EKHS", q, d_logits, dtype)
+            return (
+                d_q,
+                tiles.add_turned(d_key, d_k, tile),
+                tiles.add_turned(d_value, d_v, tile),
+                d_bias,
+            )
+
+        running = jnp.zeros(all_q.shape, dtype), d_key, d_value, d_bias
+        d_q, *rest = tiles.over_keys(block_of_keys, row, running)
+        d_q = (settings.scale * d_q).astype(d_query.dtype)
+        return tiles.write(d_query, d_q, row), *rest
+
+    state = (
+        jnp.zeros_like(query),
+        jnp.zeros(key_turned.shape, dtype),
+        jnp.zeros(value_turned.shape, dtype),
+        None if bias is None else bias.zero_gradient(),
+    )
+    d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
+    d_bias = None if bias is None else bias.as_gradient(d_bias)
+    return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), d_bias
+
+
+def _scaled(query, settings):
+    return (query * settings.scale).astype(settings.operands)
