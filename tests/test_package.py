@@ -14,8 +14,9 @@ import transformer_jax as tj
 ROOT = Path(tj.__file__).parent
 # Above these arrows never go: arrays in, arrays out.
 PURE = (
-    "attention biases bpe costs counting dropout feed_forward heads laws linear masks normalization pooling "
-    "positions published regions rotary rules shapes softmax unseen windows"
+    "attention biases blockwise bpe costs counting cudnn dropout feed_forward grid heads laws linear masks "
+    "normalization plan pooling positions products published regions rotary rules shapes softmax tiles tiling unseen "
+    "windows"
 ).split()
 # Subjects of their own, used by the name of the file: `costs.parameters`, `laws.fit_power_law`.
 BY_FILE = {"bpe", "costs", "counting", "heads", "laws", "published", "windows"}
@@ -50,8 +51,11 @@ def test_every_file_starts_with_what_it_is():
 def test_every_public_function_of_a_pure_file_is_exported():
     """Or it is what another file of the package needs, and named here."""
     inside = {"keep", "keep_weights", "random_words", "dropout_weights", "check_rate"}
-    inside |= {"Mask", "render", "Bias", "dense_bias", "render_bias"}
+    inside |= {"Mask", "as_mask", "is_causal", "left_window", "render"}
+    inside |= {"Bias", "as_bias", "dense_bias", "render_bias"}
+    inside |= {"AttentionPlan", "Tiling", "choose_tiling"}
     of_no_use_alone = {"rules", "shapes", "softmax", "unseen"}
+    of_no_use_alone |= {"blockwise", "cudnn", "grid", "products", "tiles"}
     for file in set(PURE) - BY_FILE - of_no_use_alone:
         tree = ast.parse((ROOT / f"{file}.py").read_text())
         public = {

@@ -4,8 +4,9 @@ Axes, one letter each, in einsums, annotations, tests and prose: B batch, T quer
 K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C classes, L layers.
 A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean evaluation.
 
-Pure functions (no Flax)   rules -> masks, biases; attention, softmax, unseen, positions, rotary, regions, normalization,
-                           feed_forward, linear, dropout, pooling
+Pure functions (no Flax)   rules, grid -> masks, biases; attention, softmax, unseen, positions, rotary, regions,
+                           normalization, feed_forward, linear, dropout, pooling
+Attention at any length    plan (which implementation) -> blockwise (tiling, tiles), cudnn; products
 Costs and laws             costs, published, counting, laws
 Modules and models         config -> modules -> encoder -> models
 Texts and files            tokenizers, windows, run_folder, predict; commands/ is the command line
@@ -35,6 +36,7 @@ from transformer_jax.normalization import (
     rms_norm,
     running_statistics,
 )
+from transformer_jax.plan import attention_plan
 from transformer_jax.pooling import cls_pool, last_pool, layer_weighted_pool, max_pool, mean_pool
 from transformer_jax.positions import (
     binary_positions,
@@ -47,6 +49,7 @@ from transformer_jax.positions import (
 )
 from transformer_jax.regions import max_patches, region_embedding, to_front
 from transformer_jax.rotary import rope, rope_frequencies, yarn_temperature
+from transformer_jax.tiling import visited_blocks
 
 __version__ = "0.1.0"
 
@@ -55,6 +58,7 @@ __all__ = [
     "additive_attention",
     "alibi",
     "alibi_slopes",
+    "attention_plan",
     "attention_weights",
     "batch_norm",
     "batch_statistics",
@@ -92,5 +96,6 @@ __all__ = [
     "sinusoidal_positions",
     "sliding_window",
     "to_front",
+    "visited_blocks",
     "yarn_temperature",
 ]

@@ -1,5 +1,6 @@
 """Attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2), the readable reference.
 
+What computes it is chosen by `plan.attention_plan`; the equation is here, and its faster forms give its answer.
 Masks and rows follow one contract. A query that sees no key gets output 0 and weights 0. What no query of its
 example may see, and a query that sees nothing, reaches no output and no gradient, NaN and inf included.
 """
@@ -8,13 +9,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from transformer_jax.biases import BiasLike, render_bias
+from transformer_jax.biases import Bias, BiasLike, as_bias
+from transformer_jax.blockwise import blockwise_attention
+from transformer_jax.cudnn import cudnn_attention
 from transformer_jax.dropout import check_rate, dropout_weights
+from transformer_jax.grid import Grid
 from transformer_jax.linear import linear
-from transformer_jax.masks import MaskLike, render
+from transformer_jax.masks import Mask, MaskLike, as_mask
+from transformer_jax.plan import Implementation, attention_plan
 from transformer_jax.shapes import check_arrays
 from transformer_jax.softmax import masked_logsumexp, masked_softmax
-from transformer_jax.unseen import hide_unseen, seeing_queries, seen_keys
+from transformer_jax.unseen import sight
 
 
 def attention_weights(
@@ -38,8 +43,10 @@ def attention_weights(
            [0.33, 0.67]], dtype=float32)
     """
     _check(query, key, None, soft_cap)
-    query, key, bias, mask = _rendered(query, key, bias, mask)
-    return _softmax(_logits(query, key, bias, scale, soft_cap), mask)
+    bias, mask = _rules(query, key, bias, mask)
+    query, key, _ = _hidden(query, key, None, mask)
+    logits = _logits(query, key, bias, scale, soft_cap)
+    return _softmax(logits, _rendered(mask, logits))
 
 
 def dot_product_attention(
@@ -55,6 +62,7 @@ def dot_product_attention(
     dropout_rng: PRNGKeyArray | None = None,
     return_weights: bool = False,
     return_logsumexp: bool = False,
+    implementation: Implementation | None = None,
 ) -> Float[Array, "B T N O"] | tuple[Array, ...]:
     """softmax(scale Q K^T + bias) V: `attention_weights` times the values, in the dtype of the query.
 
@@ -66,8 +74,11 @@ def dot_product_attention(
     Returns the output; after it, where asked for, the weights [B, N, T, S] as they were used, and the log of the
     softmax's denominator [B, T, N], -inf where a query sees no key: two parts of the keys are joined by it.
 
+    The `implementation` is "reference" (below, which stores T x S logits), "blockwise" (which does not, and skips what
+    the mask hides), "cudnn" (NVIDIA's), or chosen where it is None: `attention_plan` says which and why.
+
     Raises ValueError where axes do not fit, K does not divide N, or a key comes without a rate, TypeError where
-    arrays are not floating point or a mask is not boolean.
+    arrays are not floating point or a mask is not boolean, or the implementation asked for cannot be had.
 
     >>> query = key = value = jnp.eye(2)[None, :, None]
     >>> output, logsumexp = dot_product_attention(query, key, value, return_logsumexp=True)
@@ -77,13 +88,39 @@ def dot_product_attention(
     """
     _check(query, key, value, soft_cap)
     check_rate(dropout_rate, dropout_rng)
-    query, key, bias, mask = _rendered(query, key, bias, mask)
-    logits = _logits(query, key, bias, scale, soft_cap)
-    weights = dropout_weights(_softmax(logits, mask), dropout_rate, dropout_rng)
-    if mask is not None:
-        # 0 * NaN is NaN: a weight of zero does not keep an unseen value out of the product.
-        value = jnp.where(seen_keys(mask, value.shape[2]), value, 0)
+    plan = attention_plan(
+        query,
+        key,
+        value,
+        bias=bias,
+        mask=mask,
+        soft_cap=soft_cap,
+        dropout=dropout_rng is not None,
+        return_weights=return_weights,
+        return_logsumexp=return_logsumexp,
+        implementation=implementation,
+    )
+    bias, mask = _rules(query, key, bias, mask)
+    query, key, value = _hidden(query, key, value, mask)
+    if plan.implementation == "cudnn":
+        return cudnn_attention(query, key, value, bias=bias, mask=mask, scale=scale)
+    if plan.implementation == "blockwise":
+        output, logsumexp = blockwise_attention(
+            query,
+            key,
+            value,
+            bias=bias,
+            mask=mask,
+            scale=scale,
+            soft_cap=soft_cap,
+            dropout_rate=dropout_rate,
+            dropout_rng=dropout_rng,
+        )
+        return (output, logsumexp) if return_logsumexp else output
 
+    logits = _logits(query, key, bias, scale, soft_cap)
+    seen = _rendered(mask, logits)
+    weights = dropout_weights(_softmax(logits, seen), dropout_rate, dropout_rng)
     output = jnp.einsum(
         "BKGTS,BKSO->BKGTO",
         _group(weights, value.shape[2]).astype(value.dtype),
@@ -93,7 +130,7 @@ def dot_product_attention(
     output = output.reshape(*weights.shape[:3], value.shape[3]).swapaxes(1, 2).astype(query.dtype)
     returned = (output,) + (weights,) * return_weights
     if return_logsumexp:
-        returned += (masked_logsumexp(logits, True if mask is None else mask).swapaxes(1, 2),)
+        returned += (masked_logsumexp(logits, True if seen is None else seen).swapaxes(1, 2),)
     return returned if len(returned) > 1 else output
 
 
@@ -116,6 +153,7 @@ def multi_head_attention(
     dropout_rate: float = 0.0,
     dropout_rng: PRNGKeyArray | None = None,
     return_weights: bool = False,
+    implementation: Implementation | None = None,
 ) -> Float[Array, "B T M"] | tuple[Float[Array, "B T M"], Float[Array, "B N T S"]]:
     """Concat(head_1, ..., head_N) W^O with head_n = Attention(X_q W_n^Q, X_kv W_n^K, X_kv W_n^V).
 
@@ -141,11 +179,11 @@ def multi_head_attention(
         out_bias=(out_bias, "M"),
     )
     (B, T, _), S, N = inputs_q.shape, inputs_kv.shape[1], query_kernel.shape[1]
-    mask = _fitting("mask", render(mask, T, S), (B, N, T, S))
+    mask = _fitting("mask", as_mask(mask), (B, N, T, S))
     if mask is not None:
         # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
-        inputs_q = jnp.where(seeing_queries(mask).any(axis=2), inputs_q, 0)
-        inputs_kv = jnp.where(seen_keys(mask, 1)[..., 0], inputs_kv, 0)
+        seen = sight(mask, T, S)
+        inputs_q, inputs_kv = seen.of_inputs_q(inputs_q), seen.of_inputs_kv(inputs_kv)
     attended = dot_product_attention(
         linear(inputs_q, query_kernel, query_bias),
         linear(inputs_kv, key_kernel, key_bias),
@@ -157,6 +195,7 @@ def multi_head_attention(
         dropout_rate=dropout_rate,
         dropout_rng=dropout_rng,
         return_weights=return_weights,
+        implementation=implementation,
     )
     if return_weights:
         attended, weights = attended
@@ -196,16 +235,17 @@ def additive_attention(
         score_bias=(score_bias, "A"),
     )
     # One head, so that the contract on masks is kept by the same lines as above.
-    query, key, _, mask = _rendered(query[:, :, None], key[:, :, None], None, mask)
+    query, key, value = (x[:, :, None] for x in (query, key, value))
+    _, mask = _rules(query, key, None, mask)
+    query, key, value = (x[:, :, 0] for x in _hidden(query, key, value, mask))
     query, key = (
-        linear(x[:, :, 0], kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
+        linear(x, kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
         for x, kernel in ((query, query_kernel), (key, key_kernel))
     )
     aligned = query[:, :, None] + key[:, None]
     aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)
-    weights = _softmax((aligned @ score_kernel.astype(aligned.dtype))[:, None], mask)[:, 0]
-    if mask is not None:
-        value = jnp.where(seen_keys(mask, 1)[:, :, 0], value, 0)
+    logits = (aligned @ score_kernel.astype(aligned.dtype))[:, None]
+    weights = _softmax(logits, _rendered(mask, logits))[:, 0]
     output = jnp.einsum(
         "BTS,BSO->BTO",
         weights.astype(value.dtype),
@@ -229,22 +269,35 @@ def _check(query, key, value, soft_cap):
         raise ValueError(f"soft_cap must be above 0, or None for no cap; got {soft_cap}")
 
 
-def _rendered(query, key, bias, mask):
-    """The mask and the bias as arrays of four axes that fit, and what the mask hides taken out of query and key."""
-    (B, T, N), S = query.shape[:3], key.shape[1]
-    mask = _fitting("mask", render(mask, T, S), (B, N, T, S))
-    bias = _fitting("bias", render_bias(bias, T, S), (B, N, T, S))
-    return *hide_unseen(query, key, mask), bias, mask
+def _rules(query, key, bias, mask):
+    """The bias and the mask as rules that fit."""
+    sizes = (*query.shape[:1], query.shape[2], query.shape[1], key.shape[1])
+    return _fitting("bias", as_bias(bias), sizes), _fitting("mask", as_mask(mask), sizes)
 
 
-def _fitting(name, array, sizes):
-    if array is not None and any(
-        size not in (1, full) for size, full in zip(array.shape, sizes, strict=True)
-    ):
-        raise ValueError(
-            f"{name} must broadcast to [B, N, T, S] = {sizes}; got the shape {array.shape}"
-        )
-    return array
+def _fitting(name, rule: Mask | Bias | None, sizes):
+    if rule is not None:
+        shape = jax.eval_shape(lambda: rule.block(Grid(*sizes[2:], 1, 1).whole)).shape
+        if any(size not in (1, full) for size, full in zip(shape, sizes, strict=True)):
+            raise ValueError(
+                f"{name} must broadcast to [B, N, T, S] = {sizes}; got the shape {shape}"
+            )
+    return rule
+
+
+def _hidden(query, key, value, mask: Mask | None):
+    """What the mask hides from everybody taken out before any product."""
+    if mask is None:
+        return query, key, value
+    # 0 * NaN is NaN: a weight of zero does not keep an unseen value out of the product.
+    seen = sight(mask, query.shape[1], key.shape[1])
+    value = None if value is None else seen.of_keys(value)
+    return seen.of_queries(query), seen.of_keys(key), value
+
+
+def _rendered(rule: Mask | Bias | None, logits) -> Array | None:
+    """The whole of it, for logits [B, N, T, S]."""
+    return None if rule is None else rule.block(Grid(*logits.shape[2:], 1, 1).whole)
 
 
 def _logits(query, key, bias, scale, soft_cap):
@@ -261,7 +314,7 @@ def _logits(query, key, bias, scale, soft_cap):
     logits = logits.reshape(logits.shape[0], N, *logits.shape[3:])
     if soft_cap is not None:
         logits = soft_cap * jnp.tanh(logits / soft_cap)
-    return logits if bias is None else logits + bias
+    return logits if bias is None else logits + _rendered(bias, logits)
 
 
 def _softmax(logits, mask):

@@ -198,7 +198,7 @@ def relative_bias(
     check_arrays(table=(table, "R N"))
     check_positions(query_positions, key_positions)
     _check_buckets(table.shape[0], bidirectional, max_distance)
-    return _Relative(table, bidirectional, max_distance, query_positions, key_positions)
+    return _Relative(jnp.asarray(table), bidirectional, max_distance, query_positions, key_positions)
 
 
 def relative_buckets(
@@ -266,9 +266,12 @@ def dense_bias(array: Float[Array, "..."] | Float[np.ndarray, "..."]) -> Bias:
 BiasLike = Bias | Float[Array, "..."] | Float[np.ndarray, "..."] | None
 
 
+def as_bias(bias: BiasLike) -> Bias | None:
+    """The rule, or the rule of an array."""
+    return bias if bias is None or isinstance(bias, Bias) else dense_bias(bias)
+
+
 def render_bias(bias: BiasLike, T: int, S: int) -> Float[Array, "#B #N #T #S"] | None:
     """What the reference works with: the bias in four axes, of size 1 where it does not vary."""
-    if bias is None:
-        return None
-    rule = bias if isinstance(bias, Bias) else dense_bias(bias)
-    return rule.block(Block(0, T, 0, S, T, S))
+    rule = as_bias(bias)
+    return None if rule is None else rule.block(Block(0, T, 0, S, T, S))

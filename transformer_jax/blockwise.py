@@ -22,21 +22,37 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.biases import Bias
 from transformer_jax.masks import Mask
-from transformer_jax.tiles import Settings, Tiles, product
+from transformer_jax.products import operands_dtype, product
+from transformer_jax.tiles import Settings, Tiles
+from transformer_jax.tiling import Tiling, choose_tiling
 
 
 def blockwise_attention(
     query: Float[Array, "B T N H"],
     key: Float[Array, "B S K H"],
     value: Float[Array, "B S K O"],
-    bias: Bias | None,
-    mask: Mask | None,
-    dropout_rng: PRNGKeyArray | None,
-    settings: Settings,
+    *,
+    bias: Bias | None = None,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: PRNGKeyArray | None = None,
+    tiling: Tiling | None = None,
 ) -> tuple[Float[Array, "B T N O"], Float[Array, "B T N"]]:
-    """The output and the logsumexp of `dot_product_attention`, which checks the arguments."""
-    (B, T, N), K = query.shape[:3], key.shape[2]
-    query = query.swapaxes(1, 2).reshape(B, K, N // K, T, query.shape[3])
+    """The output and the logsumexp of `dot_product_attention`, which has checked the arguments.
+
+    What the mask hides from everybody must be zero already (`unseen.sight`).
+    """
+    (B, T, N, H), K = query.shape, key.shape[2]
+    settings = Settings(
+        tiling or choose_tiling(query, key, mask),
+        H**-0.5 if scale is None else scale,
+        soft_cap,
+        dropout_rate,
+        operands_dtype(query.dtype),
+    )
+    query = query.swapaxes(1, 2).reshape(B, K, N // K, T, H)
     output, logsumexp = _attend(
         settings, query, key.swapaxes(1, 2), value.swapaxes(1, 2), bias, mask, dropout_rng
     )
@@ -77,8 +93,6 @@ def _forward(settings, query, key, value, bias, mask, rng):
             v = tiles.of_keys(value, tile)
             logits, _ = tiles.logits(q, tiles.of_keys_turned(key_turned, tile), tile)
             if seen is not None:
-                # 0 * NaN is NaN: a weight of zero does not keep an unseen value out of the product.
-                v = jnp.where(seen.any(axis=(2, 3))[..., None], v, 0)
                 logits = jnp.where(seen, logits, -jnp.inf)
             new = jnp.maximum(highest, logits.max(axis=-1))
             finite = jnp.where(new == -jnp.inf, 0, new)
@@ -111,7 +125,7 @@ def _gradient(settings, saved, cotangents):
     def block_of_queries(index, state):
         d_query, d_key, d_value, d_bias = state
         row = tiles.row(index)
-        all_q = _scaled(tiles.of_queries(query, row), settings)
+        q = _scaled(tiles.of_queries(query, row), settings)
         denominator = tiles.of_queries(logsumexp, row)
         denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
         # What the block before has done must not be added again.
@@ -122,11 +136,9 @@ def _gradient(settings, saved, cotangents):
 
         def block_of_keys(tile, running, seen):
             d_q, d_key, d_value, d_bias = running
-            q, k = all_q, tiles.of_keys(key, tile)
+            k = tiles.of_keys(key, tile)
             logits, capped = tiles.logits(q, tiles.of_keys_turned(key_turned, tile), tile)
             if seen is not None:
-                k = jnp.where(seen.any(axis=(2, 3))[..., None], k, 0)
-                q = jnp.where(seen.any(axis=4)[..., None], q, 0)
                 logits = jnp.where(seen, logits, -jnp.inf)
             weights = jnp.exp(logits - denominator[..., None])
             used = tiles.drop(weights, tile).astype(d_out.dtype)
@@ -134,8 +146,6 @@ def _gradient(settings, saved, cotangents):
             v_turned = tiles.of_keys_turned(value_turned, tile)
             d_weights = tiles.drop(product("EKGTO,EKOS->EKGTS", d_out, v_turned, dtype), tile)
             d_logits = weights * (d_weights - common[..., None])
-            if seen is not None:
-                d_logits = jnp.where(seen, d_logits, 0)
             d_bias = tiles.add_to_bias(d_bias, d_logits, tile)
             if settings.soft_cap is not None:
                 d_logits *= 1 - (capped / settings.soft_cap) ** 2
@@ -149,7 +159,7 @@ def _gradient(settings, saved, cotangents):
                 d_bias,
             )
 
-        running = jnp.zeros(all_q.shape, dtype), d_key, d_value, d_bias
+        running = jnp.zeros(q.shape, dtype), d_key, d_value, d_bias
         d_q, *rest = tiles.over_keys(block_of_keys, row, running)
         d_q = (settings.scale * d_q).astype(d_query.dtype)
         return tiles.write(d_query, d_q, row), *rest

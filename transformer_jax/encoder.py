@@ -5,9 +5,10 @@ from jaxtyping import Array, Float
 
 from transformer_jax.config import EncoderConfig
 from transformer_jax.dropout import dropout
-from transformer_jax.masks import MaskLike, render
+from transformer_jax.masks import MaskLike, as_mask
 from transformer_jax.modules import FeedForward, LayerNorm, MultiHeadAttention, dropout_key
-from transformer_jax.unseen import hide_lone_rows
+from transformer_jax.plan import Implementation
+from transformer_jax.unseen import sight
 
 
 class EncoderLayer(nnx.Module):
@@ -46,16 +47,25 @@ class EncoderLayer(nnx.Module):
         mask: MaskLike = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
+        implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T T"]]:
         def attend(y):
-            return self.attention(y, y, mask=mask, rngs=rngs, return_weights=True)
+            attended = self.attention(
+                y,
+                y,
+                mask=mask,
+                rngs=rngs,
+                return_weights=return_weights,
+                implementation=implementation,
+            )
+            return attended if return_weights else (attended, None)
 
         def add(x, y):
             return x + dropout(y, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
+        mask = as_mask(mask)
         if mask is not None:
-            mask = render(mask, x.shape[1], x.shape[1])
-            x = hide_lone_rows(x, mask)
+            x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)
         if self.norm == "pre":
             attended, weights = attend(self.attention_norm(x))
             x = add(x, attended)
@@ -83,12 +93,21 @@ class Encoder(nnx.Module):
         mask: MaskLike = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
+        implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[Float[Array, "B N T T"]]]:
         """x after every layer; with return_weights also the attention weights, one array a layer."""
         maps = []
         for layer in self.layers:
-            x, weights = layer(x, mask=mask, rngs=rngs, return_weights=True)
-            maps.append(weights)
+            x = layer(
+                x,
+                mask=mask,
+                rngs=rngs,
+                return_weights=return_weights,
+                implementation=implementation,
+            )
+            if return_weights:
+                x, weights = x
+                maps.append(weights)
         if self.final_norm is not None:
             x = self.final_norm(x)
         return (x, maps) if return_weights else x

@@ -13,6 +13,7 @@ passes `query_positions` and `key_positions`, which may be traced and may differ
 
 from numbers import Integral
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -336,6 +337,22 @@ def _boolean(array, name: str) -> Array:
 
 def _rule(mask: MaskLike) -> Mask:
     return mask if isinstance(mask, Mask) else dense(mask)
+
+
+def as_mask(mask: MaskLike) -> Mask | None:
+    """The rule, or the rule of an array."""
+    return None if mask is None else _rule(mask)
+
+
+def is_causal(mask: MaskLike) -> bool:
+    """Whether it is `causal()` at the default positions and nothing else."""
+    return isinstance(mask, _Causal) and not jax.tree.leaves(mask)
+
+
+def left_window(mask: MaskLike) -> int | None:
+    """The reach of `sliding_window(left, 0)` at the default positions; None for anything else."""
+    is_one = isinstance(mask, _Window) and mask.right == 0 and not jax.tree.leaves(mask)
+    return mask.left if is_one else None
 
 
 def render(mask: MaskLike, T: int, S: int) -> Bool[Array, "#B #N #T #S"] | None:

@@ -15,6 +15,7 @@ from transformer_jax.modules import (
     RegionFeatures,
     dropout_key,
 )
+from transformer_jax.plan import Implementation
 from transformer_jax.pooling import POOLINGS, max_pool
 from transformer_jax.regions import max_patches, to_front
 
@@ -70,6 +71,7 @@ class TextClassifier(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
+        implementation: Implementation | None = None,
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]]]:
         """The maps of attention are over tokens, P = T, or over patches, P = ceil(T / patch_width)."""
         if self.patch_width:
@@ -80,7 +82,14 @@ class TextClassifier(nnx.Module):
             x = self.embedding(patches, is_seen, rngs=rngs)
         else:
             x, is_seen = self.embedding(tokens, is_token, rngs=rngs), is_token
-        x, maps = self.encoder(x, mask=padding(is_seen), rngs=rngs, return_weights=True)
+        x = self.encoder(
+            x,
+            mask=padding(is_seen),
+            rngs=rngs,
+            return_weights=return_weights,
+            implementation=implementation,
+        )
+        x, maps = x if return_weights else (x, None)
         pooled = [] if features is None else [max_pool(features, is_token)]
         pooled += [POOLINGS[name](x, is_seen) for name in self.pooling]
         pooled = jnp.concatenate(pooled, axis=-1)

@@ -15,6 +15,7 @@ from transformer_jax.feed_forward import feed_forward
 from transformer_jax.linear import linear
 from transformer_jax.masks import MaskLike
 from transformer_jax.normalization import layer_norm
+from transformer_jax.plan import Implementation
 from transformer_jax.positions import count_positions, lookup
 from transformer_jax.regions import region_embedding
 
@@ -124,6 +125,7 @@ class MultiHeadAttention(nnx.Module):
         mask: MaskLike = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
+        implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
         return multi_head_attention(
             inputs_q,
@@ -140,6 +142,7 @@ class MultiHeadAttention(nnx.Module):
             dropout_rate=self.dropout_rate,
             dropout_rng=dropout_key(rngs, self.dropout_rate),
             return_weights=return_weights,
+            implementation=implementation,
         )
 
 

@@ -14,18 +14,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.biases import Bias
 from transformer_jax.dropout import keep_weights
-from transformer_jax.grid import Grid
 from transformer_jax.masks import Mask
+from transformer_jax.products import product
 from transformer_jax.rules import Block
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """A grid of blocks, and how many examples and key heads are worked on at once."""
-
-    grid: Grid
-    examples: int
-    key_heads: int
+from transformer_jax.tiling import Tiling
 
 
 @dataclass(frozen=True)
@@ -237,8 +229,3 @@ class Tiles:
     def _keys(self, array, tile):
         starts = (tile.block.example_start, tile.key_head, tile.block.key_start, 0)
         return starts, (tile.block.examples, self.tiling.key_heads, self.grid.keys, array.shape[3])
-
-
-def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
-    """A matrix product that is summed, and returned, in `dtype`."""
-    return jnp.einsum(spec, one, other, preferred_element_type=dtype)

@@ -1,43 +1,93 @@
 """Zeros in place of what a mask hides from everybody, before any product: 0 * NaN is NaN, in values and gradients.
 
 A weight of zero does not keep an unseen key or value out of a product, nor a query that sees nothing out of the
-gradient of the keys. The masks are rendered: boolean arrays of four axes.
+gradient of the keys.
 """
 
+from typing import NamedTuple
+
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jax import lax
+from jaxtyping import Array, Bool, Shaped
+
+from transformer_jax.grid import Grid
+from transformer_jax.masks import Mask
+from transformer_jax.rules import Block
+
+# Edge of the blocks in which a mask is looked through; what is smaller than one is looked at whole.
+EDGE = 512
 
 
-def hide_unseen(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K E"],
-    mask: Bool[Array, "#B #N #T #S"] | None,
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K E"]]:
-    """Zeros in place of queries that see nothing and keys that nobody sees, whatever their widths."""
-    if mask is None:
-        return query, key
-    query = jnp.where(seeing_queries(mask), query, 0)
-    return query, jnp.where(seen_keys(mask, key.shape[2]), key, 0)
+class Sight(NamedTuple):
+    """Which queries see anything, and which keys are seen by anybody."""
+
+    queries: Bool[Array, "#B #N T"]
+    keys: Bool[Array, "#B #N S"]
+
+    def of_queries(self, query: Shaped[Array, "B T N H"]) -> Shaped[Array, "B T N H"]:
+        """Zeros in the queries that see nothing."""
+        return jnp.where(self.queries.swapaxes(1, 2)[..., None], query, 0)
+
+    def of_keys(self, key: Shaped[Array, "B S K H"]) -> Shaped[Array, "B S K H"]:
+        """Zeros in the keys that nobody sees: a key head is seen where any head of its group may see it."""
+        seen, K = self.keys, key.shape[2]
+        if seen.shape[1] > 1:
+            seen = seen.reshape(seen.shape[0], K, seen.shape[1] // K, seen.shape[2]).any(axis=2)
+        return jnp.where(seen.swapaxes(1, 2)[..., None], key, 0)
+
+    def of_inputs_q(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
+        """Zeros in the rows that see nothing with any head."""
+        return jnp.where(self.queries.any(axis=1)[..., None], x, 0)
+
+    def of_inputs_kv(self, x: Shaped[Array, "B S E"]) -> Shaped[Array, "B S E"]:
+        """Zeros in the rows that no head sees."""
+        return jnp.where(self.keys.any(axis=1)[..., None], x, 0)
+
+    def of_lone_rows(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
+        """Zeros in the rows of a self-attention that see nothing and that nobody sees.
+
+        Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0 * NaN.
+        """
+        return jnp.where((self.queries.any(axis=1) | self.keys.any(axis=1))[..., None], x, 0)
 
 
-def hide_lone_rows(
-    x: Float[Array, "B T D"], mask: Bool[Array, "#B #N #T #T"]
-) -> Float[Array, "B T D"]:
-    """Zeros in the rows of a self-attention that see nothing and that nobody sees.
+def sight(mask: Mask, T: int, S: int) -> Sight:
+    """Who sees and is seen, found without the T x S matrix: only blocks that are seen in part are rendered."""
+    if T <= EDGE and S <= EDGE:
+        array = mask.block(Block(0, T, 0, S, T, S))
+        return Sight(
+            jnp.broadcast_to(array.any(axis=3), (*array.shape[:2], T)),
+            jnp.broadcast_to(array.any(axis=2), (*array.shape[:2], S)),
+        )
+    grid = Grid(T, S, min(T, EDGE), min(S, EDGE))
+    some, every = mask.coverage(grid)
+    in_part = (some & ~every).any(axis=0)
+    columns = jnp.argsort(~in_part, axis=1, stable=True)
+    shape = jax.eval_shape(lambda: mask.block(grid.whole)).shape[:2]
 
-    Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0 * NaN.
-    """
-    return jnp.where(seeing_queries(mask).any(axis=2) | seen_keys(mask, 1)[..., 0], x, 0)
+    def row(i, seen):
+        def block(j, seen):
+            query_start = jnp.minimum(i * grid.queries, T - grid.queries)
+            key_start = jnp.minimum(columns[i, j] * grid.keys, S - grid.keys)
+            array = mask.block(Block(query_start, grid.queries, key_start, grid.keys, T, S))
+            return Sight(
+                _mark(seen.queries, array.any(axis=3), query_start, grid.queries),
+                _mark(seen.keys, array.any(axis=2), key_start, grid.keys),
+            )
+
+        return lax.fori_loop(0, in_part[i].sum(), block, seen)
+
+    whole = Sight(
+        jnp.repeat(every.any(axis=2), grid.queries, axis=1)[:, None, :T],
+        jnp.repeat(every.any(axis=1), grid.keys, axis=1)[:, None, :S],
+    )
+    start = Sight(jnp.zeros((*shape, T), bool), jnp.zeros((*shape, S), bool))
+    part = lax.fori_loop(0, grid.rows, row, start)
+    return Sight(*(a | b for a, b in zip(whole, part, strict=True)))
 
 
-def seeing_queries(mask: Bool[Array, "#B #N #T #S"]) -> Bool[Array, "#B #T #N 1"]:
-    """Where a query sees any key."""
-    return mask.any(axis=3).swapaxes(1, 2)[..., None]
-
-
-def seen_keys(mask: Bool[Array, "#B #N #T #S"], K: int) -> Bool[Array, "#B #S #K 1"]:
-    """A key head is seen where any query of any of its group's heads may see it."""
-    seen = mask.any(axis=2)
-    if seen.shape[1] > 1:
-        seen = seen.reshape(seen.shape[0], K, seen.shape[1] // K, seen.shape[2]).any(axis=2)
-    return seen.swapaxes(1, 2)[..., None]
+def _mark(seen, part, start, size):
+    part = jnp.broadcast_to(part, (*seen.shape[:2], size))
+    old = lax.dynamic_slice_in_dim(seen, start, size, axis=2)
+    return lax.dynamic_update_slice_in_dim(seen, old | part, start, axis=2)
