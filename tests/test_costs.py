@@ -188,12 +188,13 @@ def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
     graph, params = nnx.split(nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0))))
 
     def forward(params, tokens, is_token):
-        return nnx.merge(graph, params)(tokens, is_token)
+        return nnx.merge(graph, params)(tokens, is_token, implementation="reference")
 
     length = config.max_length
     tokens = array(B, length, dtype=jnp.int32), array(B, length, dtype=bool)
     counted = count(forward, params, *tokens)
-    assert set(counted.unknown) <= {"sort"}  # patches are of the tokens moved to the front
+    # Patches are of the tokens moved to the front, and a loop looks for what a long mask hides: no product in either.
+    assert set(counted.unknown) <= {"sort", "while"}
     assert counted.flops == costs.forward_flops(sizes, length, batch=B)
 
 
@@ -203,7 +204,7 @@ MASKS = {"none": None, "causal": causal(), "window": sliding_window(5, 0)}
 
 
 def attend(query, key, value, mask=None):
-    return dot_product_attention(query, key, value, mask=mask)
+    return dot_product_attention(query, key, value, mask=mask, implementation="reference")
 
 
 def heads(T, K=N):
@@ -298,7 +299,7 @@ def test_a_causal_mask_halves_and_a_window_makes_attention_linear():
 # A layer --------------------------------------------------------------------------------------------------
 
 
-def layer_and_input(T, *, remat=False, **changes):
+def layer_and_input(T, *, remat=False, implementation="reference", **changes):
     """A function of the parameters of an encoder layer and its input, and their shapes."""
     config = EncoderConfig(
         **{"num_layers": 1, "embed_dim": D, "num_heads": N, "hidden_dim": F} | changes
@@ -306,7 +307,7 @@ def layer_and_input(T, *, remat=False, **changes):
     graph, params = nnx.split(nnx.eval_shape(lambda: EncoderLayer(config, rngs=nnx.Rngs(0))))
 
     def apply(params, x):
-        return nnx.merge(graph, params)(x)
+        return nnx.merge(graph, params)(x, implementation=implementation)
 
     return (jax.checkpoint(apply) if remat else apply), params, array(B, T, config.embed_dim)
 
@@ -416,6 +417,13 @@ def test_jax_keeps_no_less_than_the_formula_and_at_most_twice(T, dtype):
     changes = {"embed_dim": 96, "hidden_dim": 384, "num_kv_heads": 2}
     for more in ({"activation": "gelu"}, {"norm": "pre"}):
         formula = costs.activation_bytes(layer_of(**changes), T, batch=B, dtype=dtype)
+        assert 1 <= kept_by_jax(T, dtype, **changes, **more) / formula <= 2
+        if dtype == "bfloat16":
+            continue  # without the weights most of what is kept is the norms', in float32
+        more["implementation"] = "blockwise"
+        formula = costs.activation_bytes(
+            layer_of(**changes), T, batch=B, dtype=dtype, keep_weights=False
+        )
         assert 1 <= kept_by_jax(T, dtype, **changes, **more) / formula <= 2
 
 

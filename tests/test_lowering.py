@@ -35,6 +35,22 @@ def every_mask():
 
 
 FUNCTIONS = {
+    "blockwise": (
+        lambda q, k, v: tj.dot_product_attention(
+            q,
+            k,
+            v,
+            mask=every_mask(),
+            dropout_rate=0.1,
+            dropout_rng=KEY,
+            implementation="blockwise",
+        ),
+        *(QUERY, KEYS, KEYS),
+    ),
+    "attention_plan": (  # as it is computed while another function is traced
+        lambda q, k: q * len(tj.attention_plan(q, k, k).reason) * tj.visited_blocks(tj.causal(), T),
+        *(QUERY, KEYS),
+    ),
     "attention_weights": (lambda q, k: tj.attention_weights(q, k, mask=tj.causal()), QUERY, KEYS),
     "dot_product_attention": (
         lambda q, k, v: tj.dot_product_attention(

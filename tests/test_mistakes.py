@@ -56,6 +56,11 @@ VALUE, TYPE = ValueError, TypeError
 # The function, the call, the error, and what its message says.
 MISTAKES = [
     # attention
+    ("attention_plan", lambda: tj.attention_plan(QUERY[0], KEYS, KEYS), VALUE, r"query must have the axes \[B, T, N, H\]; got the shape \(3, 6, 4\)"),
+    ("attention_plan", lambda: tj.attention_plan(QUERY, KEYS, KEYS, implementation="flash"), VALUE, "implementation must be one of reference, blockwise, cudnn, or None .*; got 'flash'"),
+    ("visited_blocks", lambda: tj.visited_blocks(None, 0), VALUE, "T and S must be 1 or more; got 0 and 0"),
+    ("visited_blocks", lambda: tj.visited_blocks(booleans(1, 1, T, S), S), VALUE, "mask and bias must broadcast .* with T=5 and S=5; got 3 queries"),
+    ("dot_product_attention", lambda: attend(implementation="blockwise", return_weights=True), VALUE, '"blockwise" cannot be had: weights are asked for.*pass None'),
     ("attention_weights", lambda: tj.attention_weights(QUERY[0], KEYS), VALUE, r"query must have the axes \[B, T, N, H\]; got the shape \(3, 6, 4\)"),
     ("attention_weights", lambda: tj.attention_weights(QUERY, KEYS[..., :3]), VALUE, r"key must have .* H=4 of query; got"),
     ("attention_weights", lambda: tj.attention_weights(QUERY, [1.0]), TYPE, r"key must be an array .*; got list"),

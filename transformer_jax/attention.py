@@ -17,7 +17,7 @@ from transformer_jax.grid import Grid
 from transformer_jax.linear import linear
 from transformer_jax.masks import Mask, MaskLike, as_mask
 from transformer_jax.plan import Implementation, attention_plan
-from transformer_jax.shapes import check_arrays
+from transformer_jax.shapes import check_arrays, check_attention
 from transformer_jax.softmax import masked_logsumexp, masked_softmax
 from transformer_jax.unseen import sight
 
@@ -42,7 +42,7 @@ def attention_weights(
     Array([[1.  , 0.  ],
            [0.33, 0.67]], dtype=float32)
     """
-    _check(query, key, None, soft_cap)
+    check_attention(query, key, None, soft_cap)
     bias, mask = _rules(query, key, bias, mask)
     query, key, _ = _hidden(query, key, None, mask)
     logits = _logits(query, key, bias, scale, soft_cap)
@@ -86,7 +86,6 @@ def dot_product_attention(
     Array([[0.67, 0.33],
            [0.33, 0.67]], dtype=float32)
     """
-    _check(query, key, value, soft_cap)
     check_rate(dropout_rate, dropout_rng)
     plan = attention_plan(
         query,
@@ -253,20 +252,6 @@ def additive_attention(
         preferred_element_type=weights.dtype,
     ).astype(value.dtype)
     return (output, weights) if return_weights else output
-
-
-def _check(query, key, value, soft_cap):
-    check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), value=(value, "B S K O"))
-    if 0 in (*query.shape[2:], key.shape[2]):
-        raise ValueError(
-            f"query and key must have a head and a feature at least; got {query.shape} and {key.shape}"
-        )
-    if query.shape[2] % key.shape[2]:
-        raise ValueError(
-            f"the key heads must divide the query heads; got {key.shape[2]} and {query.shape[2]}"
-        )
-    if soft_cap is not None and not soft_cap > 0:
-        raise ValueError(f"soft_cap must be above 0, or None for no cap; got {soft_cap}")
 
 
 def _rules(query, key, bias, mask):

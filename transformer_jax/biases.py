@@ -62,11 +62,13 @@ class Bias(Rule):
             jnp.add, total, jax.tree.unflatten(jax.tree.structure(total), gradients)
         )
 
-    def as_gradient(self, total: "Bias") -> "Bias":
-        """`total` in the dtypes of the rule."""
-        dtypes = [leaf.dtype for leaf in jax.tree.leaves(self) if _is_float(leaf)]
-        cast = [x.astype(dtype) for x, dtype in zip(jax.tree.leaves(total), dtypes, strict=True)]
-        return jax.tree.unflatten(jax.tree.structure(total), cast)
+    def as_gradient(self, total: "Bias") -> list[Array | None]:
+        """`total` for each leaf of the rule, in its dtype; None for positions."""
+        totals = iter(jax.tree.leaves(total))
+        return [
+            next(totals).astype(leaf.dtype) if _is_float(leaf) else None
+            for leaf in jax.tree.leaves(self)
+        ]
 
 
 def _is_float(leaf) -> bool:
@@ -198,7 +200,9 @@ def relative_bias(
     check_arrays(table=(table, "R N"))
     check_positions(query_positions, key_positions)
     _check_buckets(table.shape[0], bidirectional, max_distance)
-    return _Relative(jnp.asarray(table), bidirectional, max_distance, query_positions, key_positions)
+    return _Relative(
+        jnp.asarray(table), bidirectional, max_distance, query_positions, key_positions
+    )
 
 
 def relative_buckets(

@@ -52,33 +52,35 @@ def blockwise_attention(
         dropout_rate,
         operands_dtype(query.dtype),
     )
+    # The rules as lists of arrays: JAX builds the arguments of a custom gradient anew from what is no array.
+    (bias, bias_tree), (mask, mask_tree) = jax.tree.flatten(bias), jax.tree.flatten(mask)
     query = query.swapaxes(1, 2).reshape(B, K, N // K, T, H)
-    output, logsumexp = _attend(
-        settings, query, key.swapaxes(1, 2), value.swapaxes(1, 2), bias, mask, dropout_rng
-    )
+    key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)
+    static = settings, bias_tree, mask_tree
+    output, logsumexp = _attend(static, query, key, value, bias, mask, dropout_rng)
     output = output.reshape(B, N, T, value.shape[3]).swapaxes(1, 2)
     return output, logsumexp.reshape(B, N, T).swapaxes(1, 2)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(settings, query, key, value, bias, mask, rng):
-    return _forward(settings, query, key, value, bias, mask, rng)
+def _attend(static, query, key, value, bias, mask, rng):
+    return _forward(static, query, key, value, bias, mask, rng)
 
 
-def _attend_forward(settings, query, key, value, bias, mask, rng):
-    output, logsumexp = _forward(settings, query, key, value, bias, mask, rng)
+def _attend_forward(static, query, key, value, bias, mask, rng):
+    output, logsumexp = _forward(static, query, key, value, bias, mask, rng)
     return (output, logsumexp), (query, key, value, bias, mask, rng, output, logsumexp)
 
 
-def _attend_backward(settings, saved, cotangents):
-    d_query, d_key, d_value, d_bias = _gradient(settings, saved, cotangents)
-    return d_query, d_key, d_value, d_bias, None, None
+def _attend_backward(static, saved, cotangents):
+    return *_gradient(static, saved, cotangents), None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _forward(settings, query, key, value, bias, mask, rng):
+def _forward(static, query, key, value, bias, mask, rng):
+    settings, bias, mask = _unflatten(static, bias, mask)
     tiles = Tiles(settings, query, bias, mask, rng)
     dtype = jnp.promote_types(query.dtype, jnp.float32)
     key_turned = key.mT  # once, not for every block
@@ -115,8 +117,9 @@ def _forward(settings, query, key, value, bias, mask, rng):
     return lax.fori_loop(0, tiles.steps, block_of_queries, (output, logsumexp))
 
 
-def _gradient(settings, saved, cotangents):
+def _gradient(static, saved, cotangents):
     query, key, value, bias, mask, rng, output, logsumexp = saved
+    settings, bias, mask = _unflatten(static, bias, mask)
     d_output, d_logsumexp = cotangents
     tiles = Tiles(settings, query, bias, mask, rng)
     dtype = jnp.promote_types(query.dtype, jnp.float32)
@@ -171,8 +174,13 @@ def _gradient(settings, saved, cotangents):
         None if bias is None else bias.zero_gradient(),
     )
     d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
-    d_bias = None if bias is None else bias.as_gradient(d_bias)
+    d_bias = [] if bias is None else bias.as_gradient(d_bias)
     return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), d_bias
+
+
+def _unflatten(static, bias, mask):
+    settings, bias_tree, mask_tree = static
+    return settings, jax.tree.unflatten(bias_tree, bias), jax.tree.unflatten(mask_tree, mask)
 
 
 def _scaled(query, settings):

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from transformer_jax.biases import BiasLike
 from transformer_jax.cudnn import why_not_cudnn
 from transformer_jax.masks import MaskLike
+from transformer_jax.shapes import check_attention
 
 Implementation = Literal["reference", "blockwise", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
@@ -29,9 +30,9 @@ class AttentionPlan:
 
 
 def attention_plan(
-    query: Float[Array, "B T N H"] | jax.ShapeDtypeStruct,
-    key: Float[Array, "B S K H"] | jax.ShapeDtypeStruct,
-    value: Float[Array, "B S K O"] | jax.ShapeDtypeStruct,
+    query: Float[Array | jax.ShapeDtypeStruct, "B T N H"],
+    key: Float[Array | jax.ShapeDtypeStruct, "B S K H"],
+    value: Float[Array | jax.ShapeDtypeStruct, "B S K O"],
     *,
     bias: BiasLike = None,
     mask: MaskLike = None,
@@ -43,12 +44,14 @@ def attention_plan(
 ) -> AttentionPlan:
     """What `dot_product_attention` does with these arguments, and why.
 
-    Raises ValueError, with the reason, where the implementation that is asked for cannot do it.
+    Raises ValueError, with the reason, where the implementation that is asked for cannot do it, and what
+    `dot_product_attention` raises for arrays that do not fit.
 
     >>> x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
     >>> attention_plan(x, x, x, return_weights=True).reason
     'weights are asked for, which only the reference makes'
     """
+    check_attention(query, key, value, soft_cap)
     if implementation not in (None, *IMPLEMENTATIONS):
         raise ValueError(
             f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, or None to choose; "

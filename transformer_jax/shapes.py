@@ -31,6 +31,21 @@ def check_arrays(**arguments: tuple[Any, str]) -> None:
         _check_axes(name, np.shape(array), letters, sizes)
 
 
+def check_attention(query: Any, key: Any, value: Any, soft_cap: float | None) -> None:
+    """Raises as `check_arrays` does, and ValueError for heads that do not divide or a cap that is none."""
+    check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), value=(value, "B S K O"))
+    if 0 in (*query.shape[2:], key.shape[2]):
+        raise ValueError(
+            f"query and key must have a head and a feature at least; got {query.shape} and {key.shape}"
+        )
+    if query.shape[2] % key.shape[2]:
+        raise ValueError(
+            f"the key heads must divide the query heads; got {key.shape[2]} and {query.shape[2]}"
+        )
+    if soft_cap is not None and not soft_cap > 0:
+        raise ValueError(f"soft_cap must be above 0, or None for no cap; got {soft_cap}")
+
+
 def check_heads(
     embed_dim: int, num_heads: int, head_dim: int | None, num_kv_heads: int | None
 ) -> None:

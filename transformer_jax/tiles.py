@@ -65,7 +65,7 @@ def visits(mask: Mask | None, tiling: Tiling) -> Visits:
         some, every = jnp.broadcast_arrays(some, every)
         some, every = some.reshape(shape).any(axis=1), every.reshape(shape).all(axis=1)
     every &= some
-    columns = jnp.argsort(2 - some.astype(jnp.int32) - every, axis=2, stable=True)
+    columns = jnp.argsort(jnp.where(every, 0, jnp.where(some, 1, 2)), axis=2, stable=True)
     return Visits(columns, every.sum(axis=2), some.sum(axis=2))
 
 

@@ -49,13 +49,18 @@ def choose_tiling(
 def visited_blocks(mask: MaskLike, T: int, S: int | None = None) -> float:
     """The part of the T x S matrix, counted in blocks, that blockwise attention computes: 1 without a mask.
 
-    >>> round(visited_blocks(None, 4096), 2)
-    1.0
+    Raises ValueError for less than one query or key, and where the mask does not fit them.
+
+    >>> round(visited_blocks(causal(), 4096), 2)
+    0.56
     """
     S = T if S is None else S
+    if T < 1 or S < 1:
+        raise ValueError(f"T and S must be 1 or more; got {T} and {S}")
     mask = as_mask(mask)
     if mask is None:
         return 1.0
+    jax.eval_shape(lambda: mask.block(Grid(T, S, 1, 1).whole))  # whether it fits
     with jax.ensure_compile_time_eval():
         return float(mask.coverage(_grid(mask, T, S)).some.mean())
 
