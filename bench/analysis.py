@@ -145,8 +145,12 @@ def crossings(records: list[Record]) -> list[Crossing]:
     return [found for pair in PAIRS if (found := cross(records, *pair))]
 
 
+# At least so many times faster than over every key, where blocks are not visited: 0.75 and 0.2 of the time.
+SKIPPING = {"causal": 4 / 3, "window": 5.0}
+
+
 def goals(records: list[Record]) -> list[Goal]:
-    """The two of the specification, where the lengths they name were measured."""
+    """Those of which everything they name was measured."""
     found = []
     loops = power_law(series(records, "attention", "Python loops", seconds))
     compiled = series(records, "attention", "transformer_jax", seconds)
@@ -154,7 +158,7 @@ def goals(records: list[Record]) -> list[Goal]:
         longest = max(series(records, "attention", "Python loops", seconds))
         found.append(
             Goal(
-                "compiled reference against Python loops, T = 512, 8 heads of 64",
+                "compiled attention against Python loops, T = 512, 8 heads of 64",
                 1000,
                 float(loops(512)) / compiled[512],
                 f"loops of T = 512 extrapolated by T^{loops.exponent:.2f} from T <= {longest}",
@@ -168,6 +172,10 @@ def goals(records: list[Record]) -> list[Goal]:
         ):
             continue
         if r.ratio:
-            claim = "compiled reference against NumPy's loop over queries, T = 128, in turns"
+            claim = "compiled attention against NumPy's loop over queries, T = 128, in turns"
             found.append(Goal(claim, 8, r.ratio))
+    for r in records:
+        if r.subject == "attention that skips" and r.reference in SKIPPING and r.ratio:
+            claim = f"every key against {r.reference}, T = {r.length}, in turns"
+            found.append(Goal(claim, SKIPPING[r.reference], r.ratio))
     return found

@@ -15,6 +15,8 @@ import matplotlib.pyplot as plt
 
 COLOURS = {
     "transformer_jax": "#0072b2",
+    "reference": "#7b4ab5",
+    "blockwise": "#332288",
     "Python loops": "#000000",
     "NumPy, loop over queries": "#8c564b",
     "NumPy": "#e69f00",
@@ -22,6 +24,8 @@ COLOURS = {
     "jax.nn": "#009e73",
     "flax.nnx": "#cc79a7",
     "PyTorch": "#d55e00",
+    "PyTorch, written out": "#e69f00",
+    "jax.nn, cuDNN": "#4d9221",
     "head axis": "#0072b2",
     "split weights": "#7b4ab5",
     "loop over heads": "#777777",
@@ -61,11 +65,16 @@ def draw(records: list[Record], folder: Path) -> list[Path]:
             figure = make(records)
             if figure is None:
                 continue
-            path = folder / f"benchmarks-{name}.svg"
-            figure.savefig(path, metadata={"Date": None}, bbox_inches="tight", facecolor="white")
-            plt.close(figure)
-            written.append(path)
+            written.append(save(figure, folder / f"benchmarks-{name}.svg"))
     return written
+
+
+def save(figure, path: Path) -> Path:
+    """The same numbers give the same file."""
+    with plt.rc_context(STYLE):
+        figure.savefig(path, metadata={"Date": None}, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
+    return path
 
 
 def time_of_attention(records: list[Record]):
@@ -82,7 +91,7 @@ def time_of_attention(records: list[Record]):
 
 
 def ratios(records: list[Record]):
-    """How many times the compiled reference's time, measured in turns."""
+    """How many times the time of transformer_jax, measured in turns."""
     chosen = [r for r in records if r.subject == "attention" and r.ratio is not None]
     if not chosen:
         return None
@@ -125,6 +134,33 @@ def memory(records: list[Record]):
     label(axes[0], "planned by the compiler", "MiB beside the arguments")
     lines(axes[1], records, subject, lambda r: r.resident_bytes, 2**-20)
     label(axes[1], "taken by the process", "MiB of resident memory")
+    return figure
+
+
+def by_kind(records: list[Record], kinds: list[str]):
+    """Time against length: a row for each kind of mask, without and with the gradient."""
+    with plt.rc_context(STYLE):
+        kinds = [kind for kind in kinds if any(r.subject.startswith(kind) for r in records)]
+        figure, axes = plt.subplots(
+            len(kinds), 2, figsize=(12.4, 4.2 * len(kinds)), squeeze=False, layout="constrained"
+        )
+        for row, kind in zip(axes, kinds, strict=True):
+            for axis, subject in zip(row, (kind, f"{kind}, with its gradient"), strict=True):
+                lines(axis, records, subject, seconds, 1e3)
+                label(axis, subject, "milliseconds")
+    return figure
+
+
+def resident(records: list[Record]):
+    """Memory that the process took against length, a panel for each subject."""
+    with plt.rc_context(STYLE):
+        subjects = list(dict.fromkeys(r.subject for r in records))
+        figure, axes = plt.subplots(
+            1, len(subjects), figsize=(6.2 * len(subjects), 5), squeeze=False, layout="constrained"
+        )
+        for axis, subject in zip(axes[0], subjects, strict=True):
+            lines(axis, records, subject, lambda r: r.resident_bytes, 2**-20, slopes=False)
+            label(axis, subject, "MiB of resident memory")
     return figure
 
 

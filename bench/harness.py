@@ -63,7 +63,7 @@ def prepare(
     """
     if len(inputs) < 2:
         raise ValueError(f"inputs must be two or more tuples of arguments, got {len(inputs)}")
-    fn, placed = _place(contestant, inputs)
+    fn, placed = place(contestant, inputs)
     compile_seconds = peak = None
     if contestant.how == "compiled":
         start = time.perf_counter()
@@ -73,8 +73,7 @@ def prepare(
         peak = memory and memory.temp_size_in_bytes + memory.output_size_in_bytes
 
     def call(args: tuple) -> Any:
-        value = fn(*args)
-        return jax.block_until_ready(value) if contestant.how in ("compiled", "eager") else value
+        return wait(fn(*args))
 
     first, value = clock(call, placed[0])
     values = [value, *(call(args) for args in placed[1:])]
@@ -200,23 +199,49 @@ def clock(call: Callable, *args: Any) -> tuple[float, Any]:
 
 def check(value: Any, expected: Any, atol: float) -> None:
     """Refuses to time a function that computes something else."""
-    np_value, np_expected = (jax.tree.map(np.asarray, tree) for tree in (value, expected))
+    np_value, np_expected = (jax.tree.map(to_numpy, tree) for tree in (value, expected))
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=atol), np_value, np_expected
     )
 
 
-def _place(contestant: Contestant, inputs: Sequence[tuple]) -> tuple[Callable, list[tuple]]:
+def place(contestant: Contestant, inputs: Sequence[tuple]) -> tuple[Callable, list[tuple]]:
     """The function and its arguments in the form that `how` asks for."""
     if contestant.how == "host":
         return contestant.fn, list(inputs)
     if contestant.how != "torch":
         return contestant.fn, jax.block_until_ready(jax.device_put(list(inputs)))
     torch = pytest.importorskip("torch")
-    return (
-        torch.no_grad()(contestant.fn),
-        [jax.tree.map(torch.from_numpy, args) for args in inputs],
-    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    placed = jax.tree.map(lambda x: to_torch(x).to(device), list(inputs))
+    return torch.no_grad()(contestant.fn), placed
+
+
+def wait(value: Any) -> Any:
+    """The same, when it is there."""
+    if any(getattr(leaf, "is_cuda", False) for leaf in jax.tree.leaves(value)):  # PyTorch's
+        import torch
+
+        torch.cuda.synchronize()
+    return jax.block_until_ready(value)  # leaves that are not of JAX pass
+
+
+def to_torch(x: np.ndarray) -> Any:
+    """A tensor of the same numbers; NumPy has no bfloat16 of its own."""
+    import torch
+
+    if x.dtype == jax.numpy.bfloat16:
+        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+def to_numpy(x: Any) -> np.ndarray:
+    """An array of the same numbers, of JAX, PyTorch or NumPy; bfloat16 widened."""
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        return (x if x.dtype.itemsize != 2 else x.float()).numpy()
+    x = np.asarray(x)
+    return x.astype(np.float32) if x.dtype == jax.numpy.bfloat16 else x
 
 
 def _rounds(call: Callable) -> int:

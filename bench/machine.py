@@ -17,15 +17,18 @@ def describe() -> dict[str, Any]:
     return {
         "processor": processor(),
         "system": platform.system(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": cores(),
         "threads": threads(),
         "devices": sorted({f"{d.platform}: {d.device_kind}" for d in jax.devices()}),
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
     }
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads() -> dict[str, int]:

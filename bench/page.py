@@ -63,7 +63,7 @@ def page(run: Run, figures: list[Path], docs: Path) -> str:
     section(
         "Loops against compiled code",
         ["", "Called in turns, so that whatever slows the machine slows both; medians."],
-        figure("ratios", "time of each implementation over that of the compiled reference"),
+        figure("ratios", "time of each implementation over that of transformer_jax"),
         ["", *tables.ratios(run.records)],
     )
     section(

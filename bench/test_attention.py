@@ -7,7 +7,7 @@ loops stop at T = 64, where a call takes a good part of a second; the others go 
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -47,6 +47,7 @@ CONTESTANTS = {
     "NumPy": Contestant(naive.numpy_attention, "host"),
     "eager": Contestant(dot_product_attention, "eager"),
     "transformer_jax": Contestant(dot_product_attention),
+    "blockwise": Contestant(partial(dot_product_attention, implementation="blockwise")),
     "jax.nn": Contestant(jax.nn.dot_product_attention),
     "flax.nnx": Contestant(nnx.dot_product_attention),
     "PyTorch": Contestant(torch_attention, "torch"),
@@ -105,6 +106,7 @@ def torch_with_gradient(query, key, value, cotangent):
 
 WITH_GRADIENT = {
     "transformer_jax": with_gradient(dot_product_attention),
+    "blockwise": with_gradient(partial(dot_product_attention, implementation="blockwise")),
     "jax.nn": with_gradient(jax.nn.dot_product_attention),
     "flax.nnx": with_gradient(nnx.dot_product_attention),
     "PyTorch": Contestant(torch_with_gradient, "torch"),

@@ -317,6 +317,12 @@ def test_max_steps_ends_the_run_and_its_schedule(tmp_path):
     assert [float(schedule(step)) for step in (0, 5, 10)] == pytest.approx([0.0, 1.0, 0.0])
 
 
+def test_a_constant_rate_without_warm_up_is_that_rate_from_the_first_step():
+    config = OptimizerConfig(learning_rate=0.25, schedule="constant", warmup_fraction=0.0)
+    schedule = learning_rate_schedule(config, 10)
+    assert [float(schedule(step)) for step in (0, 1, 9)] == [0.25, 0.25, 0.25]
+
+
 def test_average_follows_the_weights_with_a_short_memory_at_first(tmp_path):
     averaged, _ = run_fit(tmp_path / "a", average_decay=0.999)
     plain, _ = run_fit(tmp_path / "b", average_decay=0.0)

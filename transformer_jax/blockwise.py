@@ -73,7 +73,20 @@ def _attend_forward(static, query, key, value, bias, mask, rng):
 
 
 def _attend_backward(static, saved, cotangents):
-    return *_gradient(static, saved, cotangents), None, None
+    return *_gradient_once(static, saved, cotangents), None, None
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _gradient_once(static, saved, cotangents):
+    return _gradient(static, saved, cotangents)
+
+
+@_gradient_once.defjvp
+def _no_second_gradient(static, primals, tangents):
+    raise ValueError(
+        "blockwise attention has no gradient of its gradient; "
+        'pass implementation="reference" to differentiate twice'
+    )
 
 
 _attend.defvjp(_attend_forward, _attend_backward)

@@ -1,0 +1,308 @@
+"""Attention by length, mask, dtype and with its gradient: this library beside its peers, in turns.
+
+    python -m bench.attention                       half an hour: T = 128 to 4096, short ones, memory
+    python -m bench.attention --dtypes float32      half of that
+    python -m bench.attention --full                8192 and 16384 too
+    python -m bench.attention --parts cells --kinds full causal --lengths 2048 --add       a part of it, anew
+    python -m bench.attention --page                nothing is measured: docs/attention.md from the numbers
+
+Everybody computes the same numbers, A B C A B C ..., and a ratio is the median of those within a round. Nobody is
+timed whose values are not the definition's (float64, by hand). Left out, and said to be, is who would take more
+memory or time than LIMITS. The numbers go to docs/results/attention.json as they come.
+"""
+
+import argparse
+import itertools
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from bench import contestants as who
+from bench import harness, machine, resident
+from bench.contestants import OURS, Cell
+from bench.harness import Contestant
+from bench.kinds import KINDS
+from bench.page import rounded
+from bench.turns import summary, take_turns
+from transformer_jax.errors import InputError, one_line
+from transformer_jax.files import write_text
+
+PROGRAM = "python -m bench.attention"
+RESULTS = "results/attention.json"
+LENGTHS, LONG = (128, 256, 512, 1024, 2048, 4096), (8192, 16384)
+SHORT, BATCHES = (16, 32, 64, 128, 256), (1, 8, 64)
+MEMORY_LENGTHS, MEMORY_OF_PEERS = (1024, 2048, 4096, 8192, 16384), 4096
+PARTS = ("cells", "short", "memory")
+SLOW = 1.0  # seconds of a call, from which a cell has fewer rounds
+LIMITS = {"bytes": 6e9, "seconds": 20.0}
+# Largest error over the largest value: sums in another order, and in bfloat16 what peers round in between.
+TOLERANCE = {
+    "float32": 2e-5 if jax.default_backend() == "cpu" else 1e-2,
+    "bfloat16": 5e-2,
+}
+# Logits, weights and, going back, as much again for the gradient of either.
+STORED = {False: 2, True: 4}
+STORE_ALL = ("reference", "jax.nn", "flax.nnx", "PyTorch, written out")
+ALL_HEADS_UP_TO = 512  # longer, one head is checked: the definition takes its time
+
+
+def ready(
+    contestant: Contestant, inputs: Sequence[tuple], arrays: tuple
+) -> tuple[Callable, list[tuple]]:
+    """The function, compiled and waited for, and its arguments where it wants them."""
+    fn, placed = harness.place(contestant, [(*args, *arrays) for args in inputs])
+    if contestant.how == "compiled":
+        fn = jax.jit(fn).lower(*placed[0]).compile()
+    return lambda *args: harness.wait(fn(*args)), placed
+
+
+def error(cell: Cell, value: Any, expected: dict[int, tuple[np.ndarray, ...]]) -> float:
+    """The largest error over the largest value, of the output and of each gradient."""
+    worst = 0.0
+    found = [harness.to_numpy(x) for x in jax.tree.leaves(value)]
+    for head, right in expected.items():
+        for one, other in zip(found, right, strict=True):
+            if not np.isfinite(one[:, :, head]).all():
+                return np.inf
+            worst = max(worst, np.abs(one[:, :, head] - other).max() / np.abs(other).max())
+    return float(worst)
+
+
+def too_large(name: str, cell: Cell, seconds_before: dict[str, tuple[int, float]]) -> str | None:
+    """Why this is not even tried; None where it is."""
+    itemsize = 2 if name == "PyTorch, written out" and cell.dtype != "float32" else 4
+    taken = STORED[cell.gradient] * itemsize * cell.batch * who.N * cell.length**2
+    if name in STORE_ALL and taken > LIMITS["bytes"]:
+        return f"about {taken / 1e9:.0f} GB"
+    length, seconds = seconds_before.get(name, (cell.length, 0.0))
+    seconds *= (cell.length / length) ** 2
+    return f"about {seconds:.0f} s a call" if seconds > LIMITS["seconds"] else None
+
+
+def measure(
+    cell: Cell,
+    seed: int,
+    seconds: float,
+    *,
+    only: Iterable[str] | None = None,
+    added: dict[str, tuple[Contestant, tuple]] | None = None,
+    seconds_before: dict[str, tuple[int, float]] | None = None,
+) -> dict[str, Any]:
+    """One cell: everybody prepared, checked and then called in turns. What is `added` is a contestant too."""
+    inputs = cell.inputs(seed)
+    heads = range(who.N) if cell.length <= ALL_HEADS_UP_TO else [cell.length // 128 % who.N]
+    expected = [{head: who.definition(cell, args, head) for head in heads} for args in inputs]
+    calls, left_out, errors, slow = {}, {}, {}, False
+    for name, (contestant, arrays) in (who.contestants(cell) | (added or {})).items():
+        if only is not None and name not in only:
+            continue
+        reason = too_large(name, cell, seconds_before or {})
+        if reason is None:
+            call, placed = ready(contestant, inputs, arrays)
+            took, worst = 0.0, 0.0  # the second call is the first without what is done once
+            for args, right in zip(placed, expected, strict=True):
+                if took > LIMITS["seconds"] / 4:
+                    break  # one set of numbers is enough
+                one, value = harness.clock(call, *args)
+                took, worst = one, max(worst, error(cell, value, right))
+                del value
+            errors[name] = worst
+            slow = slow or took > SLOW
+            if worst > TOLERANCE[cell.dtype]:
+                reason = f"wrong by {worst:.2g} of the largest value"
+            elif took > LIMITS["seconds"]:
+                reason = f"{took:.0f} s a call"
+        if reason is not None:
+            left_out[name] = reason
+            continue
+        turns = itertools.cycle(placed)
+        calls[name] = lambda call=call, turns=turns: call(*next(turns))
+    record = {
+        "kind": cell.kind,
+        "length": cell.length,
+        "dtype": cell.dtype,
+        "gradient": cell.gradient,
+        "batch": cell.batch,
+        "plan": cell.plan,
+        "flops": cell.flops,
+        "seed": seed,
+        "errors": errors,
+        "left_out": left_out,
+        "load_average": machine.load_average(),
+    }
+    if OURS not in calls:
+        return record
+    times = take_turns(calls, seconds, least=3 if slow else 5)
+    record |= summary(times, OURS)
+    record |= {
+        f"ratios of {name}": summary(times, name)["ratios"] for name in added or () if name in calls
+    }
+    rates = {name: cell.flops / median for name, median in record["seconds"].items()}
+    return record | {"flops_per_second": rates}
+
+
+def cells(options: argparse.Namespace) -> Iterable[dict]:
+    """The matrix, the short lengths first: they say who need not be tried at the long ones."""
+    before = {}
+    for length in options.lengths:
+        for dtype, what, kind in itertools.product(options.dtypes, options.passes, options.kinds):
+            cell = Cell(kind, length, dtype, what == "gradient")
+            known = before.setdefault((dtype, what, kind), {})
+            found = measure(cell, options.seed, options.seconds, seconds_before=known)
+            known |= {name: (length, s) for name, s in found.get("seconds", {}).items()}
+            yield found
+
+
+def short(options: argparse.Namespace) -> Iterable[dict]:
+    """Where a loop over blocks begins to pay: the reference and the blocks, for few logits."""
+    for length, batch, what in itertools.product(SHORT, BATCHES, options.passes):
+        cell = Cell("full", length, "float32", what == "gradient", batch)
+        blocks = Contestant(who.our_attention("full", "blockwise"))
+        if cell.gradient:
+            blocks = who.jax_gradient(blocks.fn)
+        found = measure(
+            cell,
+            options.seed,
+            options.seconds,
+            only=(OURS, "reference", "blockwise"),
+            added={"blockwise": (blocks, ())},
+        )
+        yield found | {"logits": batch * who.N * length**2}
+
+
+def memory(options: argparse.Namespace) -> Iterable[dict]:
+    """Ours at every length, the others at one; a process each."""
+    if not resident.can_be_read():
+        return
+    for what in options.passes:
+        cell = Cell("full", MEMORY_OF_PEERS, "float32", what == "gradient")
+        for name in who.contestants(cell):
+            lengths = MEMORY_LENGTHS if name == OURS else [MEMORY_OF_PEERS]
+            lengths = [length for length in lengths if length <= options.longest]
+            taken = resident.in_child(
+                "bench.resident", name, cell.kind, cell.dtype, what, *lengths
+            ) if lengths else {}  # fmt: skip
+            for length, grown in taken.items():
+                yield {
+                    "name": name, "kind": cell.kind, "dtype": cell.dtype, "length": length,
+                    "gradient": cell.gradient, "bytes": grown,
+                }  # fmt: skip
+
+
+def key(record: dict) -> tuple:
+    """What a record is of: one that is measured anew takes the place of the old one."""
+    names = ("name", "kind", "dtype", "gradient", "batch", "length")
+    return tuple(record.get(name) for name in names)
+
+
+def line(record: dict) -> str:
+    what = "with gradient" if record["gradient"] else "forward"
+    head = (
+        f"{record['kind']} {record['dtype']} {what} B={record.get('batch', 1)} T={record['length']}"
+    )
+    if "bytes" in record:
+        return f"{head}: {record['name']} {record['bytes'] / 2**20:.0f} MiB"
+    times = [f"{name} {1e3 * s:.3g} ms" for name, s in record.get("seconds", {}).items()]
+    return ", ".join([f"{head} ({record['plan']})", *times, *map(" ".join, record["left_out"].items())])  # fmt: skip
+
+
+def run(options: argparse.Namespace, command: str) -> list[str]:
+    """Measures what is asked for into the file, record by record; returns what was wrong."""
+    results = read(options.json) if options.add else {"runs": [], **{part: [] for part in PARTS}}
+    start, wrong = time.perf_counter(), []
+    this = {"command": command, "date": f"{datetime.now(UTC):%Y-%m-%d}", "seed": options.seed}
+    results["runs"].append(this)
+    results |= {"tolerance": TOLERANCE, "limits": LIMITS}
+    for part in options.parts:
+        for record in {"cells": cells, "short": short, "memory": memory}[part](options):
+            print(line(record), flush=True)
+            reasons = record.get("left_out", {}).items()
+            wrong += [f"{name}: {line(record)}" for name, reason in reasons if "wrong" in reason]
+            kept = [other for other in results[part] if key(other) != key(record)]
+            results[part] = [*kept, rounded(record)]
+            this |= {"seconds": round(time.perf_counter() - start), "machine": machine.describe()}
+            write_text(options.json, json.dumps(results, indent=1) + "\n")
+    if "machine" not in this:
+        raise InputError("nothing of what is asked for can be measured; nothing was written")
+    return wrong
+
+
+def read(path: Path) -> dict:
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise InputError(f"{path}: {problem.strerror}") from None
+    except ValueError as problem:
+        raise InputError(f"{path}: {one_line(problem)}") from None
+    if not isinstance(results, dict) or {"runs", *PARTS} - set(results):
+        raise InputError(f"{path} is not what {PROGRAM} wrote")
+    return results
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add(
+        "--lengths",
+        type=int,
+        nargs="+",
+        metavar="T",
+        help=f"default: {' '.join(map(str, LENGTHS))}",
+    )
+    add("--full", action="store_true", help=f"and {' '.join(map(str, LONG))}")
+    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of mask; default: all")
+    add("--dtypes", nargs="+", choices=TOLERANCE, default=tuple(TOLERANCE), help="default: both")
+    add("--passes", nargs="+", choices=("forward", "gradient"), default=("forward", "gradient"))
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
+    add("--seconds", type=float, default=0.4, help="for a contestant in a cell (default: 0.4)")
+    add("--longest", type=int, default=MEMORY_LENGTHS[-1], help="length whose memory is looked at")
+    add("--seed", type=int, default=0, help="of every random number (default: 0)")
+    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add("--json", type=Path, metavar="FILE", help=f"the numbers (DOCS/{RESULTS})")
+    add("--add", action="store_true", help="keep what stands in the file and is not measured anew")
+    add("--page", action="store_true", help="measure nothing: the page, from the numbers")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    options.json = options.json or options.docs / RESULTS
+    options.lengths = sorted({*(options.lengths or LENGTHS), *(LONG if options.full else ())})
+    if options.lengths[0] < 1:
+        parser.error("--lengths must be 1 or more")
+    if options.full:
+        options.longest = max(options.longest, LONG[-1])
+    wrong = []
+    try:
+        if not options.page:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            wrong = run(options, shlex.join([*PROGRAM.split(), *arguments]))
+        from bench.attention_page import write_page
+
+        for path in write_page(read(options.json), options.docs):
+            print(path)
+    except InputError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\nstopped; what was measured stands in {options.json}", file=sys.stderr)
+        return 130
+    for text in wrong:
+        print(f"wrong: {text}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""The step of the tutorial's classifier, and its inference: this library beside PyTorch, in turns.
+
+    python -m bench.training_step
+
+The model is `train.imdb --recipe tutorial` in its full size, the step `train.step.make_train_step` as the training
+program runs it; PyTorch's are those of bench/tutorial_model.py: eager as the tutorial has it, with its own attention
+(sdpa), and tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights; nothing is timed before
+logits, and losses of two steps without dropout, are those of eager PyTorch. Tokens are random, about a third is padding.
+The numbers go to docs/results/training_step.json, the tables to docs/training-step.md.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import machine
+from bench.classifiers import BATCHES, CONTESTANTS, OURS, batches, calls_of, pad_id
+from bench.page import rounded
+from bench.turns import summary, take_turns
+from train.recipes import TUTORIAL, Recipe
+from transformer_jax.errors import InputError
+from transformer_jax.files import write_text
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before PyTorch starts its threads
+
+PROGRAM = "python -m bench.training_step"
+# Largest difference over the largest logit; of losses. Bfloat16 keeps three digits of every activation.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+
+
+TRAINED = (OURS, f"{OURS}, bfloat16", "eager", "sdpa", "tuned")
+# What is measured: rows, length, dropout (None: inference), who.
+SUBJECTS = {
+    "step": (16, 256, 0.1, TRAINED),
+    "step without dropout": (16, 256, 0.0, (OURS, "eager")),
+    "inference of one short text": (1, 32, None, (OURS, "eager")),
+    "inference of one text": (1, 256, None, (OURS, "eager")),
+    "inference of a batch": (64, 256, None, (OURS, f"{OURS}, bfloat16", "eager", "sdpa, bfloat16")),
+}  # fmt: skip
+
+
+def check(calls: dict[str, Callable[[], Any]], count: int) -> dict[str, float]:
+    """How far each is from eager PyTorch, in as many calls; raises where it computes something else."""
+    values = {name: np.stack([call() for _ in range(count)]) for name, call in calls.items()}
+    expected = values["eager"]
+    errors = {}
+    for name, value in values.items():
+        worst = float(np.abs(value - expected).max() / np.abs(expected).max())
+        errors[name] = worst
+        if not worst <= TOLERANCE[CONTESTANTS[name].dtype]:  # NaN too
+            raise InputError(f"{name} computes something else: off by {worst:.2g} of the largest")
+    return errors
+
+
+def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: int) -> dict:
+    """Checked without dropout, then called in turns with it."""
+    rows, length, dropout, names = SUBJECTS[subject]
+    found = batches(recipe, rows, min(length, recipe.model.max_length), seed)
+    without = None if dropout is None else 0.0
+    calls = calls_of(recipe, names, without, found, seed)
+    errors = check(calls, BATCHES if dropout is None else 2)
+    if dropout:
+        del calls
+        calls = calls_of(recipe, names, dropout, found, seed)
+        first = {name: [call(), call()] for name, call in calls.items()}
+        if not np.isfinite(list(first.values())).all():
+            raise InputError(f"a loss is not finite: {first}")
+    times = take_turns(calls, seconds, least=rounds)
+    tokens = sum(int((batch.tokens != pad_id(recipe)).sum()) for batch in found)
+    by = {name: summary(times, name) for name in names if CONTESTANTS[name].attention is None}
+    return {
+        "subject": subject,
+        "rows": rows,
+        "length": found[0].tokens.shape[1],
+        "dropout": dropout,
+        "padding": 1 - tokens / (BATCHES * found[0].tokens.size),
+        "errors": errors,
+        "rounds": by[OURS]["rounds"],
+        "seconds": by[OURS]["seconds"],
+        # The time of the outer over that of the inner.
+        "ratios": {name: found["ratios"] for name, found in by.items()},
+        "load_average": machine.load_average(),
+    }
+
+
+def page(results: dict) -> list[str]:
+    from bench.attention_page import milliseconds, origin, quotient
+    from bench.tables import table
+
+    lines = ["# A training step beside PyTorch", "", *origin([results]), ""]
+    lines += [
+        "The tutorial's classifier in its full size (`train.imdb --recipe tutorial`); eager PyTorch is the tutorial's own",
+        "program, `sdpa` has PyTorch's fused attention, `tuned` autocast to bfloat16 and fused AdamW besides. All begin",
+        "with the same weights and were seen to compute the same before. Called in turns; the ratios are of ours over",
+        "the other's time within a round, median and quartiles: below 1 ours is faster.",
+    ]
+    for found in results["subjects"]:
+        ours = list(found["ratios"])
+        rows = [
+            [name, milliseconds(seconds), *(quotient(found["ratios"][one].get(name)) for one in ours)]
+            for name, seconds in found["seconds"].items()
+        ]  # fmt: skip
+        dropout = "" if found["dropout"] is None else f", dropout {found['dropout']}"
+        lines += [
+            "",
+            f"## {found['subject'].capitalize()}",
+            "",
+            f"{found['rows']} x {found['length']} tokens, {100 * found['padding']:.0f}% of them padding{dropout}; "
+            f"{found['rounds']} rounds.",
+            "",
+            *table(["", "ms", *(f"{one} ÷ this" for one in ours)], rows),
+        ]
+    return [*lines, "", "All numbers: `results/training_step.json`."]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--subjects", nargs="+", choices=SUBJECTS, default=tuple(SUBJECTS), help="default: all")
+    add("--rounds", type=int, default=9, help="at least (default: 9)")
+    add("--seconds", type=float, default=2.0, help="for a contestant of a subject (default: 2)")
+    add("--seed", type=int, default=0, help="of weights and tokens (default: 0)")
+    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    options = make_parser().parse_args(arguments)
+    try:
+        import torch
+    except ModuleNotFoundError:
+        print("error: PyTorch is the opponent: pip install torch==2.13.0", file=sys.stderr)
+        return 2
+    torch.set_num_threads(machine.cores())
+    start, found = time.perf_counter(), []
+    try:
+        for subject in options.subjects:
+            found.append(
+                measure(
+                    recipe,
+                    subject,
+                    rounds=options.rounds,
+                    seconds=options.seconds,
+                    seed=options.seed,
+                )
+            )
+            times = [f"{name} {1e3 * s:.4g} ms" for name, s in found[-1]["seconds"].items()]
+            print(f"{subject}: {', '.join(times)}", flush=True)
+    except InputError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    results = {
+        "command": shlex.join([*PROGRAM.split(), *arguments]),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "seed": options.seed,
+        "seconds": round(time.perf_counter() - start),
+        "machine": machine.describe(),
+        "subjects": rounded(found),
+    }
+    (options.docs / "results").mkdir(parents=True, exist_ok=True)
+    write_text(options.docs / "results/training_step.json", json.dumps(results, indent=1) + "\n")
+    write_text(options.docs / "training-step.md", "\n".join(page(results)) + "\n")
+    print(options.docs / "training-step.md")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
