@@ -49,6 +49,8 @@ POSITIONS, POOLING = "test_positions.py::test_", "test_pooling.py::test_"
 ROTARY = "test_rotary.py::test_"
 ENCODER = "test_encoder.py::test_the_encoder_equals_its_equations_in_numpy"
 EXAMPLE = "test_doctests.py::test_the_example_gives_what_it_shows"
+BLOCKWISE = "test_blockwise.py::test_value_and_gradient_equal_the_reference"
+COVERAGE = "test_grid.py::test_"
 UNSEEN = f"{CONTRACT}what_nobody_sees_reaches_no_output_and_no_gradient"
 
 MUTATIONS = [
@@ -73,15 +75,15 @@ MUTATIONS = [
     ),
     Mutation(
         "the_bias_is_scaled", "attention.py",
-        "return logits if bias is None else logits + bias",
-        "return logits if bias is None else logits + scale * bias",
+        "return logits if bias is None else logits + _rendered(bias, logits)",
+        "return logits if bias is None else logits + scale * _rendered(bias, logits)",
         f"{ATTENTION}value_and_gradient_equal_the_loops[2]",
     ),
     Mutation(
         "the_soft_cap_falls_after_the_bias", "attention.py",
         "    if soft_cap is not None:\n        logits = soft_cap * jnp.tanh(logits / soft_cap)\n"
-        "    return logits if bias is None else logits + bias",
-        "    logits = logits if bias is None else logits + bias\n"
+        "    return logits if bias is None else logits + _rendered(bias, logits)",
+        "    logits = logits if bias is None else logits + _rendered(bias, logits)\n"
         "    return logits if soft_cap is None else soft_cap * jnp.tanh(logits / soft_cap)",
         f"{PARITY}a_soft_cap_stands_before_the_bias",
     ),
@@ -93,7 +95,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the_logsumexp_forgets_the_mask", "attention.py",
-        "masked_logsumexp(logits, True if mask is None else mask)",
+        "masked_logsumexp(logits, True if seen is None else seen)",
         "masked_logsumexp(logits, True)",
         f"{PARITY}logsumexp_is_the_residual_of_jax_nn",
     ),
@@ -130,26 +132,26 @@ MUTATIONS = [
     # What nobody sees
     Mutation(
         "an_unseen_value_stays", "attention.py",
-        "value = jnp.where(seen_keys(mask, value.shape[2]), value, 0)",
-        "value = jnp.where(True, value, 0)",
+        "value = None if value is None else seen.of_keys(value)",
+        "value = None if value is None else value",
         f"{PARITY}jax_nn_differs_on_nan_in_a_value_that_nobody_sees",
     ),
     Mutation(
-        "a_blind_query_stays", "unseen.py",
-        "query = jnp.where(seeing_queries(mask), query, 0)",
-        "query = jnp.where(True, query, 0)",
+        "a_blind_query_stays", "attention.py",
+        "return seen.of_queries(query), seen.of_keys(key), value",
+        "return query, seen.of_keys(key), value",
         f"{UNSEEN}[dot_product_attention-nan]",
     ),
     Mutation(
-        "an_unseen_key_stays", "unseen.py",
-        "return query, jnp.where(seen_keys(mask, key.shape[2]), key, 0)",
-        "return query, key",
+        "an_unseen_key_stays", "attention.py",
+        "return seen.of_queries(query), seen.of_keys(key), value",
+        "return seen.of_queries(query), key, value",
         f"{UNSEEN}[dot_product_attention-nan]",
     ),
     Mutation(
         "a_blind_input_stays", "attention.py",
-        "inputs_q = jnp.where(seeing_queries(mask).any(axis=2), inputs_q, 0)",
-        "inputs_q = jnp.where(True, inputs_q, 0)",
+        "inputs_q, inputs_kv = seen.of_inputs_q(inputs_q), seen.of_inputs_kv(inputs_kv)",
+        "inputs_kv = seen.of_inputs_kv(inputs_kv)",
         f"{UNSEEN}[multi_head_attention-nan]",
     ),
     Mutation(
@@ -160,7 +162,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a_lone_row_stays", "encoder.py",
-        "x = hide_lone_rows(x, mask)",
+        "x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)",
         "x = x + 0",
         f"{CONTRACT}rows_apart_from_all_others_reach_no_gradient[Encoder post]",
     ),
@@ -197,8 +199,8 @@ MUTATIONS = [
     ),
     Mutation(
         "and_is_or", "masks.py",
-        "return self.first.block(block) & self.second.block(block)",
-        "return self.first.block(block) | self.second.block(block)",
+        "return self.first.render(block) & self.second.render(block)",
+        "return self.first.render(block) | self.second.render(block)",
         f"{RULE}[and]",
     ),
     Mutation(
@@ -206,6 +208,103 @@ MUTATIONS = [
         "return (block.key_start + jnp.arange(block.keys))[None, None, None, :]",
         "return jnp.arange(block.keys)[None, None, None, :]",
         f"{MASKS}blocks_at_traced_starts_tile_to_the_whole[causal]",
+    ),
+    # Blocks
+    Mutation(
+        "what_came_before_is_not_shrunk", "blockwise.py",
+        "shrink = jnp.exp(highest - finite)",
+        "shrink = jnp.where(highest == -jnp.inf, 0.0, 1.0)",
+        f"{BLOCKWISE}[none, alibi]",
+    ),
+    Mutation(
+        "the_gradient_through_the_sum_is_lost", "blockwise.py",
+        "d_logits = weights * (d_weights - common[..., None])",
+        "d_logits = weights * d_weights",
+        f"{BLOCKWISE}[none, alibi]",
+    ),
+    Mutation(
+        "the_logsumexp_has_no_gradient", "blockwise.py",
+        "common -= tiles.once(tiles.of_queries(d_logsumexp, row), row)",
+        "common -= 0",
+        f"{BLOCKWISE}[causal, none]",
+    ),
+    Mutation(
+        "the_cap_has_a_slope_of_one", "blockwise.py",
+        "d_logits *= 1 - (capped / settings.soft_cap) ** 2",
+        "d_logits *= 1",
+        f"{BLOCKWISE}[window, relative at positions]",
+    ),
+    Mutation(
+        "the_last_queries_count_twice", "tiles.py",
+        "            return jnp.where(self._new_rows(rows, tile), rows, 0)\n",
+        "            return rows\n",
+        f"{BLOCKWISE}[none, alibi]",
+    ),
+    Mutation(
+        "the_last_keys_count_twice", "tiles.py",
+        "return seen & new if self.grid.S % self.grid.keys else seen",
+        "return seen",
+        f"{BLOCKWISE}[causal, none]",
+    ),
+    Mutation(
+        "dropout_is_counted_from_the_block", "tiles.py",
+        "            block.key_start + jnp.arange(block.keys),\n",
+        "            jnp.arange(block.keys),\n",
+        f"{BLOCKWISE}[window at positions, array 1NTS]",
+    ),
+    Mutation(
+        "a_block_of_the_bias_forgets_the_others", "biases.py",
+        "lax.dynamic_update_slice(total.array, old + _sum_to(sizes, cotangent), starts)",
+        "lax.dynamic_update_slice(total.array, _sum_to(sizes, cotangent), starts)",
+        f"{BLOCKWISE}[padding, array B11S]",
+    ),
+    Mutation(
+        "hidden_blocks_are_visited", "tiles.py",
+        "return Visits(columns, every.sum(axis=2), some.sum(axis=2))",
+        "return Visits(columns, every.sum(axis=2), 0 * some.sum(axis=2) + grid.columns)",
+        "test_tiling.py::test_the_loops_run_as_often_as_blocks_are_seen_and_no_more[causal-False]",
+    ),
+    Mutation(
+        "a_block_is_hidden_where_its_first_query_sees_nothing", "masks.py",
+        "return Coverage(some=first_key <= last_query, every=last_key <= first_query)",
+        "return Coverage(some=first_key <= first_query, every=last_key <= first_query)",
+        f"{COVERAGE}at_the_default_positions_it_is_exact[size0-causal]",
+    ),
+    Mutation(
+        "what_one_mask_shows_whole_counts_as_shown_by_both", "masks.py",
+        "return Coverage(first.some & second.some, first.every & second.every)",
+        "return Coverage(first.some & second.some, first.every | second.every)",
+        f"{COVERAGE}nothing_visible_is_skipped_and_nothing_hidden_is_taken_for_seen",
+    ),
+    Mutation(
+        "blocks_seen_in_part_are_not_looked_through", "unseen.py",
+        "in_part = (some & ~every).any(axis=0)",
+        "in_part = (some & every).any(axis=0)",
+        "test_unseen.py::test_it_equals_any_over_the_rendered_mask[padding]",
+    ),
+    Mutation(
+        "few_logits_are_counted_without_the_examples", "plan.py",
+        "return logits < enough and examples * logits < ALL_TOGETHER",
+        "return logits < enough and logits < ALL_TOGETHER",
+        "test_plan.py::test_few_logits_are_counted_over_examples_too",
+    ),
+    Mutation(
+        "the_kernels_own_causal_mask_is_taken_for_ours", "cudnn.py",
+        "if T == S and is_causal(mask):",
+        "if is_causal(mask):",
+        "test_cudnn.py::test_value_and_gradient_equal_the_reference[causal-7]",
+    ),
+    Mutation(
+        "the_kernel_gives_blind_queries_the_mean", "cudnn.py",
+        "return output if mask is None else sight(mask, T, S).of_queries(output)",
+        "return output",
+        f"{CONTRACT}query_without_keys_gets_zeros[dot_product_attention cudnn]",
+    ),
+    Mutation(
+        "the_classifier_forgets_the_implementation", "models.py",
+        "            implementation=implementation,\n",
+        "            implementation=None,\n",
+        "test_plan.py::test_a_module_gives_the_same_by_blocks[TextClassifier-evaluation]",
     ),
     # Norms
     Mutation(
@@ -272,8 +371,8 @@ MUTATIONS = [
     ),
     Mutation(
         "dropout_comes_before_the_softmax", "attention.py",
-        "weights = dropout_weights(_softmax(logits, mask), dropout_rate, dropout_rng)",
-        "weights = _softmax(dropout_weights(logits, dropout_rate, dropout_rng), mask)",
+        "weights = dropout_weights(_softmax(logits, seen), dropout_rate, dropout_rng)",
+        "weights = _softmax(dropout_weights(logits, dropout_rate, dropout_rng), seen)",
         f"{PARITY}nnx_differs_on_dropout_across_heads_and_examples",
     ),
     # Positions

@@ -58,15 +58,17 @@ def test_every_mutation_is_caught_by_its_test():
 @pytest.mark.parametrize(
     ("new", "said"),
     [
-        ("x = hide_lone_rows(x, mask) + 0", "the test passes"),
-        ("x = hide_lone_rows(mask)", "TypeError"),
+        ("x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x) + 0", "the test passes"),
+        ("x = sight(mask).of_lone_rows(x)", "TypeError"),
         ("x = ", "the test did not run"),
     ],
     ids=["harmless", "crash", "no program"],
 )
 def test_what_changes_nothing_or_crashes_is_not_called_caught(tmp_path, new, said):
     test = "test_encoder.py::test_the_encoder_equals_its_equations_in_numpy[post]"
-    mutation = Mutation("name", "encoder.py", "x = hide_lone_rows(x, mask)", new, test)
+    mutation = Mutation(
+        "name", "encoder.py", "x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)", new, test
+    )
     is_caught, message = caught(mutation, tmp_path)
     assert not is_caught
     assert said in message

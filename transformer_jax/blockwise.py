@@ -23,6 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from transformer_jax.biases import Bias
 from transformer_jax.masks import Mask
 from transformer_jax.products import operands_dtype, product
+from transformer_jax.sharding import vary_like
 from transformer_jax.tiles import Settings, Tiles
 from transformer_jax.tiling import Tiling, choose_tiling
 
@@ -57,7 +58,8 @@ def blockwise_attention(
     query = query.swapaxes(1, 2).reshape(B, K, N // K, T, H)
     key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)
     static = settings, bias_tree, mask_tree
-    output, logsumexp = _attend(static, query, key, value, bias, mask, dropout_rng)
+    arrays = query, key, value, bias, mask, dropout_rng
+    output, logsumexp = _attend(static, *vary_like(arrays, arrays))
     output = output.reshape(B, N, T, value.shape[3]).swapaxes(1, 2)
     return output, logsumexp.reshape(B, N, T).swapaxes(1, 2)
 
@@ -119,7 +121,7 @@ def _forward(static, query, key, value, bias, mask, rng):
             return new, total, out
 
         zeros = jnp.zeros((*q.shape[:4], value.shape[3]), dtype)
-        nothing = jnp.full(q.shape[:4], -jnp.inf, dtype), zeros[..., 0], zeros
+        nothing = vary_like((jnp.full(q.shape[:4], -jnp.inf, dtype), zeros[..., 0], zeros), query)
         highest, total, out = tiles.over_keys(block_of_keys, row, nothing)
         out = out / jnp.where(total == 0, 1, total)[..., None]
         output = tiles.write(output, out.astype(output.dtype), row)
@@ -127,7 +129,8 @@ def _forward(static, query, key, value, bias, mask, rng):
 
     output = jnp.zeros((*query.shape[:4], value.shape[3]), query.dtype)
     logsumexp = jnp.zeros(query.shape[:4], dtype)
-    return lax.fori_loop(0, tiles.steps, block_of_queries, (output, logsumexp))
+    state = vary_like((output, logsumexp), query)
+    return lax.fori_loop(0, tiles.steps, block_of_queries, state)
 
 
 def _gradient(static, saved, cotangents):
@@ -175,7 +178,7 @@ def _gradient(static, saved, cotangents):
                 d_bias,
             )
 
-        running = jnp.zeros(q.shape, dtype), d_key, d_value, d_bias
+        running = vary_like(jnp.zeros(q.shape, dtype), query), d_key, d_value, d_bias
         d_q, *rest = tiles.over_keys(block_of_keys, row, running)
         d_q = (settings.scale * d_q).astype(d_query.dtype)
         return tiles.write(d_query, d_q, row), *rest
@@ -186,6 +189,7 @@ def _gradient(static, saved, cotangents):
         jnp.zeros(value_turned.shape, dtype),
         None if bias is None else bias.zero_gradient(),
     )
+    state = vary_like(state, query)
     d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
     d_bias = [] if bias is None else bias.as_gradient(d_bias)
     return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), d_bias

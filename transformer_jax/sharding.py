@@ -7,6 +7,7 @@ device nothing is done.
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -29,6 +30,18 @@ def split_rows(batch: Any) -> Any:
 def keep_replicated(tree: Any) -> Any:
     """Inside a compiled function: what the devices computed together ends whole on each."""
     return tree if num_devices() == 1 else jax.lax.with_sharding_constraint(tree, _sharding())
+
+
+def vary_like(tree: Any, like: Any) -> Any:
+    """The same arrays, which inside a `shard_map` differ between the devices where any of the others does.
+
+    A loop there must begin with the type that it ends with, and zeros are the same on every device.
+    """
+    if not jax.sharding.get_abstract_mesh().manual_axes:
+        return tree
+    nothing = [jnp.ravel(x)[:0] for x in jax.tree.leaves(like)]
+    zero = sum(jnp.sum(x != x, dtype=jnp.int32) for x in nothing)
+    return jax.tree.map(lambda x: jnp.where(zero == 0, x, x), tree)
 
 
 def _sharding(*axes: str) -> NamedSharding:

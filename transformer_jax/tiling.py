@@ -85,9 +85,9 @@ def _area(mask, grid):
 
 
 def _even(length, most):
-    """The edge of as few blocks as `most` allows, all of nearly one size, a multiple of the vector width."""
+    """The edge of as few blocks as `most` allows, all of nearly one size, a multiple of 8."""
     edge = ceil(length / ceil(length / most))
-    return min(length, 16 * ceil(edge / 16))
+    return min(length, 8 * ceil(edge / 8))
 
 
 def _divisor(number, most):

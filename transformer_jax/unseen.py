@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Shaped
 from transformer_jax.grid import Grid
 from transformer_jax.masks import Mask
 from transformer_jax.rules import Block
+from transformer_jax.sharding import vary_like
 
 # Edge of the blocks in which a mask is looked through; what is smaller than one is looked at whole.
 EDGE = 512
@@ -83,6 +84,7 @@ def sight(mask: Mask, T: int, S: int) -> Sight:
         jnp.repeat(every.any(axis=1), grid.keys, axis=1)[:, None, :S],
     )
     start = Sight(jnp.zeros((*shape, T), bool), jnp.zeros((*shape, S), bool))
+    start = vary_like(start, mask)
     part = lax.fori_loop(0, grid.rows, row, start)
     return Sight(*(a | b for a, b in zip(whole, part, strict=True)))
 

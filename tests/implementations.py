@@ -1,0 +1,45 @@
+"""Every implementation of attention, made to do all that it does on the smallest arrays and without a GPU.
+
+Under `forced` "blockwise" cuts any text into blocks that divide neither T nor S, and "cudnn" does everything of ours
+around the kernel of `jax.nn` for XLA, which stands in for NVIDIA's. It must be entered where JAX traces.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import jax
+
+from transformer_jax import attention, blockwise, plan
+from transformer_jax.cudnn import cudnn_attention
+from transformer_jax.grid import Grid
+from transformer_jax.tiling import Tiling
+
+IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
+
+
+def tiling(T, S, queries, keys, examples=1, key_heads=1) -> Tiling:
+    """Blocks of these sizes, where the text is as long."""
+    return Tiling(Grid(T, S, min(queries, T), min(keys, S)), examples, key_heads)
+
+
+@contextmanager
+def forced(queries: int = 2, keys: int = 3, *, at_once: bool = False) -> Iterator[None]:
+    """Blocks of so many queries and keys, of one example and key head at a time or of all at once."""
+
+    def choose(query, key, mask):
+        (B, T), (S, K) = query.shape[:2], key.shape[1:3]
+        return tiling(T, S, queries, keys, *((B, K) if at_once else (1, 1)))
+
+    with (
+        patch.object(blockwise, "choose_tiling", choose),
+        patch.object(plan, "why_not_cudnn", lambda *arguments: None),
+        patch.object(attention, "cudnn_attention", without_a_gpu),
+    ):
+        yield
+
+
+def without_a_gpu(*arrays, **options):
+    """`cudnn_attention` with XLA's kernel in the place of NVIDIA's."""
+    with jax.numpy_dtype_promotion("standard"):
+        return cudnn_attention(*arrays, implementation="xla", **options)
