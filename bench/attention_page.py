@@ -9,7 +9,6 @@ from bench.page import rounded
 from bench.records import Record
 from bench.tables import digits, table
 from transformer_jax.files import write_text
-from transformer_jax.plan import FEW_LOGITS
 
 SAYS = {
     "full": "every key",
@@ -120,8 +119,8 @@ def short(cells: list[dict]) -> list[str]:
         "",
         "## From how many logits on blocks are faster",
         "",
-        f"B examples of T tokens, float32, no mask. The reference is chosen below {FEW_LOGITS} logits. Where the last",
-        "column is below 1, blocks are faster.",
+        "B examples of T tokens, float32, no mask; `transformer_jax/plan.py` draws the line. Where the last column is",
+        "below 1, blocks are faster.",
         "",
     ]
     rows = [
