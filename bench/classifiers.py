@@ -5,7 +5,6 @@ PyTorch in it is bench/tutorial_model.py.
 """
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from bench.machine import cores
 from train.classification import make_loss
 from train.optimizers import make_optimizer
 from train.recipes import Recipe
@@ -30,11 +30,12 @@ BATCHES = 3  # in rotation
 
 @dataclass(frozen=True)
 class Contestant:
-    """PyTorch where `attention` is named, else ours."""
+    """PyTorch where `attention` is named, else ours; `kept` as train.memory has it."""
 
     attention: str | None = None
     bfloat16: bool = False
     fused: bool = False
+    kept: bool = False
 
     @property
     def dtype(self) -> str:
@@ -42,9 +43,11 @@ class Contestant:
 
 
 CONTESTANTS = {
-    OURS: Contestant(),
-    f"{OURS}, bfloat16": Contestant(bfloat16=True),
+    OURS: Contestant(kept=True),
+    f"{OURS}, bfloat16": Contestant(bfloat16=True, kept=True),
+    f"{OURS}, memory given back": Contestant(),
     "eager": Contestant("eager"),
+    "eager, memory kept": Contestant("eager", kept=True),
     "sdpa": Contestant("sdpa"),
     "sdpa, bfloat16": Contestant("sdpa", bfloat16=True),
     "tuned": Contestant("sdpa", bfloat16=True, fused=True),
@@ -174,15 +177,15 @@ def torch_inference(recipe: Recipe, of: Contestant, found: list[Batch], seed: in
     return lambda: infer(*next(turns)).cpu().numpy()
 
 
-def calls_of(recipe: Recipe, names: Sequence[str], dropout: float | None, found, seed: int):
-    """By name: a step, or inference where there is no dropout rate."""
-    calls = {}
-    for name in names:
-        of = CONTESTANTS[name]
-        if dropout is None:
-            make = our_inference if of.attention is None else torch_inference
-            calls[name] = make(recipe, of, found, seed)
-        else:
-            make = our_step if of.attention is None else torch_step
-            calls[name] = make(recipe, dropout, of, found, seed)
-    return calls
+def call_of(recipe: Recipe, name: str, dropout: float | None, found: list[Batch], seed: int):
+    """A step, or inference where there is no dropout rate."""
+    of = CONTESTANTS[name]
+    if of.attention is not None:
+        import torch
+
+        torch.set_num_threads(cores())
+    if dropout is None:
+        make = our_inference if of.attention is None else torch_inference
+        return make(recipe, of, found, seed)
+    make = our_step if of.attention is None else torch_step
+    return make(recipe, dropout, of, found, seed)

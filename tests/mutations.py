@@ -497,6 +497,12 @@ MUTATIONS = [
         "visible = x",
         f"{POOLING}value_and_gradient_equal_the_loops[max]",
     ),
+    Mutation(
+        "gradient_of_a_short_product_is_long", "products.py",
+        "cotangent = cotangent.astype(one.dtype)",
+        "cotangent = cotangent.astype(dtype)",
+        "test_products.py::test_both_gradients_of_a_short_product_are_short_products",
+    ),
 ]  # fmt: skip
 
 

@@ -9,6 +9,11 @@ It leaves a run folder: the model (use it with `python -m transformer_jax predic
 report.json, metrics.jsonl and curves.png.
 """
 
+if __name__ == "__main__":  # before NumPy and JAX have threads
+    from train.memory import keep_freed_memory
+
+    keep_freed_memory()
+
 import argparse
 import hashlib
 import resource
@@ -29,6 +34,7 @@ from train.curves import draw_curves
 from train.data import load, split_validation
 from train.faults import TrainingError, faults_of
 from train.loop import fit
+from train.memory import freed_memory_is_kept
 from train.options import OptionError, check, make_parser, recipe_of
 from train.precision import compute_dtype
 from train.recipes import Recipe
@@ -201,6 +207,7 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
             "seed": options.seed,
             "parameters": parameters,
             "compute_dtype": options.dtype,
+            "freed_memory_kept": freed_memory_is_kept(),
             "batch_tokens": batch_tokens,
             "buckets": list(buckets),
             "devices": num_devices(),

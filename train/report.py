@@ -27,7 +27,7 @@ SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "transformer_jax", "numpy", "scikit-learn")
 ORDER = (  # of report.json and of "How it was made"; what is not named here follows
     "data", "split_rule", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
-    "recipe", "tokenizer", "seed", "parameters", "compute_dtype", "steps", "epochs", "best_epoch",
+    "recipe", "tokenizer", "seed", "parameters", "compute_dtype", "freed_memory_kept", "steps", "epochs", "best_epoch",
     "validation_accuracy", "train_seconds", "checkpoint_seconds", "tokens_per_second", "command", "versions", "machine",
     "date",
 )  # fmt: skip

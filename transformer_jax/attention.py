@@ -17,6 +17,7 @@ from transformer_jax.grid import Grid
 from transformer_jax.linear import linear
 from transformer_jax.masks import Mask, MaskLike, as_mask
 from transformer_jax.plan import Implementation, attention_plan
+from transformer_jax.products import product
 from transformer_jax.shapes import check_arrays, check_attention
 from transformer_jax.softmax import masked_logsumexp, masked_softmax
 from transformer_jax.unseen import sight
@@ -120,11 +121,11 @@ def dot_product_attention(
     logits = _logits(query, key, bias, scale, soft_cap)
     seen = _rendered(mask, logits)
     weights = dropout_weights(_softmax(logits, seen), dropout_rate, dropout_rng)
-    output = jnp.einsum(
+    output = product(
         "BKGTS,BKSO->BKGTO",
         _group(weights, value.shape[2]).astype(value.dtype),
         value.swapaxes(1, 2),
-        preferred_element_type=weights.dtype,
+        weights.dtype,
     )
     output = output.reshape(*weights.shape[:3], value.shape[3]).swapaxes(1, 2).astype(query.dtype)
     returned = (output,) + (weights,) * return_weights
@@ -290,11 +291,11 @@ def _logits(query, key, bias, scale, soft_cap):
     scale = H**-0.5 if scale is None else scale
     # Heads next to the batch and the scale on the query, not on the T x S logits: on a CPU twice as fast.
     query = _group((query * scale).astype(query.dtype).swapaxes(1, 2), key.shape[2])
-    logits = jnp.einsum(
+    logits = product(
         "BKGTH,BKSH->BKGTS",
         query,
         key.swapaxes(1, 2),
-        preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),
+        jnp.promote_types(query.dtype, jnp.float32),
     )
     logits = logits.reshape(logits.shape[0], N, *logits.shape[3:])
     if soft_cap is not None:

@@ -3,9 +3,9 @@
 import math
 
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
+from transformer_jax.products import product
 from transformer_jax.shapes import check_arrays
 
 
@@ -40,13 +40,13 @@ def linear(
             f"got {bias.shape}"
         )
     # One plain matrix product is what every backend runs fastest; the reshapes cost nothing.
-    contracted = math.prod(kernel.shape[:axes])
-    y = lax.dot_general(
-        x.reshape(*x.shape[: x.ndim - axes], contracted),
-        kernel.reshape(contracted, -1),
-        (((x.ndim - axes,), (0,)), ((), ())),
-        preferred_element_type=jnp.promote_types(x.dtype, jnp.float32),
-    ).reshape(*x.shape[: x.ndim - axes], *kernel.shape[axes:])
+    rows, contracted = x.shape[: x.ndim - axes], math.prod(kernel.shape[:axes])
+    y = product(
+        "RD,DF->RF",
+        x.reshape(math.prod(rows), contracted),
+        kernel.reshape(contracted, math.prod(kernel.shape[axes:])),
+        jnp.promote_types(x.dtype, jnp.float32),
+    ).reshape(*rows, *kernel.shape[axes:])
     if bias is not None:
         y = y + bias
     return y.astype(x.dtype)

@@ -1,6 +1,6 @@
 """Which dtype a machine multiplies fastest in, without losing digits."""
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -28,5 +28,35 @@ def _has_amx() -> bool:
 
 
 def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
-    """`jnp.einsum` that is summed, and returned, in `dtype`."""
+    """`jnp.einsum` of two arrays, summed and returned in `dtype`; its gradients multiply in the dtype of the operands.
+
+    Without that the cotangent of a short product, which is long, would make long products of both gradients. Every
+    axis of an array must be in the other or in the result. Short ones have no forward-mode derivative.
+    """
+    is_short = (
+        one.dtype == other.dtype and jnp.dtype(one.dtype).itemsize < jnp.dtype(dtype).itemsize
+    )
+    if is_short and operands_dtype(one.dtype) == one.dtype:
+        return _short_product(spec, dtype, one, other)
     return jnp.einsum(spec, one, other, preferred_element_type=dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _short_product(spec, dtype, one, other):
+    return jnp.einsum(spec, one, other, preferred_element_type=dtype)
+
+
+def _short_product_forward(spec, dtype, one, other):
+    return _short_product(spec, dtype, one, other), (one, other)
+
+
+def _short_product_backward(spec, dtype, operands, cotangent):
+    one, other = operands
+    cotangent = cotangent.astype(one.dtype)
+    (first, second), result = spec.split("->")[0].split(","), spec.split("->")[1]
+    d_one = product(f"{result},{second}->{first}", cotangent, other, dtype)
+    d_other = product(f"{first},{result}->{second}", one, cotangent, dtype)
+    return d_one.astype(one.dtype), d_other.astype(other.dtype)
+
+
+_short_product.defvjp(_short_product_forward, _short_product_backward)

@@ -1,0 +1,104 @@
+"""One contestant in a process of its own, that makes a step when it is told to, beside others that wait.
+
+Memory and threads of one are then in nobody else's way, and each has the C library's memory as its program has it.
+
+    python -m bench.contender       its settings as JSON in the first line, then a call for every line; answers in JSON
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_jax.errors import InputError
+
+ROOT = Path(__file__).parent.parent
+# What train.memory.keep_freed_memory sets, for a process that is about to start.
+KEPT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
+
+
+class Contender:
+    """Called, it makes its next step, or inference, and gives the loss, or logits."""
+
+    def __init__(self, name: str, settings: dict, *, kept: bool):
+        self.name = name
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.contender"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            env=environment | (KEPT if kept else {}),
+        )  # fmt: skip
+        self._say(json.dumps(settings | {"name": name}))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def __call__(self) -> np.ndarray:
+        self._say("")
+        return np.asarray(self.answer())
+
+    def answer(self) -> Any:
+        line = self.process.stdout.readline()
+        if not line:
+            raise InputError(f"{self.name} has stopped; what it said stands above")
+        return json.loads(line)
+
+    def _say(self, line: str) -> None:
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.answer()
+
+
+def start(stack: ExitStack, names: Sequence[str], settings: dict) -> dict[str, Contender]:
+    """By name, all at once; they end with the stack."""
+    from bench.classifiers import CONTESTANTS
+
+    found = {
+        name: stack.enter_context(Contender(name, settings, kept=CONTESTANTS[name].kept))
+        for name in names
+    }
+    for contender in found.values():
+        contender.answer()  # it is ready
+    return found
+
+
+def sizes(recipe) -> dict[str, Any]:
+    """What a recipe for small machines may have smaller than the tutorial's."""
+    model = recipe.model
+    return {
+        "vocab_size": model.vocab_size,
+        "max_length": model.max_length,
+        "encoder": asdict(model.encoder),
+    }
+
+
+def main() -> None:
+    from bench.classifiers import batches, call_of
+    from train.recipes import TUTORIAL
+    from transformer_jax.config import EncoderConfig
+
+    settings = json.loads(sys.stdin.readline())
+    model = settings["sizes"] | {"encoder": EncoderConfig(**settings["sizes"]["encoder"])}
+    recipe = replace(TUTORIAL, model=replace(TUTORIAL.model, **model))
+    found = batches(recipe, settings["rows"], settings["length"], settings["seed"])
+    call = call_of(recipe, settings["name"], settings["dropout"], found, settings["seed"])
+    print(json.dumps("ready"), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(np.asarray(call(), np.float64).tolist()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
