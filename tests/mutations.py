@@ -89,8 +89,8 @@ MUTATIONS = [
     ),
     Mutation(
         "logits_are_bfloat16", "attention.py",
-        "preferred_element_type=jnp.promote_types(query.dtype, jnp.float32),",
-        "preferred_element_type=query.dtype,",
+        "        jnp.promote_types(query.dtype, jnp.float32),",
+        "        query.dtype,",
         f"{ATTENTION}logits_of_bfloat16_are_float32",
     ),
     Mutation(
