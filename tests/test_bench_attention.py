@@ -208,6 +208,7 @@ def test_nothing_to_measure_is_one_line(tmp_path, capsys):
     assert not (tmp_path / "results" / "attention.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not resident.can_be_read(), reason="reads Linux's /proc, of a CPU's memory")
 def test_child_sees_the_logits_of_who_stores_them():
     stored = 8 * 1024**2 * 4
@@ -231,7 +232,7 @@ def small():
 
 @pytest.mark.parametrize(
     "subject",
-    ["step without dropout", pytest.param("step", marks=pytest.mark.slow)],
+    [pytest.param(name, marks=pytest.mark.slow) for name in ("step without dropout", "step")],
 )
 def test_training_step_is_measured_and_its_page_written(small, tmp_path, subject):
     pytest.importorskip("torch")
@@ -252,6 +253,7 @@ def test_training_step_is_measured_and_its_page_written(small, tmp_path, subject
     assert attention_page.quotient(step["ratios"][OURS]["eager"]) in page
 
 
+@pytest.mark.slow
 def test_step_that_computes_something_else_is_refused(small, tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     from bench import contender, training_step

@@ -15,12 +15,12 @@ from transformer_jax.biases import (
     Bias,
     alibi,
     alibi_slopes,
+    as_bias,
     dense_bias,
     relative_bias,
     relative_buckets,
-    render_bias,
 )
-from transformer_jax.rules import Block
+from transformer_jax.rules import Block, rendered
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -213,9 +213,9 @@ def test_a_sum_adds_rules_and_arrays_from_either_side():
 def test_an_array_broadcasts_to_four_axes(shape):
     array = normal(4, *shape)
     expected = np.broadcast_to(array, (B, N, T, S))
-    rendered = render_bias(array, T, S)
-    assert rendered.ndim == 4
-    np.testing.assert_array_equal(np.broadcast_to(rendered, (B, N, T, S)), expected)
+    whole = rendered(as_bias(array), T, S)
+    assert whole.ndim == 4
+    np.testing.assert_array_equal(np.broadcast_to(whole, (B, N, T, S)), expected)
     np.testing.assert_array_equal(
         np.broadcast_to(dense_bias(array).to_array(T, S), (B, N, T, S)), expected
     )

@@ -78,7 +78,7 @@ def assert_sound(mask, grid):
     )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(RULES)), st.booleans())
 def test_nothing_visible_is_skipped_and_nothing_hidden_is_taken_for_seen(seed, name, combined):
     rng = np.random.default_rng(seed)

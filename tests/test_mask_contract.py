@@ -307,7 +307,13 @@ def test_an_encoder_without_keys_stays_finite_and_keeps_its_rows_apart(paths, na
 
 @pytest.mark.parametrize(
     "name",
-    ["multi_head_attention", "soft cap and bias rules", "additive_attention", *ATTENTION[1:]],
+    [
+        "soft cap and bias rules",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("multi_head_attention", "additive_attention", *ATTENTION[1:])
+        ),
+    ],
 )
 def test_without_jit_the_same(paths, name):
     path = paths(name)

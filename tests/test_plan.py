@@ -119,6 +119,22 @@ def test_attention_says_the_same(implementation):
         dot_product_attention(x, x, x, implementation=implementation)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mask": "causal"}, TypeError, "mask must be a rule"),
+        ({"mask": jnp.ones((3, 5), bool)}, ValueError, "T=4"),
+        ({"mask": jnp.ones((3, 1, 4, 4), bool)}, ValueError, r"mask must broadcast to \[B, N, T, S\]"),
+        ({"bias": jnp.ones((3, 1, 4, 4))}, ValueError, r"bias must broadcast to \[B, N, T, S\]"),
+    ],
+)  # fmt: skip
+def test_a_plan_is_made_only_of_what_fits(options, error, message):
+    x = jnp.ones((1, 4, 2, 8))
+    for ask in (attention_plan, dot_product_attention):
+        with pytest.raises(error, match=message):
+            ask(x, x, x, **options)
+
+
 def test_arrays_need_not_be_there():
     x = jnp.ones((1, 4, 2, 8))
     assert attention_plan(x, x, x) == plan((1, 4, 2, 8))
@@ -244,7 +260,13 @@ MODULES = {
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3], ids=["evaluation", "training"])
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "Encoder" else ())  # the classifier's
+        for name in MODULES
+    ],
+)
 def test_a_module_gives_the_same_by_blocks(name, rate, monkeypatch):
     make, call, layers = MODULES[name]
     graph, parameters = nnx.split(make(rate))

@@ -46,16 +46,18 @@ MASKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_it_equals_any_over_the_rendered_mask(name):
-    # Above the edge and not a multiple of it: by blocks, of which the last overlap.
-    for T, S in ((700, 1100), (513, 40)):
-        mask = MASKS[name](T, S)
-        array = np.asarray(mask.to_array(T, S))
-        queries, keys = jax.jit(lambda mask, T=T, S=S: sight(mask, T, S))(mask)
-        assert queries.shape[2] == T and keys.shape[2] == S
-        np.testing.assert_array_equal(queries, np.broadcast_to(array.any(axis=3), queries.shape))
-        np.testing.assert_array_equal(keys, np.broadcast_to(array.any(axis=2), keys.shape))
+# Above the edge and not a multiple of it: by blocks, of which the last overlap.
+@pytest.mark.parametrize(
+    ("name", "T", "S"),
+    [*((name, 700, 1100) for name in MASKS), ("causal", 513, 40), ("both", 513, 40)],
+)
+def test_it_equals_any_over_the_rendered_mask(name, T, S):
+    mask = MASKS[name](T, S)
+    array = np.asarray(mask.to_array(T, S))
+    queries, keys = jax.jit(lambda mask: sight(mask, T, S))(mask)
+    assert queries.shape[2] == T and keys.shape[2] == S
+    np.testing.assert_array_equal(queries, np.broadcast_to(array.any(axis=3), queries.shape))
+    np.testing.assert_array_equal(keys, np.broadcast_to(array.any(axis=2), keys.shape))
 
 
 def test_the_blocks_say_what_the_whole_says(monkeypatch):

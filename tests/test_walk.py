@@ -246,7 +246,7 @@ def test_a_text_that_is_too_long_says_what_was_not_read(runs, capsys):
     ("name", "text", "options"),
     [
         ("tokens", TEXT, ("html",)),
-        ("patches", TEXT, ("html", "png", "pca")),
+        pytest.param("patches", TEXT, ("html", "png", "pca"), marks=pytest.mark.slow),
         ("tokens", "<b>世界 $x_$</b>", ("html", "png", "pca")),
         ("patches", "", ("html",)),
     ],

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from transformer_jax.biases import Bias, BiasLike, as_bias
+from transformer_jax.biases import BiasLike
 from transformer_jax.blockwise import blockwise_attention
 from transformer_jax.cudnn import cudnn_attention
 from transformer_jax.dropout import check_rate, dropout_weights
-from transformer_jax.grid import Grid
 from transformer_jax.linear import linear
 from transformer_jax.masks import Mask, MaskLike, as_mask
-from transformer_jax.plan import Implementation, attention_plan
+from transformer_jax.plan import Implementation, attention_plan, fitting_rules
 from transformer_jax.products import product
+from transformer_jax.rules import check_fit, rendered
 from transformer_jax.shapes import check_arrays, check_attention
 from transformer_jax.softmax import masked_logsumexp, masked_softmax
 from transformer_jax.unseen import sight
@@ -44,10 +44,10 @@ def attention_weights(
            [0.33, 0.67]], dtype=float32)
     """
     check_attention(query, key, None, soft_cap)
-    bias, mask = _rules(query, key, bias, mask)
+    bias, mask = fitting_rules(query, key, bias, mask)
     query, key, _ = _hidden(query, key, None, mask)
     logits = _logits(query, key, bias, scale, soft_cap)
-    return _softmax(logits, _rendered(mask, logits))
+    return _softmax(logits, rendered(mask, *logits.shape[2:]))
 
 
 def dot_product_attention(
@@ -100,7 +100,7 @@ def dot_product_attention(
         return_logsumexp=return_logsumexp,
         implementation=implementation,
     )
-    bias, mask = _rules(query, key, bias, mask)
+    bias, mask = fitting_rules(query, key, bias, mask)
     query, key, value = _hidden(query, key, value, mask)
     if plan.implementation == "cudnn":
         return cudnn_attention(query, key, value, bias=bias, mask=mask, scale=scale)
@@ -119,7 +119,7 @@ def dot_product_attention(
         return (output, logsumexp) if return_logsumexp else output
 
     logits = _logits(query, key, bias, scale, soft_cap)
-    seen = _rendered(mask, logits)
+    seen = rendered(mask, *logits.shape[2:])
     weights = dropout_weights(_softmax(logits, seen), dropout_rate, dropout_rng)
     output = product(
         "BKGTS,BKSO->BKGTO",
@@ -179,7 +179,8 @@ def multi_head_attention(
         out_bias=(out_bias, "M"),
     )
     (B, T, _), S, N = inputs_q.shape, inputs_kv.shape[1], query_kernel.shape[1]
-    mask = _fitting("mask", as_mask(mask), (B, N, T, S))
+    mask = as_mask(mask)
+    check_fit("mask", mask, (B, N, T, S))
     if mask is not None:
         # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
         seen = sight(mask, T, S)
@@ -236,7 +237,7 @@ def additive_attention(
     )
     # One head, so that the contract on masks is kept by the same lines as above.
     query, key, value = (x[:, :, None] for x in (query, key, value))
-    _, mask = _rules(query, key, None, mask)
+    _, mask = fitting_rules(query, key, None, mask)
     query, key, value = (x[:, :, 0] for x in _hidden(query, key, value, mask))
     query, key = (
         linear(x, kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -245,7 +246,7 @@ def additive_attention(
     aligned = query[:, :, None] + key[:, None]
     aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)
     logits = (aligned @ score_kernel.astype(aligned.dtype))[:, None]
-    weights = _softmax(logits, _rendered(mask, logits))[:, 0]
+    weights = _softmax(logits, rendered(mask, *logits.shape[2:]))[:, 0]
     output = jnp.einsum(
         "BTS,BSO->BTO",
         weights.astype(value.dtype),
@@ -253,22 +254,6 @@ def additive_attention(
         preferred_element_type=weights.dtype,
     ).astype(value.dtype)
     return (output, weights) if return_weights else output
-
-
-def _rules(query, key, bias, mask):
-    """The bias and the mask as rules that fit."""
-    sizes = (*query.shape[:1], query.shape[2], query.shape[1], key.shape[1])
-    return _fitting("bias", as_bias(bias), sizes), _fitting("mask", as_mask(mask), sizes)
-
-
-def _fitting(name, rule: Mask | Bias | None, sizes):
-    if rule is not None:
-        shape = jax.eval_shape(lambda: rule.block(Grid(*sizes[2:], 1, 1).whole)).shape
-        if any(size not in (1, full) for size, full in zip(shape, sizes, strict=True)):
-            raise ValueError(
-                f"{name} must broadcast to [B, N, T, S] = {sizes}; got the shape {shape}"
-            )
-    return rule
 
 
 def _hidden(query, key, value, mask: Mask | None):
@@ -279,11 +264,6 @@ def _hidden(query, key, value, mask: Mask | None):
     seen = sight(mask, query.shape[1], key.shape[1])
     value = None if value is None else seen.of_keys(value)
     return seen.of_queries(query), seen.of_keys(key), value
-
-
-def _rendered(rule: Mask | Bias | None, logits) -> Array | None:
-    """The whole of it, for logits [B, N, T, S]."""
-    return None if rule is None else rule.block(Grid(*logits.shape[2:], 1, 1).whole)
 
 
 def _logits(query, key, bias, scale, soft_cap):
@@ -300,7 +280,7 @@ def _logits(query, key, bias, scale, soft_cap):
     logits = logits.reshape(logits.shape[0], N, *logits.shape[3:])
     if soft_cap is not None:
         logits = soft_cap * jnp.tanh(logits / soft_cap)
-    return logits if bias is None else logits + _rendered(bias, logits)
+    return logits if bias is None else logits + rendered(bias, *logits.shape[2:])
 
 
 def _softmax(logits, mask):

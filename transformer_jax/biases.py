@@ -273,9 +273,3 @@ BiasLike = Bias | Float[Array, "..."] | Float[np.ndarray, "..."] | None
 def as_bias(bias: BiasLike) -> Bias | None:
     """The rule, or the rule of an array."""
     return bias if bias is None or isinstance(bias, Bias) else dense_bias(bias)
-
-
-def render_bias(bias: BiasLike, T: int, S: int) -> Float[Array, "#B #N #T #S"] | None:
-    """What the reference works with: the bias in four axes, of size 1 where it does not vary."""
-    rule = as_bias(bias)
-    return None if rule is None else rule.block(Block(0, T, 0, S, T, S))

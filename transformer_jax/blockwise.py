@@ -75,20 +75,7 @@ def _attend_forward(static, query, key, value, bias, mask, rng):
 
 
 def _attend_backward(static, saved, cotangents):
-    return *_gradient_once(static, saved, cotangents), None, None
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _gradient_once(static, saved, cotangents):
-    return _gradient(static, saved, cotangents)
-
-
-@_gradient_once.defjvp
-def _no_second_gradient(static, primals, tangents):
-    raise ValueError(
-        "blockwise attention has no gradient of its gradient; "
-        'pass implementation="reference" to differentiate twice'
-    )
+    return *_gradient(static, saved, cotangents), None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -133,6 +120,7 @@ def _forward(static, query, key, value, bias, mask, rng):
     return lax.fori_loop(0, tiles.steps, block_of_queries, state)
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _gradient(static, saved, cotangents):
     query, key, value, bias, mask, rng, output, logsumexp = saved
     settings, bias, mask = _unflatten(static, bias, mask)
@@ -193,6 +181,14 @@ def _gradient(static, saved, cotangents):
     d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
     d_bias = [] if bias is None else bias.as_gradient(d_bias)
     return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), d_bias
+
+
+@_gradient.defjvp
+def _no_second_gradient(static, primals, tangents):
+    raise ValueError(
+        "blockwise attention has no gradient of its gradient; "
+        'pass implementation="reference" to differentiate twice'
+    )
 
 
 def _unflatten(static, bias, mask):

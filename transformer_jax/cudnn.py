@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.biases import BiasLike, render_bias
+from transformer_jax.biases import Bias
 from transformer_jax.masks import Mask, is_causal, left_window
 from transformer_jax.unseen import sight
 
@@ -18,7 +18,7 @@ def cudnn_attention(
     key: Float[Array, "B S K H"],
     value: Float[Array, "B S K H"],
     *,
-    bias: BiasLike = None,
+    bias: Bias | None = None,
     mask: Mask | None = None,
     scale: float | None = None,
     implementation: str = "cudnn",
@@ -28,9 +28,8 @@ def cudnn_attention(
     What the mask hides from everybody must be zero already (`unseen.sight`).
     """
     T, S = query.shape[1], key.shape[1]
-    bias = render_bias(bias, T, S)
     if bias is not None:
-        bias = jnp.broadcast_to(bias, (*bias.shape[:2], T, S)).astype(query.dtype)
+        bias = bias.to_array(T, S).astype(query.dtype)
     named = {}
     if T == S and is_causal(mask):
         named, mask = {"is_causal": True}, None

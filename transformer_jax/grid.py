@@ -15,7 +15,7 @@ from transformer_jax.rules import Block, positions_of_keys, positions_of_queries
 
 @dataclass(frozen=True)
 class Grid:
-    """Blocks of `queries` rows and `keys` columns; the last of a row or a column may be shorter."""
+    """Blocks of `queries` rows and `keys` columns from the top left; the last ones have what is left."""
 
     T: int
     S: int
@@ -35,7 +35,7 @@ class Grid:
     @property
     def whole(self) -> Block:
         """All of the matrix."""
-        return Block(0, self.T, 0, self.S, self.T, self.S)
+        return Block.whole(self.T, self.S)
 
 
 class Coverage(NamedTuple):

@@ -27,7 +27,6 @@ from transformer_jax.grid import (
     split_axis,
 )
 from transformer_jax.rules import (
-    Block,
     DenseRule,
     Positions,
     Rule,
@@ -353,10 +352,3 @@ def left_window(mask: MaskLike) -> int | None:
     """The reach of `sliding_window(left, 0)` at the default positions; None for anything else."""
     is_one = isinstance(mask, _Window) and mask.right == 0 and not jax.tree.leaves(mask)
     return mask.left if is_one else None
-
-
-def render(mask: MaskLike, T: int, S: int) -> Bool[Array, "#B #N #T #S"] | None:
-    """What an implementation works with: the mask in four axes, of size 1 where it does not vary."""
-    if mask is None:
-        return None
-    return _rule(mask).block(Block(0, T, 0, S, T, S))

@@ -4,14 +4,15 @@ print(attention_plan(query, key, value, mask=causal()).reason)
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 from jaxtyping import Array, Float
 
-from transformer_jax.biases import BiasLike
+from transformer_jax.biases import Bias, BiasLike, as_bias
 from transformer_jax.cudnn import why_not_cudnn
-from transformer_jax.masks import MaskLike
+from transformer_jax.masks import Mask, MaskLike, as_mask
+from transformer_jax.rules import check_fit
 from transformer_jax.shapes import check_attention
 
 Implementation = Literal["reference", "blockwise", "cudnn"]
@@ -55,6 +56,7 @@ def attention_plan(
     'weights are asked for, which only the reference makes'
     """
     check_attention(query, key, value, soft_cap)
+    bias, mask = fitting_rules(query, key, bias, mask)
     if implementation not in (None, *IMPLEMENTATIONS):
         raise ValueError(
             f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, or None to choose; "
@@ -92,6 +94,17 @@ def attention_plan(
     return AttentionPlan(
         "blockwise", f"{B * N * T * S:,} logits are computed by blocks and never stored together"
     )
+
+
+def fitting_rules(
+    query: Any, key: Any, bias: BiasLike, mask: MaskLike
+) -> tuple[Bias | None, Mask | None]:
+    """The bias and the mask as rules, which broadcast to [B, N, T, S]; raises where they do not."""
+    sizes = query.shape[0], query.shape[2], query.shape[1], key.shape[1]
+    rules = as_bias(bias), as_mask(mask)
+    for name, rule in zip(("bias", "mask"), rules, strict=True):
+        check_fit(name, rule, sizes)
+    return rules
 
 
 def _few(examples: int, logits: int) -> bool:

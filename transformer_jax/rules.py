@@ -41,6 +41,11 @@ class Block:
     head_start: int | Array = 0
     heads: int | None = None
 
+    @classmethod
+    def whole(cls, T: int, S: int) -> "Block":
+        """All of the matrix."""
+        return cls(0, T, 0, S, T, S)
+
 
 class Rule:
     """What can be rendered: `block` is the rule, everything else follows."""
@@ -65,7 +70,7 @@ class Rule:
     def to_array(self, T: int, S: int | None = None) -> Shaped[Array, "B N T S"]:
         """The whole matrix for T queries and S keys (S = T when left out)."""
         S = T if S is None else S
-        array = self.block(Block(0, T, 0, S, T, S))
+        array = self.block(Block.whole(T, S))
         return jnp.broadcast_to(array, (*array.shape[:2], T, S))
 
 
@@ -101,6 +106,20 @@ def rule_class(cls=None, *, static=()):
     cls = dataclass(frozen=True)(cls)
     fields = [name for name in cls.__dataclass_fields__ if name not in static]
     return jax.tree_util.register_dataclass(cls, data_fields=fields, meta_fields=list(static))
+
+
+def rendered(rule: Rule | None, T: int, S: int) -> Shaped[Array, "#B #N #T #S"] | None:
+    """What the reference works with: all of the rule in four axes, of size 1 where it does not vary."""
+    return None if rule is None else rule.block(Block.whole(T, S))
+
+
+def check_fit(name: str, rule: Rule | None, sizes: tuple[int, int, int, int]) -> None:
+    """Raises ValueError where the rule does not broadcast to B, N, T and S."""
+    if rule is None:
+        return
+    shape = jax.eval_shape(lambda: rendered(rule, *sizes[2:])).shape
+    if any(size not in (1, full) for size, full in zip(shape, sizes, strict=True)):
+        raise ValueError(f"{name} must broadcast to [B, N, T, S] = {sizes}; got the shape {shape}")
 
 
 def part(array: Array, block: Block) -> tuple[list[int | Array], list[int]]:

@@ -42,11 +42,12 @@ class Tile(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """What each block of queries visits: the bounds of the loops. X is 1 where all examples have the same."""
+    """What each block of queries visits: the bounds of the loops. X is 1 where all examples have the same.
 
-    columns: Int[
-        Array, "X rows columns"
-    ]  # of the grid: those seen whole, those seen in part, the others
+    The columns of the grid are in the order: those seen whole, those seen in part, the others.
+    """
+
+    columns: Int[Array, "X rows columns"]
     whole: Int[Array, "X rows"]  # how many are seen whole
     seen: Int[Array, "X rows"]  # how many are seen whole or in part
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.grid import Grid
 from transformer_jax.masks import Mask, MaskLike, as_mask
+from transformer_jax.rules import rendered
 
 # Logits of one tile on a CPU: with them, their exponentials and the operands, about what two cores' caches hold.
 TILE = 2**19
@@ -60,7 +61,7 @@ def visited_blocks(mask: MaskLike, T: int, S: int | None = None) -> float:
     mask = as_mask(mask)
     if mask is None:
         return 1.0
-    jax.eval_shape(lambda: mask.block(Grid(T, S, 1, 1).whole))  # whether it fits
+    jax.eval_shape(lambda: rendered(mask, T, S))  # whether it fits
     with jax.ensure_compile_time_eval():
         return float(mask.coverage(_grid(mask, T, S)).some.mean())
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Shaped
 
 from transformer_jax.grid import Grid
 from transformer_jax.masks import Mask
-from transformer_jax.rules import Block
+from transformer_jax.rules import Block, rendered
 from transformer_jax.sharding import vary_like
 
 # Edge of the blocks in which a mask is looked through; what is smaller than one is looked at whole.
@@ -56,7 +56,7 @@ class Sight(NamedTuple):
 def sight(mask: Mask, T: int, S: int) -> Sight:
     """Who sees and is seen, found without the T x S matrix: only blocks that are seen in part are rendered."""
     if T <= EDGE and S <= EDGE:
-        array = mask.block(Block(0, T, 0, S, T, S))
+        array = rendered(mask, T, S)
         return Sight(
             jnp.broadcast_to(array.any(axis=3), (*array.shape[:2], T)),
             jnp.broadcast_to(array.any(axis=2), (*array.shape[:2], S)),

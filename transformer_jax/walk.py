@@ -18,8 +18,9 @@ from transformer_jax.attention import (
     multi_head_attention,
 )
 from transformer_jax.linear import linear
-from transformer_jax.masks import causal, render
+from transformer_jax.masks import as_mask, causal
 from transformer_jax.positions import lookup, sinusoidal_positions
+from transformer_jax.rules import rendered
 from transformer_jax.steps import Step
 
 Parameters = dict[str, Array | np.ndarray]
@@ -267,7 +268,7 @@ def _attend(x, parameters, is_causal, head):
     shared = head // (N // K)  # heads may share keys in groups
     scores = q[0, :, head] @ k[0, :, shared].T
     scaled = scores * q.shape[3] ** -0.5
-    seen = render(mask, len(scores), len(scores))
+    seen = rendered(as_mask(mask), len(scores), len(scores))
     seen = jnp.ones_like(scores, bool) if seen is None else seen[0, 0]
     heads = dot_product_attention(q, k, v, mask=mask)
     return {

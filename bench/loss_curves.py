@@ -1,0 +1,174 @@
+"""The loss of the tutorial's classifier over its first steps, in float32 and with the fast products in bfloat16.
+
+    python -m bench.loss_curves --data PATH        as train.imdb takes it; default: the built-in sample
+
+The same weights, batches and dropout bits for all: what differs is how numbers are rounded. A fourth run, in float32
+with other dropout bits, is the yardstick: rounding may move the loss by no more than chance does. The short products are
+those of machines that have them; a CPU without computes the same numbers with converted operands, so no time is taken.
+The numbers go to docs/results/loss_curves.json, the picture to docs/figures/loss-curves.svg.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from tqdm import tqdm
+
+from bench import machine
+from bench.figures import STYLE, plt, save
+from train.classification import make_loss
+from train.corpus import DataError
+from train.curves import smooth
+from train.data import load
+from train.optimizers import make_optimizer
+from train.recipes import TUTORIAL, Recipe
+from train.step import TrainState, make_train_step
+from transformer_jax import products
+from transformer_jax.batching import Batch
+from transformer_jax.files import write_text
+from transformer_jax.models import TextClassifier
+from transformer_jax.tokenizers import train_tokenizer
+
+PROGRAM = "python -m bench.loss_curves"
+WINDOW = 30  # steps of the running mean that is compared
+PLAIN, OTHER_BITS = "float32", "float32, other dropout bits"
+
+
+@dataclass(frozen=True)
+class Run:
+    dtype: str
+    colour: str
+    seed: int = 0  # of dropout
+    short: bool = False  # products, forward and backward
+
+
+RUNS = {
+    PLAIN: Run("float32", "#0072b2"),
+    "bfloat16": Run("bfloat16", "#009e73"),
+    "bfloat16, short products": Run("bfloat16", "#d55e00", short=True),
+    OTHER_BITS: Run("float32", "#999999", seed=1),
+}
+
+
+def losses(recipe: Recipe, tokenizer, found: list[Batch], run: Run, name: str) -> list[float]:
+    """One for each batch, each the step of the training program."""
+    graph, params = nnx.split(TextClassifier(recipe.model, rngs=nnx.Rngs(0)), nnx.Param)
+    optimizer = make_optimizer(recipe.fit.optimizer, len(found))
+    loss = make_loss(tokenizer, token_dropout=0.0, smoothing=recipe.label_smoothing)
+    step = make_train_step(
+        graph, loss, optimizer, replace(recipe.fit, dtype=run.dtype, seed=run.seed)
+    )
+    state = TrainState(
+        jnp.zeros((), jnp.int32), params, jax.tree.map(jnp.copy, params), optimizer.init(params)
+    )
+    values = []
+    # Where the processor has no short products they are computed all the same, by conversion.
+    with mock.patch.object(products, "_has_amx", lambda: run.short):
+        for batch in tqdm(found, desc=name, unit="step"):
+            state, value = step(state, batch)
+            values.append(float(value))
+    return values
+
+
+def batches(recipe: Recipe, data: str, steps: int, rows: int, length: int):
+    """The tokenizer, and as many batches of the training split, in an order drawn once."""
+    train = load(data).train
+    tokenizer = train_tokenizer("word:20000", train.texts)
+    order = np.concatenate(
+        [np.random.default_rng(i).permutation(len(train)) for i in range(1 + steps * rows // len(train))]
+    )  # fmt: skip
+    found = []
+    for chosen in order[: steps * rows].reshape(steps, rows):
+        encoded = tokenizer.encode([train.texts[i] for i in chosen], length, recipe.truncate)
+        tokens = np.full((rows, length), tokenizer.pad_id, np.int32)
+        for row, ids in zip(tokens, encoded, strict=True):
+            row[: len(ids)] = ids
+        labels = np.asarray(train.labels)[chosen].astype(np.int32)
+        found.append(Batch(tokens, labels, np.ones(rows, bool), np.arange(rows, dtype=np.int32)))
+    return tokenizer, found
+
+
+def distances(curves: dict[str, list[float]]) -> dict[str, float]:
+    """The largest distance of each running mean from that of float32."""
+    means = {name: np.convolve(c, np.ones(WINDOW) / WINDOW, "valid") for name, c in curves.items()}
+    return {
+        name: float(np.abs(mean - means[PLAIN]).max())
+        for name, mean in means.items()
+        if name != PLAIN
+    }
+
+
+def draw(curves: dict[str, list[float]], path: Path) -> None:
+    with plt.rc_context(STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+        for name, values in curves.items():
+            colour = RUNS[name].colour
+            left.plot(smooth(np.array(values), WINDOW), color=colour, label=name)
+            if name != PLAIN:
+                apart = np.array(values) - np.array(curves[PLAIN])
+                right.plot(smooth(apart, WINDOW), color=colour)
+        left.set(xlabel="step", ylabel=f"loss, mean of {WINDOW} steps")
+        left.legend(frameon=False)
+        right.set(xlabel="step", ylabel="loss minus that of float32")
+    save(figure, path)
+
+
+def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--data", default="sample", help="as train.imdb takes it (default: the built-in sample)")
+    add("--steps", type=int, default=300, help="default: 300")
+    add("--rows", type=int, default=16, help="texts in a batch (default: 16)")
+    add("--length", type=int, default=64, help="tokens of a text (default: 64)")
+    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    options = parser.parse_args(arguments)
+    if options.steps < WINDOW:
+        parser.error(f"--steps must be {WINDOW} or more")
+    try:
+        tokenizer, found = batches(
+            recipe, options.data, options.steps, options.rows, options.length
+        )
+    except DataError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
+    curves = {name: losses(recipe, tokenizer, found, run, name) for name, run in RUNS.items()}
+    apart = distances(curves)
+    data = "PATH" if Path(options.data).exists() else options.data
+    results = {
+        "command": shlex.join([*PROGRAM.split(), *(data if a == options.data else a for a in arguments)]),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine.describe(),
+        "window": WINDOW,
+        "largest_distance": {name: round(d, 4) for name, d in apart.items()},
+        "losses": {name: [round(x, 5) for x in curve] for name, curve in curves.items()},
+    }  # fmt: skip
+    (options.docs / "results").mkdir(parents=True, exist_ok=True)
+    (options.docs / "figures").mkdir(parents=True, exist_ok=True)
+    write_text(options.docs / "results/loss_curves.json", json.dumps(results) + "\n")
+    draw(curves, options.docs / "figures/loss-curves.svg")
+    for name, distance in apart.items():
+        print(f"{name}: at most {distance:.4f} from float32")
+    too_far = [
+        name for name in apart if name != OTHER_BITS and not apart[name] <= apart[OTHER_BITS]
+    ]
+    for name in too_far:
+        print(f"wrong: {name} is further from float32 than other dropout bits are", file=sys.stderr)
+    return 1 if too_far else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
