@@ -12,7 +12,7 @@ import pytest
 
 from tests.implementations import forced, without_a_gpu
 from transformer_jax.attention import dot_product_attention
-from transformer_jax.biases import alibi, relative_bias
+from transformer_jax.biases import alibi, dense_bias, relative_bias
 from transformer_jax.masks import causal, is_causal, left_window, padding, prefix, sliding_window
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -129,7 +129,9 @@ def test_any_other_mask_goes_as_an_array(mask, queries):
 
 
 def test_a_bias_goes_whole_and_in_the_dtype_of_the_query():
-    bias, _, _ = given_to_the_kernel(None, bias=normal(0, 1, N, 1, S).astype(jnp.float16))
+    bias, _, _ = given_to_the_kernel(
+        None, bias=dense_bias(normal(0, 1, N, 1, S).astype(jnp.float16))
+    )
     assert bias.shape == (1, N, S, S) and bias.dtype == jnp.float32
 
 

@@ -128,6 +128,7 @@ def test_attention_says_the_same(implementation):
         ({"bias": jnp.ones((3, 1, 4, 4))}, ValueError, r"bias must broadcast to \[B, N, T, S\]"),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("as_users_run_it")
 def test_a_plan_is_made_only_of_what_fits(options, error, message):
     x = jnp.ones((1, 4, 2, 8))
     for ask in (attention_plan, dot_product_attention):
