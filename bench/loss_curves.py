@@ -5,13 +5,14 @@
 The same weights, batches and dropout bits for all: what differs is how numbers are rounded. A fourth run, in float32
 with other dropout bits, is the yardstick: rounding may move the loss by no more than chance does. The short products are
 those of machines that have them; a CPU without computes the same numbers with converted operands, so no time is taken.
-The numbers go to docs/results/loss_curves.json, the picture to docs/figures/loss-curves.svg.
+The numbers go to docs/results/loss_curves.json, page and picture to docs/loss-curves.md.
 """
 
 import argparse
 import json
 import shlex
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from tqdm import tqdm
 
 from bench import machine
 from bench.figures import STYLE, plt, save
+from bench.tables import table
 from train.classification import make_loss
 from train.corpus import DataError
 from train.curves import smooth
@@ -123,6 +125,30 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
     save(figure, path)
 
 
+def page(results: dict) -> list[str]:
+    from bench.attention_page import origin
+
+    steps = len(results["losses"][PLAIN])
+    rows = [[name, f"{apart:.4f}"] for name, apart in results["largest_distance"].items()]
+    return [
+        "# What rounding does to the loss",
+        "",
+        *origin([results]),
+        "",
+        f"The tutorial's classifier over {steps} steps, with the same weights, batches and dropout bits, as the training",
+        "program makes them. *Short products* have bfloat16 operands forward and in both gradients, and are summed in",
+        "float32. The yardstick is float32 with other dropout bits: rounding may move the loss by no more than chance does.",
+        "",
+        "![loss by step, and its distance from float32](figures/loss-curves.svg)",
+        "",
+        *table(
+            ["", f"largest distance of the mean of {results['window']} steps from float32"], rows
+        ),
+        "",
+        "All numbers: `results/loss_curves.json`.",
+    ]
+
+
 def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
@@ -137,6 +163,7 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     options = parser.parse_args(arguments)
     if options.steps < WINDOW:
         parser.error(f"--steps must be {WINDOW} or more")
+    start = time.perf_counter()
     try:
         tokenizer, found = batches(
             recipe, options.data, options.steps, options.rows, options.length
@@ -151,6 +178,8 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     results = {
         "command": shlex.join([*PROGRAM.split(), *(data if a == options.data else a for a in arguments)]),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "seed": 0,
+        "seconds": round(time.perf_counter() - start),
         "machine": machine.describe(),
         "window": WINDOW,
         "largest_distance": {name: round(d, 4) for name, d in apart.items()},
@@ -160,6 +189,7 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     (options.docs / "figures").mkdir(parents=True, exist_ok=True)
     write_text(options.docs / "results/loss_curves.json", json.dumps(results) + "\n")
     draw(curves, options.docs / "figures/loss-curves.svg")
+    write_text(options.docs / "loss-curves.md", "\n".join(page(results)) + "\n")
     for name, distance in apart.items():
         print(f"{name}: at most {distance:.4f} from float32")
     too_far = [

@@ -35,4 +35,5 @@ def test_it_trains_them_all_and_writes_numbers_and_picture(tmp_path, capsys):
     assert len({tuple(c) for c in curves.values()}) == 4, "two runs computed the same"
     assert set(results["largest_distance"]) == set(curves) - {loss_curves.PLAIN}
     assert (tmp_path / "figures" / "loss-curves.svg").stat().st_size > 1000
+    assert "| float32, other dropout bits |" in (tmp_path / "loss-curves.md").read_text()
     assert "from float32" in capsys.readouterr().out

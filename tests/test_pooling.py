@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax import pooling
 from transformer_jax.pooling import POOLINGS, layer_weighted_pool
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -196,3 +197,11 @@ def test_a_large_logit_chooses_its_layer():
     np.testing.assert_allclose(
         y, POOLINGS["mean"](jnp.array(layers[2]), jnp.array(IS_TOKEN)), rtol=0, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("odd", [0.0, np.nan, np.inf, -np.inf])
+def test_the_first_of_the_largest_is_chosen(odd):
+    rng = np.random.default_rng(0)
+    x = rng.integers(-3, 3, (5, 37, 11)).astype(np.float32)  # ties everywhere
+    x[rng.random(x.shape) < 0.02] = odd
+    np.testing.assert_array_equal(jax.jit(pooling._first_largest)(x), x.argmax(axis=1))

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.positions import count_positions
@@ -62,7 +63,7 @@ def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
     # Chosen by index, not `.max()`: its gradient looks for the entries equal to the maximum, and compiled by XLA
     # (jax 0.10 on CPU) it may compare two computations of them that round apart, and lose them.
     visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
-    highest = visible.argmax(axis=1, keepdims=True) == jnp.arange(x.shape[1])[:, None]
+    highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1])[:, None]
     return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
 
 
@@ -87,6 +88,14 @@ def layer_weighted_pool(
 
 def _check(x, is_token):
     check_arrays(x=(x, "B T D"), is_token=(is_token, "bool B T"))
+
+
+def _first_largest(x):
+    """`argmax` over axis 1, NaN before all, as two plain reductions of floats, which XLA on a CPU does several at once."""
+    x = lax.optimization_barrier(x)  # both look at the same stored numbers
+    is_largest = (x == x.max(axis=1, keepdims=True)) | jnp.isnan(x)
+    index = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None]  # exact to 2**24
+    return jnp.where(is_largest, index, x.shape[1]).min(axis=1).astype(jnp.int32)
 
 
 def _select(x, one_hot):
