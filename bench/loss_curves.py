@@ -75,7 +75,7 @@ def losses(recipe: Recipe, tokenizer, found: list[Batch], run: Run, name: str) -
     )
     values = []
     # Where the processor has no short products they are computed all the same, by conversion.
-    with mock.patch.object(products, "_has_amx", lambda: run.short):
+    with mock.patch.object(products, "processor_has", lambda flag: run.short):
         for batch in tqdm(found, desc=name, unit="step"):
             state, value = step(state, batch)
             values.append(float(value))

@@ -22,6 +22,7 @@ from transformer_jax.plan import (
     OF_SEVERAL,
     ON_AN_ACCELERATOR,
     ONE_EXAMPLE,
+    WITHOUT_AVX512,
     attention_plan,
 )
 
@@ -32,6 +33,17 @@ LONG = (1, 4096, 8, 64)
 
 def shaped(*shape, dtype=jnp.float32):
     return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@pytest.fixture(autouse=True)
+def avx512(monkeypatch):
+    """Whether the processor has it, as far as the plan knows: yes."""
+
+    def has(answer):
+        monkeypatch.setattr("transformer_jax.plan.processor_has", lambda flag: answer)
+
+    has(True)
+    return has
 
 
 def plan(query=LONG, key=None, value=None, dtype=jnp.float32, **options):
@@ -79,6 +91,12 @@ def first_by_blocks(B, N, T):
 def test_few_logits_are_counted_over_heads_queries_and_keys(N, T):
     assert first_by_blocks(1, N, T) * N * T == ONE_EXAMPLE
     assert first_by_blocks(2, N, T) * N * T == OF_SEVERAL
+
+
+@pytest.mark.parametrize("B", [1, 2])
+def test_without_wide_registers_more_logits_are_few(avx512, B):
+    avx512(False)
+    assert first_by_blocks(B, 8, 64) * 8 * 64 == WITHOUT_AVX512 > OF_SEVERAL
 
 
 def test_few_logits_are_counted_over_examples_too():

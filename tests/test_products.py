@@ -33,7 +33,7 @@ def test_short_products_are_left_to_machines_that_have_them(
     monkeypatch, backend, amx, dtype, expected
 ):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(products, "_has_amx", lambda: WITH[amx])
+    monkeypatch.setattr(products, "processor_has", lambda flag: WITH[amx])
     assert operands_dtype(jnp.dtype(dtype)) == jnp.dtype(expected)
 
 
@@ -43,12 +43,12 @@ def test_short_products_are_left_to_machines_that_have_them(
 def test_the_processor_says_whether_it_has_amx(monkeypatch, tmp_path, flags, has):
     (tmp_path / "cpuinfo").write_text(f"model name : x\nflags : {flags}\n")
     monkeypatch.setattr(products, "Path", lambda _: tmp_path / "cpuinfo")
-    assert products._has_amx.__wrapped__() is has
+    assert products.processor_has.__wrapped__("amx_bf16") is has
 
 
 def test_without_a_list_of_flags_there_is_no_amx(monkeypatch, tmp_path):
     monkeypatch.setattr(products, "Path", lambda _: tmp_path / "none")
-    assert products._has_amx.__wrapped__() is False
+    assert products.processor_has.__wrapped__("amx_bf16") is False
 
 
 def test_products_are_summed_in_the_wider_dtype():
@@ -60,7 +60,7 @@ def test_products_are_summed_in_the_wider_dtype():
 
 
 def test_both_gradients_of_a_short_product_are_short_products(monkeypatch):
-    monkeypatch.setattr(products, "_has_amx", lambda: True)
+    monkeypatch.setattr(products, "processor_has", lambda flag: True)
     rng = np.random.default_rng(0)
     x, kernel, cotangent = (
         jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
@@ -92,7 +92,7 @@ def test_both_gradients_of_a_short_product_are_short_products(monkeypatch):
 
 
 def test_gradient_of_the_gradient_of_a_short_product(monkeypatch):
-    monkeypatch.setattr(products, "_has_amx", lambda: True)
+    monkeypatch.setattr(products, "processor_has", lambda flag: True)
     x, kernel = jnp.full((1, 2), 3, jnp.bfloat16), jnp.full((2, 1), 2, jnp.bfloat16)
 
     def slope(x):  # d/dx of (x W)^2 is 2 (x W) W = 2 * 12 * 2
@@ -113,7 +113,7 @@ def test_short_products_of_attention_have_the_gradient_of_the_long_ones(monkeypa
         return jax.vjp(attend, *qkv)[1](cotangent)
 
     long = gradient(query, key, value)
-    monkeypatch.setattr(products, "_has_amx", lambda: True)
+    monkeypatch.setattr(products, "processor_has", lambda flag: True)
     for short, other in zip(gradient(query, key, value), long, strict=True):
         np.testing.assert_allclose(np.float32(short), np.float32(other), atol=0.05)
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from transformer_jax.biases import Bias, BiasLike, as_bias
 from transformer_jax.cudnn import why_not_cudnn
 from transformer_jax.masks import Mask, MaskLike, as_mask
+from transformer_jax.products import processor_has
 from transformer_jax.rules import check_fit
 from transformer_jax.shapes import check_attention
 
@@ -19,9 +20,11 @@ Implementation = Literal["reference", "blockwise", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 
 # What the reference may store. On a CPU it is faster while an example's logits about fit the caches, alone or one of
-# several, and in all do not reach so far beyond them that fresh pages cost more than the arithmetic. Measured on two
-# cores with AVX-512, float32, 8 heads of 32 and 64. On an accelerator only the memory counts; nothing was measured there.
+# several, and in all do not reach so far beyond them that fresh pages cost more than the arithmetic. Measured in float32
+# at 8 heads of 64 on two cores of a Xeon with AVX-512 and of an EPYC without, where arithmetic weighs more and a loop that
+# starts for little does too (docs/attention.md). On an accelerator only the memory counts; nothing was measured there.
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
+WITHOUT_AVX512 = 2**22  # of one example or of several
 ON_AN_ACCELERATOR = 2**28
 
 
@@ -112,4 +115,5 @@ def _few(examples: int, logits: int) -> bool:
     if jax.default_backend() != "cpu":
         return examples * logits < ON_AN_ACCELERATOR
     enough = ONE_EXAMPLE if examples == 1 else OF_SEVERAL
+    enough = enough if processor_has("avx512f") else WITHOUT_AVX512
     return logits < enough and examples * logits < ALL_TOGETHER

@@ -16,15 +16,20 @@ def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
     """
     dtype = jnp.dtype(dtype)
     short = dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating)
-    if not short or jax.default_backend() != "cpu" or (dtype == jnp.bfloat16 and _has_amx()):
+    if (
+        not short
+        or jax.default_backend() != "cpu"
+        or (dtype == jnp.bfloat16 and processor_has("amx_bf16"))
+    ):
         return dtype
     return jnp.dtype(jnp.float32)
 
 
 @cache
-def _has_amx() -> bool:
+def processor_has(flag: str) -> bool:
+    """Whether Linux lists it among the flags of the processor; False where there is no such list."""
     info = Path("/proc/cpuinfo")
-    return info.exists() and " amx_bf16" in info.read_text(encoding="utf-8", errors="replace")
+    return info.exists() and f" {flag}" in info.read_text(encoding="utf-8", errors="replace")
 
 
 def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
