@@ -1,0 +1,160 @@
+"""Model-FLOPs utilisation of a training step: its arithmetic over what this device's matrix products reach.
+
+    python -m bench.utilization                                bert-base, 64 texts of 512 tokens, bfloat16: for a GPU
+    python -m bench.utilization --model tutorial --dtype float32            the tutorial's, 16 of 256: for a CPU
+
+The step is that of the training program; its arithmetic is three times that of the forward pass, counted on the jaxpr
+(Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1). The ceiling is the fastest of some square products
+in the same dtype, summed in float32. The numbers go to docs/results/utilization.json.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+if __name__ == "__main__":  # before NumPy and JAX have threads
+    from train.memory import keep_freed_memory
+
+    keep_freed_memory()
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bench import machine
+from bench.harness import clock
+from bench.page import rounded
+from train.classification import make_loss
+from train.memory import freed_memory_is_kept
+from train.optimizers import make_optimizer
+from train.recipes import TUTORIAL
+from train.step import TrainState, make_train_step
+from transformer_jax.batching import Batch
+from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.counting import count
+from transformer_jax.files import write_text
+from transformer_jax.models import TextClassifier
+
+PROGRAM = "python -m bench.utilization"
+BERT = ClassifierConfig(
+    vocab_size=30_522,
+    max_length=512,
+    encoder=EncoderConfig(12, 768, 12, 3072, norm="post", activation="gelu"),
+    pooling=("cls",),
+)
+# With the texts of a batch and their tokens.
+MODELS = {"bert-base": (BERT, 64, 512), "tutorial": (TUTORIAL.model, 16, 256)}
+EDGES = {"cpu": (1024, 2048)}  # of the square products
+LARGE = (4096, 8192)
+
+
+def ceiling(dtype: str, edges: Sequence[int], rounds: int) -> float:
+    """FLOP/s of the fastest product."""
+    found = []
+    for n in edges:
+        a, b = (jax.random.normal(jax.random.key(i), (n, n)).astype(dtype) for i in range(2))
+        multiply = jax.jit(lambda a, b: jnp.matmul(a, b, preferred_element_type=jnp.float32))
+        call = lambda a=a, b=b, multiply=multiply: multiply(a, b).block_until_ready()  # noqa: E731
+        call()
+        found.append(2 * n**3 / min(clock(call)[0] for _ in range(rounds)))
+    return max(found)
+
+
+def measure(
+    config: ClassifierConfig, rows: int, length: int, dtype: str, rounds: int
+) -> dict[str, Any]:
+    """Seconds of a step, its arithmetic, and the ceiling, before and after; the better one counts."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(1, config.vocab_size, (rows, length)).astype(np.int32)
+    labels = rng.integers(0, 2, rows).astype(np.int32)
+    index = np.arange(rows, dtype=np.int32)
+    batch = jax.device_put(Batch(tokens, labels, np.ones(rows, bool), index))
+    graph, params = nnx.split(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
+
+    def forward(params):
+        model = nnx.merge(graph, params)
+        return model(batch.tokens, batch.tokens != 0, implementation="reference")
+
+    flops = 3 * count(forward, params).flops
+    fit = replace(TUTORIAL.fit, dtype=dtype)
+    optimizer = make_optimizer(fit.optimizer, 1000)
+    tokenizer = SimpleNamespace(pad_id=0, mask_id=None, spec="random tokens")
+    step = make_train_step(
+        graph, make_loss(tokenizer, token_dropout=0.0, smoothing=0.0), optimizer, fit
+    )
+    state = TrainState(
+        jnp.zeros((), jnp.int32), params, jax.tree.map(jnp.copy, params), optimizer.init(params)
+    )
+    edges = EDGES.get(jax.default_backend(), LARGE)
+    before, seconds = ceiling(dtype, edges, rounds), []
+    for i in range(rounds + 2):
+        took, (state, loss) = clock(lambda s=state: jax.block_until_ready(step(s, batch)))
+        if not np.isfinite(float(loss)):
+            raise FloatingPointError(f"the loss of step {i} is {loss}")
+        if i > 1:  # the first two compile and take memory
+            seconds.append(took)
+    most = max(before, ceiling(dtype, edges, rounds))
+    return {
+        "flops": flops,
+        "seconds": median(seconds),
+        "flops_per_second": flops / median(seconds),
+        "ceiling": most,
+        "utilization": flops / median(seconds) / most,
+        "tokens_per_second": rows * length / median(seconds),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", choices=MODELS, default="bert-base", help="default: bert-base")
+    add("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="default: bfloat16")
+    add("--rows", type=int, help="texts in a batch")
+    add("--length", type=int, help="tokens of a text")
+    add("--layers", type=int, help="fewer than the model has")
+    add("--rounds", type=int, default=9, help="steps that are timed (default: 9)")
+    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    options = parser.parse_args(arguments)
+    config, rows, length = MODELS[options.model]
+    if options.layers is not None:
+        config = replace(config, encoder=replace(config.encoder, num_layers=options.layers))
+    rows, length = options.rows or rows, options.length or length
+    if length > config.max_length:
+        parser.error(f"--length must be at most {config.max_length}")
+    found = measure(config, rows, length, options.dtype, options.rounds)
+    results = {
+        "command": shlex.join([*PROGRAM.split(), *arguments]),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine.describe(),
+        "freed_memory_kept": freed_memory_is_kept(),
+        "model": options.model,
+        "rows": rows,
+        "length": length,
+        "dtype": options.dtype,
+        **rounded(found),
+    }
+    path = options.docs / "results" / "utilization.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(results, indent=1) + "\n")
+    print(
+        f"{found['seconds']:.3g} s a step, {found['tokens_per_second']:,.0f} tokens/s: "
+        f"{found['flops_per_second'] / 1e9:,.0f} of {found['ceiling'] / 1e9:,.0f} GFLOP/s, "
+        f"{found['utilization']:.1%}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
