@@ -536,6 +536,7 @@ def test_odd_texts_are_read_as_they_are_from_every_format_that_can_hold_them(
     assert sorted(data.train.texts + data.test.texts) == sorted(texts)
 
 
+@pytest.mark.slow
 def test_odd_texts_are_trained_on_without_nan(tmp_path):
     data, run = written(tmp_path / "a.jsonl", [*TEXTS, *ODD.values()]), tmp_path / "run"
     options = "--max-steps 2 --no-baseline --batch-tokens 512 --max-length 16 --dtype float32"

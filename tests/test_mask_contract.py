@@ -497,7 +497,7 @@ def tokens():
     return normal(1, B, 11, N, H), normal(2, B, 11, K, H), normal(3, B, 11, K, H)
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
+@pytest.fixture(params=["reference", "blockwise", pytest.param("cudnn", marks=pytest.mark.slow)])
 def attend(request):
     return ATTEND[request.param]
 

@@ -8,7 +8,9 @@ from jax import lax
 
 from transformer_jax import masks
 from transformer_jax.attention import dot_product_attention
-from transformer_jax.masks import Block, causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.masks import as_mask, causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.rules import Block
+from transformer_jax.rules import rendered as all_of
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -271,7 +273,7 @@ class TestMistakes:
             lambda: dense(np.ones((3, 3), np.int32)),
             lambda: padding(np.ones((2, 3))),
             lambda: causal() & np.zeros((3, 3), np.float32),
-            lambda: masks.render(jnp.zeros((3, 3)), 3, 3),
+            lambda: as_mask(jnp.zeros((3, 3))),
             lambda: dot_product_attention(*[jnp.ones((1, 3, 1, 2))] * 3, mask=jnp.zeros((3, 3))),
         ],
     )
@@ -307,7 +309,7 @@ class TestMistakes:
     )
     def test_a_mask_of_another_length_is_rejected_not_cut(self, make, off):
         with pytest.raises(ValueError, match="T=3 and S=5"):
-            masks.render(make(3 + off, 5 + off), 3, 5)
+            all_of(as_mask(make(3 + off, 5 + off)), 3, 5)
 
     def test_a_class_without_block_is_no_rule(self):
         class Empty(masks.Mask):

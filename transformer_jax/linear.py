@@ -1,6 +1,7 @@
 """The linear map that every projection is made of."""
 
 import math
+from string import ascii_lowercase
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -41,9 +42,10 @@ def linear(
         )
     # One plain matrix product is what every backend runs fastest; the reshapes cost nothing.
     rows, contracted = x.shape[: x.ndim - axes], math.prod(kernel.shape[:axes])
+    letters = ascii_lowercase[: len(rows)]
     y = product(
-        "RD,DF->RF",
-        x.reshape(math.prod(rows), contracted),
+        f"{letters}D,DF->{letters}F",
+        x.reshape(*rows, contracted),
         kernel.reshape(contracted, math.prod(kernel.shape[axes:])),
         jnp.promote_types(x.dtype, jnp.float32),
     ).reshape(*rows, *kernel.shape[axes:])
