@@ -8,8 +8,9 @@ Pure functions (no Flax)   rules, grid -> masks, biases; attention, softmax, uns
                            normalization, feed_forward, linear, dropout, pooling
 Attention at any length    plan (which implementation) -> blockwise (tiling, tiles), cudnn; products
 Costs and laws             costs, published, counting, laws
-Modules and models         config -> modules -> encoder -> models
-Texts and files            tokenizers, windows, run_folder, predict; commands/ is the command line
+Writing, token by token    cache, sampling, beams
+Modules and models         config -> modules -> embeddings, encoder, decoder -> models, language_models -> generation
+Texts and files            tokenizers, windows, run_folder, predict, translation; commands/ is the command line
 For students               bpe, steps, walk, inside, heads, worked/; printing and pages show them
 
 The pure functions are here by name: `import transformer_jax as tj; tj.dot_product_attention(q, k, v)`.
@@ -40,6 +41,7 @@ from transformer_jax.plan import attention_plan
 from transformer_jax.pooling import cls_pool, last_pool, layer_weighted_pool, max_pool, mean_pool
 from transformer_jax.positions import (
     binary_positions,
+    count_in_segments,
     count_positions,
     integer_positions,
     lookup,
@@ -48,13 +50,14 @@ from transformer_jax.positions import (
     sinusoidal_positions,
 )
 from transformer_jax.regions import max_patches, region_embedding, to_front
-from transformer_jax.rotary import rope, rope_frequencies, yarn_temperature
+from transformer_jax.rotary import Rotary, rope, rope_frequencies, yarn_temperature
 from transformer_jax.tiling import visited_blocks
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BatchStatistics",
+    "Rotary",
     "additive_attention",
     "alibi",
     "alibi_slopes",
@@ -65,6 +68,7 @@ __all__ = [
     "binary_positions",
     "causal",
     "cls_pool",
+    "count_in_segments",
     "count_positions",
     "dense",
     "dot_product_attention",

@@ -3,7 +3,16 @@
 import argparse
 import sys
 
-from transformer_jax.commands import attention, cost, predict, tokens, walk
+from transformer_jax.commands import (
+    attention,
+    cost,
+    generate,
+    next,
+    predict,
+    tokens,
+    translate,
+    walk,
+)
 from transformer_jax.errors import InputError
 from transformer_jax.run_folder import RunFolderError
 from transformer_jax.tokenizers import TokenizerError
@@ -14,6 +23,9 @@ COMMANDS = {
     "walk": walk,
     "attention": attention,
     "cost": cost,
+    "generate": generate,
+    "next": next,
+    "translate": translate,
 }
 
 

@@ -17,6 +17,7 @@ from transformer_jax.linear import linear
 from transformer_jax.masks import Mask, MaskLike, as_mask
 from transformer_jax.plan import Implementation, attention_plan, fitting_rules
 from transformer_jax.products import product
+from transformer_jax.rotary import Rotary
 from transformer_jax.rules import check_fit, rendered
 from transformer_jax.shapes import check_arrays, check_attention
 from transformer_jax.softmax import masked_logsumexp, masked_softmax
@@ -146,6 +147,7 @@ def multi_head_attention(
     key_bias: Float[Array, "K H"] | None = None,
     value_bias: Float[Array, "K O"] | None = None,
     out_bias: Float[Array, " M"] | None = None,
+    rotary: Rotary | None = None,
     bias: BiasLike = None,
     mask: MaskLike = None,
     scale: float | None = None,
@@ -159,7 +161,8 @@ def multi_head_attention(
 
     The concatenation and W^O are one sum over heads and features, so nothing is ever split or merged.
     Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. Self-attention is inputs_q = inputs_kv,
-    cross-attention is not; the biases of the projections are those that most implementations add. Raises as
+    cross-attention is not; the biases of the projections are those that most implementations add. With `rotary`
+    queries and keys, which then stand at the same positions, are turned by them. Raises as
     `dot_product_attention` does.
 
     >>> x, kernel = jnp.ones((1, 3, 4)), jnp.ones((4, 2, 2))  # D = 4 features, N = 2 heads of H = 2
@@ -185,9 +188,13 @@ def multi_head_attention(
         # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
         seen = sight(mask, T, S)
         inputs_q, inputs_kv = seen.of_inputs_q(inputs_q), seen.of_inputs_kv(inputs_kv)
+    query = linear(inputs_q, query_kernel, query_bias)
+    key = linear(inputs_kv, key_kernel, key_bias)
+    if rotary is not None:
+        query, key = rotary.turn(query), rotary.turn(key)
     attended = dot_product_attention(
-        linear(inputs_q, query_kernel, query_bias),
-        linear(inputs_kv, key_kernel, key_bias),
+        query,
+        key,
         linear(inputs_kv, value_kernel, value_bias),
         bias=bias,
         mask=mask,

@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin
 
-from transformer_jax.feed_forward import ACTIVATIONS
+from transformer_jax.feed_forward import ACTIVATIONS, GATES
 from transformer_jax.pooling import POOLINGS
 from transformer_jax.shapes import check_heads
 
@@ -44,32 +44,43 @@ def _one_of(config, name, choices):
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
-    """A stack of encoder layers; the defaults are the base model of Vaswani et al., 2017, table 3."""
+class StackConfig:
+    """A stack of layers, an encoder's or a decoder's; the defaults are the base model of Vaswani et al., 2017, table 3."""
 
     num_layers: int = 6
     embed_dim: int = 512
     num_heads: int = 8
     hidden_dim: int = 2048
     head_dim: int | None = None  # embed_dim / num_heads when left out
+    value_dim: int | None = None  # of a head's values; head_dim when left out
     num_kv_heads: int | None = None  # fewer than num_heads: grouped-query attention
     norm: str = "post"  # where the norm stands: "post" (2017, BERT) or "pre" (GPT-2, most since)
     final_norm: bool = False  # a norm after the last layer, which a pre-norm stack usually wants
+    norm_kind: str = "layer"  # "layer", or "rms", which does not centre and has no bias
     norm_epsilon: float = 1e-5
-    activation: str = "relu"
+    activation: str = "relu"  # or of a gated network: swiglu, geglu, geglu_tanh
+    biases: bool = True  # of the linear maps
     dropout_rate: float = 0.1  # after the attention, inside and after the feed-forward network
     attention_dropout_rate: float = 0.1  # on the attention weights
 
     def __post_init__(self):
         _sizes(self, "embed_dim", "num_heads", "hidden_dim")
-        _sizes(self, *(n for n in ("head_dim", "num_kv_heads") if getattr(self, n) is not None))
+        optional = ("head_dim", "value_dim", "num_kv_heads")
+        _sizes(self, *(name for name in optional if getattr(self, name) is not None))
         _sizes(self, "num_layers", least=0)
         _rates(self, "dropout_rate", "attention_dropout_rate")
         _one_of(self, "norm", ("pre", "post"))
-        _one_of(self, "activation", ACTIVATIONS)
+        _one_of(self, "norm_kind", ("layer", "rms"))
+        _one_of(self, "activation", (*ACTIVATIONS, *GATES))
         if not 0.0 < self.norm_epsilon < math.inf:
             raise ValueError(f"norm_epsilon must be a number above 0; got {self.norm_epsilon}")
         check_heads(self.embed_dim, self.num_heads, self.head_dim, self.num_kv_heads)
+
+    @property
+    def axes(self) -> tuple[int, int, int, int]:
+        """N, K, H and O: heads, key heads, and the features of a head's keys and of its values."""
+        N, H = self.num_heads, self.head_dim or self.embed_dim // self.num_heads
+        return N, self.num_kv_heads or N, H, self.value_dim or H
 
 
 @dataclass(frozen=True)
@@ -79,7 +90,7 @@ class ClassifierConfig:
     vocab_size: int
     max_length: int
     num_classes: int = 2
-    encoder: EncoderConfig = EncoderConfig()
+    encoder: StackConfig = StackConfig()
     num_segments: int = 2
     pooling: tuple[str, ...] = ("cls",)  # of the encoder; one or more, concatenated
     region_width: int = 1  # how many neighbouring tokens are embedded together; 1 is BERT's
@@ -103,6 +114,66 @@ class ClassifierConfig:
             )
         if self.region_width % 2 == 0:
             raise ValueError(f"region_width must be odd; got {self.region_width}")
+
+
+POSITIONS = ("learned", "sinusoidal", "rotary", "alibi", "none")
+
+
+@dataclass(frozen=True)
+class LanguageModelConfig:
+    """Tokens in, logits of the next token out; GPT-2 and LLaMA are two of these (`published.py` has their sizes)."""
+
+    vocab_size: int
+    max_length: int  # how many tokens of a text are read, or written
+    decoder: StackConfig = StackConfig(norm="pre", final_norm=True, activation="gelu_tanh")
+    positions: str = (
+        "learned"  # or sinusoidal, added to the tokens; rotary, alibi: inside attention
+    )
+    rope_base: float = 10_000.0  # of rotary positions
+    window: int | None = None  # how many tokens before its own a token sees; None: all
+    tied_head: bool = True  # the table of tokens is the head's too
+    embedding_dropout_rate: float = 0.1
+
+    def __post_init__(self):
+        _sizes(self, "vocab_size", "max_length")
+        if self.window is not None:
+            _sizes(self, "window", least=0)
+        _rates(self, "embedding_dropout_rate")
+        _one_of(self, "positions", POSITIONS)
+        _rotary(self)
+
+
+@dataclass(frozen=True)
+class SequenceToSequenceConfig:
+    """One text in, another out; the defaults are the base model of Vaswani et al., 2017, table 3."""
+
+    vocab_size: int  # one table for the source, the target and the head
+    max_length: int
+    encoder: StackConfig = StackConfig()
+    decoder: StackConfig = StackConfig()
+    positions: str = "sinusoidal"
+    rope_base: float = 10_000.0
+    embedding_dropout_rate: float = 0.1
+
+    def __post_init__(self):
+        _sizes(self, "vocab_size", "max_length")
+        _rates(self, "embedding_dropout_rate")
+        _one_of(self, "positions", POSITIONS)
+        _rotary(self)
+        if self.encoder.embed_dim != self.decoder.embed_dim:
+            raise ValueError(
+                "encoder and decoder share a table of tokens: their embed_dim must be equal; got "
+                f"{self.encoder.embed_dim} and {self.decoder.embed_dim}"
+            )
+
+
+def _rotary(config):
+    if not 1.0 < config.rope_base < math.inf:
+        raise ValueError(f"rope_base must be a number above 1; got {config.rope_base}")
+    for stack in (getattr(config, "encoder", config.decoder), config.decoder):
+        head_dim = stack.axes[2]
+        if config.positions == "rotary" and head_dim % 2:
+            raise ValueError(f"rotary positions turn pairs of features; head_dim is {head_dim}")
 
 
 def from_dict(cls: type, values: Any) -> Any:

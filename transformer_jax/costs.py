@@ -27,6 +27,7 @@ class Sizes:
     hidden_dim: int
     vocab_size: int
     head_dim: int | None = None  # embed_dim / num_heads when left out
+    value_dim: int | None = None  # of a head's values; head_dim when left out
     num_kv_heads: int | None = None  # fewer than num_heads: grouped-query attention
     num_decoder_layers: int = 0
     num_positions: int = 0  # rows of a learned table; 0: sinusoidal, rotary or none
@@ -35,8 +36,8 @@ class Sizes:
     window: int | None = None  # self-attention sees so many tokens before (and after) its own
     gated: bool = False  # three matrices in the feed-forward network instead of two
     biases: bool = True  # of the linear maps of the layers
-    norm_biases: bool = True  # layer norm; RMS norm has none
-    embedding_norm: bool = False
+    norm_biases: bool = True  # of the layers: layer norm; RMS norm has none
+    embedding_norm: bool = False  # a layer norm
     final_norm: bool = False  # of each stack
     pooler: bool = False  # BERT's D x D map of the first token
     language_head: str = (
@@ -59,6 +60,7 @@ class Sizes:
         ):  # fmt: skip
             _at_least(0, name, getattr(self, name))
         _at_least(1, "head_dim", self.head_dim)
+        _at_least(1, "value_dim", self.value_dim)
         _at_least(1, "num_kv_heads", self.num_kv_heads)
         check_heads(self.embed_dim, self.num_heads, self.head_dim, self.num_kv_heads)
         if self.language_head not in ("none", "tied", "untied"):
@@ -76,6 +78,12 @@ class Sizes:
         D, N = self.embed_dim, self.num_heads
         return D, N, self.num_kv_heads or N, self.head_dim or D // N, self.hidden_dim
 
+    @property
+    def keys_and_values(self) -> int:
+        """H + O: the features of a head's keys and of its values, 2 H unless `value_dim` says otherwise."""
+        H = self.axes[3]
+        return H + (self.value_dim or H)
+
 
 # Parameters -----------------------------------------------------------------------------------------------
 
@@ -88,18 +96,19 @@ def parameters(sizes: Sizes) -> int:
 def parameter_table(sizes: Sizes) -> dict[str, int]:
     """Parameters by part.
 
-    attention     D N H + 2 D K H + N H D, and with biases N H + 2 K H + D
+    attention     D N H + D K (H + O) + N O D, and with biases N H + K (H + O) + D; O = H where nothing else is said
     feed-forward  2 D F, gated 3 D F, and with biases F + D, gated 2 F + D
     a norm        2 D, without bias D; two in a layer, three with cross-attention
     embeddings    (V + positions + segments) D
     """
     D, N, K, H, F = sizes.axes
     V, L, M = sizes.vocab_size, sizes.num_layers, sizes.num_decoder_layers
-    attention = _projections(sizes) + sizes.biases * ((N + 2 * K) * H + D)
+    attention = _projections(sizes) + sizes.biases * (N * H + K * sizes.keys_and_values + D)
     wide = (1 + sizes.gated) * F
     feed_forward = _feed_forward(sizes) + sizes.biases * (wide + D)
     stacks = 1 + (M > 0)
-    norms = 2 * L + 3 * M + sizes.final_norm * stacks + sizes.embedding_norm * stacks
+    norms = 2 * L + 3 * M + sizes.final_norm * stacks
+    of_embeddings = 2 * sizes.embedding_norm * stacks * D
     regions, patch = sizes.region_features, sizes.patch_width
     rows = sizes.num_positions + sizes.num_segments + (0 if patch else sizes.region_width * V)
     table = {
@@ -109,7 +118,7 @@ def parameter_table(sizes: Sizes) -> dict[str, int]:
         "attention": (L + M) * attention,
         "cross-attention": M * attention,
         "feed-forward": (L + M) * feed_forward,
-        "norms": norms * (1 + sizes.norm_biases) * D,
+        "norms": norms * (1 + sizes.norm_biases) * D + of_embeddings,
         "pooler": sizes.pooler * (D + 1) * D,
         "head": (D * V if sizes.language_head == "untied" else 0)
         + (sizes.num_pooled * D + regions + 1) * sizes.num_classes,
@@ -118,8 +127,8 @@ def parameter_table(sizes: Sizes) -> dict[str, int]:
 
 
 def _projections(sizes: Sizes) -> int:
-    D, N, K, H, _ = sizes.axes
-    return 2 * D * (N + K) * H
+    D, N, K, _, _ = sizes.axes
+    return D * (N + K) * sizes.keys_and_values
 
 
 def _feed_forward(sizes: Sizes) -> int:
@@ -152,8 +161,8 @@ def forward_table(
 ) -> dict[str, int]:
     """FLOPs of a forward pass by part, for each token and layer
 
-    projections    2 (2 D N H + 2 D K H)
-    T x S          2 * 2 N H S: the scores, and the sums over the values. Sharing keys changes nothing
+    projections    2 D (N + K) (H + O)
+    T x S          2 N (H + O) S: the scores, and the sums over the values. Sharing keys changes nothing
     feed-forward   2 * 2 D F, gated 2 * 3 D F
     head           2 D V for each token, tied or not; a pooler and classes once a text
 
@@ -162,7 +171,7 @@ def forward_table(
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
-    D, N, _, H, _ = sizes.axes
+    D, N, _, _, _ = sizes.axes
     L, M = sizes.num_layers, sizes.num_decoder_layers
     T = encoder_length(sizes, length)
     everything = visible_pairs(T)
@@ -175,7 +184,7 @@ def forward_table(
     table = {
         "patches": 2 * T * sizes.region_features * D if sizes.patch_width else 0,
         PROJECTIONS: 2 * T * (L + 2 * M) * _projections(sizes),
-        PRODUCTS: 2 * 2 * N * H * pairs,
+        PRODUCTS: 2 * N * sizes.keys_and_values * pairs,
         FEED_FORWARD: 2 * T * (L + M) * _feed_forward(sizes),
         "pooler": 2 * sizes.pooler * D * D,
         "head": (2 * T * D * sizes.vocab_size if sizes.language_head != "none" else 0)
@@ -213,9 +222,9 @@ def crossover_lengths(sizes: Sizes) -> tuple[float, float]:
     4 N H T^2 = 4 D (N + K) H T                at T = D (1 + K / N):  2 D with K = N
     4 N H T^2 = (4 D (N + K) H + 4 D F) T      at T = D (1 + K / N) + D F / (N H):  6 D with F = 4 D, N H = D
     """
-    _, N, _, H, _ = sizes.axes
+    pair = sizes.num_heads * sizes.keys_and_values
     projections, feed_forward = _projections(sizes), _feed_forward(sizes)
-    return projections / (2 * N * H), (projections + feed_forward) / (2 * N * H)
+    return projections / pair, (projections + feed_forward) / pair
 
 
 # Bytes ----------------------------------------------------------------------------------------------------
@@ -232,21 +241,21 @@ def activation_bytes(
 ) -> int:
     """Bytes of what the forward pass of a training step keeps for the gradient, without dropout.
 
-    For each token and layer, in `dtype`: 4 D (input and output of two norms), 2 (N + K) H (queries, keys, values,
+    For each token and layer, in `dtype`: 4 D (input and output of two norms), (N + K) (H + O) (queries, keys, values,
     attended), 2 F (before and after the activation; gated 3 F), as Korthikanti et al. count
     (2022, https://arxiv.org/abs/2205.05198, section 4.1). To it the weights, N S in float32 and once more in a
     narrower `dtype`; a blockwise kernel, with `keep_weights=False`, has the N float32 logsumexps instead.
-    Cross-attention adds a norm, 2 D, its 2 (N + K) H and its weights. With `remat` only the input of each
+    Cross-attention adds a norm, 2 D, its (N + K) (H + O) and its weights. With `remat` only the input of each
     layer stays, D, and one layer at a time is there in full. A language head adds V float32 logits a token.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
-    D, N, K, H, F = sizes.axes
+    D, N, K, _, F = sizes.axes
     L, M = sizes.num_layers, sizes.num_decoder_layers
     T, size = encoder_length(sizes, length), _itemsize(dtype)
     wide = max(size, 4)  # softmax is in float32 or wider
     weights = N * (T * (wide + (size if size < wide else 0)) if keep_weights else wide)
-    attention = 2 * (N + K) * H * size + weights
+    attention = (N + K) * sizes.keys_and_values * size + weights
     layer = (4 * D + (2 + sizes.gated) * F) * size + attention
     decoder_layer = layer + 2 * D * size + attention
     if remat:
@@ -262,17 +271,17 @@ def activation_bytes(
 
 
 def cache_bytes(sizes: Sizes, length: int, *, batch: int = 1, dtype: str = "float32") -> int:
-    """Bytes of the keys and values that generation keeps for `length` tokens: 2 K H for each token and layer.
+    """Bytes of the keys and values that generation keeps for `length` tokens: K (H + O) for each token and layer.
 
     With a window w a ring of w + 1 tokens is enough. An encoder-decoder keeps them for cross-attention too.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
-    _, _, K, H, _ = sizes.axes
+    K = sizes.axes[2]
     L, M = sizes.num_layers, sizes.num_decoder_layers
     tokens = length if sizes.window is None else min(length, sizes.window + 1)
     kept = M * (tokens + length) if M else L * tokens
-    return batch * kept * 2 * K * H * _itemsize(dtype)
+    return batch * kept * K * sizes.keys_and_values * _itemsize(dtype)
 
 
 def encoder_length(sizes: Sizes, length: int) -> int:

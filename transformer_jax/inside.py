@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from transformer_jax.masks import padding
 from transformer_jax.models import TextClassifier
 from transformer_jax.regions import max_patches
-from transformer_jax.run_folder import Classifier
+from transformer_jax.run_folder import Trained
 from transformer_jax.tokenizers import Tokenizer
 
 
@@ -33,7 +33,7 @@ class Inside:
     maps: list[Float[np.ndarray, "N P P"]]  # the weights of every layer
 
 
-def look_inside(classifier: Classifier, text: str) -> Inside:
+def look_inside(classifier: Trained, text: str) -> Inside:
     """One text, without padding, as `predict` would read it."""
     config, tokenizer = classifier.spec.config, classifier.tokenizer
     (ids,), (cut,) = tokenizer.encode_with_cuts([text], config.max_length, classifier.spec.truncate)
@@ -58,7 +58,7 @@ def token_text(tokenizer: Tokenizer, id: int) -> str:
     return names.get(id) or tokenizer.decode([id]).strip()
 
 
-def attention_parameters(classifier: Classifier, layer: int) -> dict[str, jax.Array]:
+def attention_parameters(classifier: Trained, layer: int) -> dict[str, jax.Array]:
     """The arguments of `multi_head_attention` of a layer, by name."""
     attention = classifier.model.encoder.layers[layer].attention
     kinds = ("query", "key", "value", "out")
@@ -82,7 +82,7 @@ def _forward(model: TextClassifier, tokens):
         x, is_seen = model.embedding(tokens, is_token), is_token
     inputs, attended, maps = [x], [], []
     for layer in model.encoder.layers:
-        attended.append(layer.attention_norm(x) if layer.norm == "pre" else x)
+        attended.append(layer.attention_norm(x) if layer.config.norm == "pre" else x)
         x, weights = layer(x, mask=padding(is_seen), return_weights=True)
         inputs.append(x)
         maps.append(weights)

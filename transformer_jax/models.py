@@ -1,20 +1,17 @@
-"""Whole models, composed from the encoder and its input layers."""
+"""Whole models that read, composed from the encoder and its input layers; `language_models.py` has those that write."""
 
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.config import ClassifierConfig
+from transformer_jax.config import (
+    ClassifierConfig,
+)
 from transformer_jax.dropout import dropout
+from transformer_jax.embeddings import BertEmbedding, PatchEmbedding, RegionFeatures
 from transformer_jax.encoder import Encoder
 from transformer_jax.masks import padding
-from transformer_jax.modules import (
-    BertEmbedding,
-    Linear,
-    PatchEmbedding,
-    RegionFeatures,
-    dropout_key,
-)
+from transformer_jax.modules import Linear, dropout_key
 from transformer_jax.plan import Implementation
 from transformer_jax.pooling import POOLINGS, max_pool
 from transformer_jax.regions import max_patches, to_front

@@ -7,17 +7,17 @@ values, `rngs` at a call draws dropout, and without it there is none.
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
-from transformer_jax.attention import multi_head_attention
-from transformer_jax.dropout import dropout
-from transformer_jax.feed_forward import feed_forward
+from transformer_jax.attention import dot_product_attention, multi_head_attention
+from transformer_jax.biases import BiasLike
+from transformer_jax.config import StackConfig
+from transformer_jax.feed_forward import GATES, feed_forward, gated_feed_forward
 from transformer_jax.linear import linear
 from transformer_jax.masks import MaskLike
-from transformer_jax.normalization import layer_norm
+from transformer_jax.normalization import layer_norm, rms_norm
 from transformer_jax.plan import Implementation
-from transformer_jax.positions import count_positions, lookup
-from transformer_jax.regions import region_embedding
+from transformer_jax.rotary import Rotary
 
 
 def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
@@ -37,15 +37,26 @@ def zeros(*shape: int) -> nnx.Param:
     return nnx.Param(jnp.zeros(shape, jnp.float32))
 
 
+def bias_of(use: bool, *shape: int) -> nnx.Param | None:
+    return zeros(*shape) if use else None
+
+
+def read(parameter: nnx.Param | None) -> Array | None:
+    """The array of a parameter that may be left out."""
+    return None if parameter is None else parameter[...]
+
+
 class Linear(nnx.Module):
     """Stores the kernel and bias of `linear`."""
 
-    def __init__(self, in_features: int, out_features: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self, in_features: int, out_features: int, *, use_bias: bool = True, rngs: nnx.Rngs
+    ):
         self.kernel = kernel(rngs, in_features, out_features)
-        self.bias = zeros(out_features)
+        self.bias = bias_of(use_bias, out_features)
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
-        return linear(x, self.kernel[...], self.bias[...])
+        return linear(x, self.kernel[...], read(self.bias))
 
 
 class LayerNorm(nnx.Module):
@@ -60,8 +71,19 @@ class LayerNorm(nnx.Module):
         return layer_norm(x, self.scale[...], self.bias[...], epsilon=self.epsilon)
 
 
+class RMSNorm(nnx.Module):
+    """Stores the scale of `rms_norm`."""
+
+    def __init__(self, features: int, *, epsilon: float = 1e-6):
+        self.scale = nnx.Param(jnp.ones(features, jnp.float32))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        return rms_norm(x, self.scale[...], epsilon=self.epsilon)
+
+
 class FeedForward(nnx.Module):
-    """Stores the two linear maps of `feed_forward`."""
+    """Stores the two linear maps of `feed_forward`, or the three of `gated_feed_forward`."""
 
     def __init__(
         self,
@@ -69,31 +91,54 @@ class FeedForward(nnx.Module):
         hidden_dim: int,
         *,
         activation: str = "gelu",
+        use_bias: bool = True,
         dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        self.in_kernel, self.in_bias = kernel(rngs, embed_dim, hidden_dim), zeros(hidden_dim)
-        self.out_kernel, self.out_bias = kernel(rngs, hidden_dim, embed_dim), zeros(embed_dim)
+        D, F = embed_dim, hidden_dim
+        self.in_kernel, self.in_bias = kernel(rngs, D, F), bias_of(use_bias, F)
+        self.out_kernel, self.out_bias = kernel(rngs, F, D), bias_of(use_bias, D)
+        gated = activation in GATES
+        self.gate_kernel = kernel(rngs, D, F) if gated else None
+        self.gate_bias = bias_of(use_bias and gated, F)
         self.activation = activation
         self.dropout_rate = dropout_rate
 
     def __call__(
         self, x: Float[Array, "... D"], *, rngs: nnx.Rngs | None = None
     ) -> Float[Array, "... D"]:
-        return feed_forward(
+        rate, key = self.dropout_rate, dropout_key(rngs, self.dropout_rate)
+        if self.gate_kernel is None:
+            return feed_forward(
+                x,
+                self.in_kernel[...],
+                read(self.in_bias),
+                self.out_kernel[...],
+                read(self.out_bias),
+                activation=self.activation,
+                dropout_rate=rate,
+                dropout_rng=key,
+            )
+        return gated_feed_forward(
             x,
+            self.gate_kernel[...],
             self.in_kernel[...],
-            self.in_bias[...],
             self.out_kernel[...],
-            self.out_bias[...],
-            activation=self.activation,
-            dropout_rate=self.dropout_rate,
-            dropout_rng=dropout_key(rngs, self.dropout_rate),
+            gate=self.activation,
+            gate_bias=read(self.gate_bias),
+            in_bias=read(self.in_bias),
+            out_bias=read(self.out_bias),
+            dropout_rate=rate,
+            dropout_rng=key,
         )
 
 
 class MultiHeadAttention(nnx.Module):
-    """Stores the four projections of `multi_head_attention`, with biases as BERT and GPT-2 have them."""
+    """Stores the four projections of `multi_head_attention`, with biases as BERT and GPT-2 have them.
+
+    A cache keeps keys and values apart from the queries that come later: `keys_and_values`, then `attend`, are the two
+    halves of a call.
+    """
 
     def __init__(
         self,
@@ -101,20 +146,19 @@ class MultiHeadAttention(nnx.Module):
         num_heads: int,
         *,
         head_dim: int | None = None,
+        value_dim: int | None = None,
         num_kv_heads: int | None = None,
+        use_bias: bool = True,
         dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        D, N, K, H = (
-            embed_dim,
-            num_heads,
-            num_kv_heads or num_heads,
-            head_dim or embed_dim // num_heads,
-        )
-        self.query_kernel, self.query_bias = kernel(rngs, D, N, H), zeros(N, H)
-        self.key_kernel, self.key_bias = kernel(rngs, D, K, H), zeros(K, H)
-        self.value_kernel, self.value_bias = kernel(rngs, D, K, H), zeros(K, H)
-        self.out_kernel, self.out_bias = kernel(rngs, N, H, D, inputs=2), zeros(D)
+        D, N, K = embed_dim, num_heads, num_kv_heads or num_heads
+        H = head_dim or D // N
+        O = value_dim or H  # noqa: E741 (the letter of the axis)
+        self.query_kernel, self.query_bias = kernel(rngs, D, N, H), bias_of(use_bias, N, H)
+        self.key_kernel, self.key_bias = kernel(rngs, D, K, H), bias_of(use_bias, K, H)
+        self.value_kernel, self.value_bias = kernel(rngs, D, K, O), bias_of(use_bias, K, O)
+        self.out_kernel, self.out_bias = kernel(rngs, N, O, D, inputs=2), bias_of(use_bias, D)
         self.dropout_rate = dropout_rate
 
     def __call__(
@@ -122,6 +166,8 @@ class MultiHeadAttention(nnx.Module):
         inputs_q: Float[Array, "B T D"],
         inputs_kv: Float[Array, "B S D"],
         *,
+        rotary: Rotary | None = None,
+        bias: BiasLike = None,
         mask: MaskLike = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
@@ -134,10 +180,12 @@ class MultiHeadAttention(nnx.Module):
             self.key_kernel[...],
             self.value_kernel[...],
             self.out_kernel[...],
-            query_bias=self.query_bias[...],
-            key_bias=self.key_bias[...],
-            value_bias=self.value_bias[...],
-            out_bias=self.out_bias[...],
+            query_bias=read(self.query_bias),
+            key_bias=read(self.key_bias),
+            value_bias=read(self.value_bias),
+            out_bias=read(self.out_bias),
+            rotary=rotary,
+            bias=bias,
             mask=mask,
             dropout_rate=self.dropout_rate,
             dropout_rng=dropout_key(rngs, self.dropout_rate),
@@ -145,121 +193,73 @@ class MultiHeadAttention(nnx.Module):
             implementation=implementation,
         )
 
+    def keys_and_values(
+        self, inputs_kv: Float[Array, "B S D"], *, rotary: Rotary | None = None
+    ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K O"]]:
+        """What a cache keeps of these inputs."""
+        key = linear(inputs_kv, self.key_kernel[...], read(self.key_bias))
+        value = linear(inputs_kv, self.value_kernel[...], read(self.value_bias))
+        return key if rotary is None else rotary.turn(key), value
 
-class Embedding(nnx.Module):
-    """Stores the table of `lookup`."""
-
-    def __init__(self, num_rows: int, features: int, *, stddev: float = 0.02, rngs: nnx.Rngs):
-        self.embedding = nnx.Param(
-            stddev * jax.random.normal(rngs.params(), (num_rows, features), jnp.float32)
+    def attend(
+        self,
+        inputs_q: Float[Array, "B T D"],
+        key: Float[Array, "B S K H"],
+        value: Float[Array, "B S K O"],
+        *,
+        rotary: Rotary | None = None,
+        bias: BiasLike = None,
+        mask: MaskLike = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
+        """A call with keys and values that are there already."""
+        query = linear(inputs_q, self.query_kernel[...], read(self.query_bias))
+        attended = dot_product_attention(
+            query if rotary is None else rotary.turn(query),
+            key,
+            value,
+            bias=bias,
+            mask=mask,
+            dropout_rate=self.dropout_rate,
+            dropout_rng=dropout_key(rngs, self.dropout_rate),
+            return_weights=return_weights,
+            implementation=implementation,
         )
-
-    def __call__(self, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
-        return lookup(self.embedding[...], tokens)
-
-
-class RegionEmbedding(nnx.Module):
-    """Stores the table of `region_embedding`: a vector for every token in every place of a region."""
-
-    def __init__(
-        self,
-        vocab_size: int,
-        features: int,
-        *,
-        width: int,
-        stddev: float = 0.02,
-        rngs: nnx.Rngs,
-    ):
-        shape = (width, vocab_size, features)
-        self.embedding = nnx.Param(stddev * jax.random.normal(rngs.params(), shape, jnp.float32))
-
-    def __call__(
-        self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
-    ) -> Float[Array, "B T D"]:
-        return region_embedding(self.embedding[...], tokens, is_token)
+        out, out_bias = self.out_kernel[...], read(self.out_bias)
+        if return_weights:
+            return linear(attended[0], out, out_bias, axes=2), attended[1]
+        return linear(attended, out, out_bias, axes=2)
 
 
-class BertEmbedding(nnx.Module):
-    """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
-
-    Positions are counted over the real tokens, so padding on either side changes nothing. With a
-    `region_width` above 1 a token is embedded together with its neighbours.
-    """
-
-    def __init__(
-        self,
-        vocab_size: int,
-        max_length: int,
-        features: int,
-        *,
-        num_segments: int = 2,
-        region_width: int = 1,
-        dropout_rate: float = 0.0,
-        norm_epsilon: float = 1e-5,
-        rngs: nnx.Rngs,
-    ):
-        if region_width == 1:
-            self.token = Embedding(vocab_size, features, rngs=rngs)
-        else:
-            self.token = RegionEmbedding(vocab_size, features, width=region_width, rngs=rngs)
-        self.position = Embedding(max_length, features, rngs=rngs)
-        self.segment = Embedding(num_segments, features, rngs=rngs)
-        self.norm = LayerNorm(features, epsilon=norm_epsilon)
-        self.dropout_rate = dropout_rate
-
-    def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        is_token: Bool[Array, "B T"],
-        *,
-        segments: Int[Array, "B T"] | None = None,
-        rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B T D"]:
-        is_region = isinstance(self.token, RegionEmbedding)
-        x = self.token(tokens, is_token) if is_region else self.token(tokens)
-        x = x + self.position(count_positions(is_token))
-        x = x + self.segment(jnp.zeros_like(tokens) if segments is None else segments)
-        return dropout(self.norm(x), self.dropout_rate, dropout_key(rngs, self.dropout_rate))
+def norm_of(config: StackConfig) -> LayerNorm | RMSNorm:
+    """The norm that the layers of a stack have."""
+    kind = {"layer": LayerNorm, "rms": RMSNorm}[config.norm_kind]
+    return kind(config.embed_dim, epsilon=config.norm_epsilon)
 
 
-class RegionFeatures(nnx.Module):
-    """relu(region + bias): what each short stretch of text says, whatever stands around it."""
+def attention_of(config: StackConfig, *, rngs: nnx.Rngs) -> MultiHeadAttention:
+    """The attention that the layers of a stack have."""
+    return MultiHeadAttention(
+        config.embed_dim,
+        config.num_heads,
+        head_dim=config.head_dim,
+        value_dim=config.value_dim,
+        num_kv_heads=config.num_kv_heads,
+        use_bias=config.biases,
+        dropout_rate=config.attention_dropout_rate,
+        rngs=rngs,
+    )
 
-    def __init__(self, vocab_size: int, features: int, *, width: int, rngs: nnx.Rngs):
-        # No norm follows that would scale it up: larger than the 0.02 of the other embeddings.
-        self.region = RegionEmbedding(vocab_size, features, width=width, stddev=0.05, rngs=rngs)
-        self.bias = zeros(features)
 
-    def __call__(
-        self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
-    ) -> Float[Array, "B T D"]:
-        return jax.nn.relu(self.region(tokens, is_token) + self.bias[...])
-
-
-class PatchEmbedding(nnx.Module):
-    """LayerNorm(W dropout(patch) + b + position): features of a text, by patches, as an encoder reads them."""
-
-    def __init__(
-        self,
-        features: int,
-        max_patches: int,
-        embed_dim: int,
-        *,
-        dropout_rate: float = 0.0,
-        norm_epsilon: float = 1e-5,
-        rngs: nnx.Rngs,
-    ):
-        self.projection = Linear(features, embed_dim, rngs=rngs)
-        self.position = Embedding(max_patches, embed_dim, rngs=rngs)
-        self.norm = LayerNorm(embed_dim, epsilon=norm_epsilon)
-        self.dropout_rate = dropout_rate
-
-    def __call__(
-        self,
-        patches: Float[Array, "B P F"],
-        is_patch: Bool[Array, "B P"],
-        *,
-        rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B P D"]:
-        x = dropout(patches, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
-        return self.norm(self.projection(x) + self.position(count_positions(is_patch)))
+def feed_forward_of(config: StackConfig, *, rngs: nnx.Rngs) -> FeedForward:
+    """The feed-forward network that the layers of a stack have."""
+    return FeedForward(
+        config.embed_dim,
+        config.hidden_dim,
+        activation=config.activation,
+        use_bias=config.biases,
+        dropout_rate=config.dropout_rate,
+        rngs=rngs,
+    )

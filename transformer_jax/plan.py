@@ -1,6 +1,8 @@
 """Which implementation computes an attention, chosen from what can be seen before it runs: device, shapes, mask, dtype.
 
-print(attention_plan(query, key, value, mask=causal()).reason)
+What is chosen, and the reason in a sentence:
+
+    print(attention_plan(query, key, value, mask=causal()).reason)
 """
 
 from dataclasses import dataclass
@@ -21,8 +23,8 @@ IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 
 # What the reference may store. On a CPU it is faster while an example's logits about fit the caches, alone or one of
 # several, and in all do not reach so far beyond them that fresh pages cost more than the arithmetic. Measured in float32
-# at 8 heads of 64 on two cores of a Xeon with AVX-512 and of an EPYC without, where arithmetic weighs more and a loop that
-# starts for little does too (docs/attention.md). On an accelerator only the memory counts; nothing was measured there.
+# at 8 heads of 64 on two cores of a Xeon with AVX-512 and of an EPYC without (docs/attention.md): that AVX-512 is what
+# makes the difference is a guess. On an accelerator only the memory counts; nothing was measured there.
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
 WITHOUT_AVX512 = 2**22  # of one example or of several
 ON_AN_ACCELERATOR = 2**28
@@ -114,6 +116,8 @@ def _few(examples: int, logits: int) -> bool:
     """Whether the reference is faster, for so many logits an example."""
     if jax.default_backend() != "cpu":
         return examples * logits < ON_AN_ACCELERATOR
-    enough = ONE_EXAMPLE if examples == 1 else OF_SEVERAL
-    enough = enough if processor_has("avx512f") else WITHOUT_AVX512
+    if processor_has("avx512f"):
+        enough = ONE_EXAMPLE if examples == 1 else OF_SEVERAL
+    else:
+        enough = WITHOUT_AVX512
     return logits < enough and examples * logits < ALL_TOGETHER

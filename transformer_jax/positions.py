@@ -1,6 +1,7 @@
 """Where a token stands: the codes that work (sinusoidal, learned), those that fail, and counting from a mask."""
 
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.shapes import check_arrays
@@ -46,6 +47,23 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
         .at[positions]
         .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
     )
+
+
+def count_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """0, 1, 2, ... from the first token of each segment: texts packed into a row each begin at 0.
+
+    The tokens of a segment stand together (Krell et al., 2021, https://arxiv.org/abs/2107.02027). Raises TypeError for ids that are not integers, ValueError for other than
+    two axes.
+
+    >>> count_in_segments(jnp.array([[4, 4, 4, 7, 7]]))
+    Array([[0, 1, 2, 0, 1]], dtype=int32)
+    """
+    check_arrays(segment_ids=(segment_ids, "int B T"))
+    index = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None]
+    first = jnp.concatenate(
+        [jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1
+    )
+    return index - lax.cummax(jnp.where(first, index, 0), axis=1)
 
 
 def count_positions(is_token: Bool[Array, "B T"]) -> Int[Array, "B T"]:

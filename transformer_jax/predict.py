@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from transformer_jax.batching import Batches, bucket_lengths, evaluation_plans, in_order
 from transformer_jax.models import TextClassifier
-from transformer_jax.run_folder import Classifier
+from transformer_jax.run_folder import Trained
 from transformer_jax.sharding import num_devices, replicate, split_rows
 
 
@@ -55,7 +55,7 @@ class Scorer:
 
 
 def predict(
-    classifier: Classifier, texts: Sequence[str], *, batch_tokens: int = 8192
+    classifier: Trained, texts: Sequence[str], *, batch_tokens: int = 8192
 ) -> list[Prediction]:
     """A prediction for every text, in order; an empty text gets one too."""
     if not texts:

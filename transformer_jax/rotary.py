@@ -1,6 +1,7 @@
 """Rotary position embedding (RoPE): queries and keys are turned by their positions before the product."""
 
 import math
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -58,6 +59,24 @@ def rope(
     a, b = a * cos - b * sin, a * sin + b * cos
     turned = jnp.concatenate([a, b], -1) if half else jnp.stack([a, b], -1).reshape(turned.shape)
     return jnp.concatenate([turned, rest], axis=-1).astype(x.dtype)
+
+
+class Rotary(NamedTuple):
+    """What self-attention turns its queries and keys by: positions and frequencies (Su et al., 2021,
+    https://arxiv.org/abs/2104.09864). `turn` raises as `rope` does.
+
+    >>> Rotary(jnp.arange(2)[None], rope_frequencies(2)).turn(jnp.ones((1, 2, 1, 2)))[0, :, 0].round(3)
+    Array([[ 1.   ,  1.   ],
+           [-0.301,  1.382]], dtype=float32)
+    """
+
+    positions: Int[Array, "#B T"]
+    frequencies: Float[Array, " R"]
+    layout: str = "half"
+
+    def turn(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T N H"]:
+        """`rope` of a query or a key."""
+        return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
 
 
 def rope_frequencies(

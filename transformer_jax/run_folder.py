@@ -21,9 +21,15 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from transformer_jax.config import ClassifierConfig, from_dict
+from transformer_jax.config import (
+    ClassifierConfig,
+    LanguageModelConfig,
+    SequenceToSequenceConfig,
+    from_dict,
+)
 from transformer_jax.errors import one_line
 from transformer_jax.files import write, write_text
+from transformer_jax.language_models import LanguageModel, SequenceToSequence
 from transformer_jax.models import TextClassifier
 from transformer_jax.tokenizers import Tokenizer, Truncation, load_tokenizer
 
@@ -60,23 +66,62 @@ class ClassifierSpec:
 
 
 @dataclass(frozen=True)
-class Classifier:
+class LanguageModelSpec:
+    """What config.json holds of a language model."""
+
+    config: LanguageModelConfig
+    data: str  # the name of what it was trained on
+    framed: bool  # whether each text stood between [CLS] and [SEP]
+    model: str = "LanguageModel"
+
+
+@dataclass(frozen=True)
+class TranslatorSpec:
+    """What config.json holds of an encoder-decoder."""
+
+    config: SequenceToSequenceConfig
+    source: str  # the names of the two languages
+    target: str
+    data: str
+    model: str = "SequenceToSequence"
+
+
+Spec = ClassifierSpec | LanguageModelSpec | TranslatorSpec
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a run folder may hold, by the `model` of its config.json."""
+
+    spec: type
+    model: type
+    program: str
+    command: str
+
+
+KINDS = {
+    "TextClassifier": Kind(ClassifierSpec, TextClassifier, "train.imdb", "predict"),
+    "LanguageModel": Kind(LanguageModelSpec, LanguageModel, "train.lm", "generate"),
+    "SequenceToSequence": Kind(TranslatorSpec, SequenceToSequence, "train.translate", "translate"),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
     """A model with what it takes to use it on texts."""
 
-    model: TextClassifier
+    model: Any
     tokenizer: Tokenizer
-    spec: ClassifierSpec
+    spec: Any
 
 
-def save_classifier(
-    folder: Path, params: nnx.State, tokenizer: Tokenizer, spec: ClassifierSpec
-) -> None:
+def save_model(folder: Path, params: nnx.State, tokenizer: Tokenizer, spec: Spec) -> None:
     """Writes the three files that make a folder usable."""
     save_specification(folder, tokenizer, spec)
     save_weights(folder / WEIGHTS, params)
 
 
-def save_specification(folder: Path, tokenizer: Tokenizer, spec: ClassifierSpec) -> None:
+def save_specification(folder: Path, tokenizer: Tokenizer, spec: Spec) -> None:
     """The two files beside the weights, which do not change while training."""
     tokenizer.save(folder / TOKENIZER)
     write_text(folder / CONFIG, json.dumps(asdict(spec), indent=2) + "\n")
@@ -91,20 +136,25 @@ def save_weights(path: Path, params: nnx.State) -> None:
         raise OSError(f"{path}: {error}") from error
 
 
-def load_classifier(folder: str | Path) -> Classifier:
+def load_classifier(folder: str | Path) -> Trained:
     """The classifier of a run folder, in float32.
 
     Raises RunFolderError when the folder is not a run, or a file of it is cut, unknown or of another model.
     """
+    return load_model(folder, "TextClassifier")
+
+
+def load_model(folder: str | Path, kind: str) -> Trained:
+    """The model of a run folder, which must be of this kind (`KINDS`). Raises as `load_classifier` does."""
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
         if not os.path.isfile(
             folder / name
         ):  # Path.is_file raises where a text stands for the folder
             raise RunFolderError(
-                f"{folder} is not a run folder: it has no {name}. Pass the --out folder of train.imdb"
+                f"{folder} is not a run folder: it has no {name}. Pass the --out folder of {KINDS[kind].program}"
             )
-    spec = read_spec(folder / CONFIG)
+    spec = read_spec(folder / CONFIG, kind)
     _check_layers(folder / WEIGHTS, spec.config)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.vocab_size != spec.config.vocab_size:
@@ -112,9 +162,9 @@ def load_classifier(folder: str | Path) -> Classifier:
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
             f"{spec.config.vocab_size}; they are of different runs"
         )
-    abstract = nnx.eval_shape(lambda: TextClassifier(spec.config, rngs=nnx.Rngs(0)))
+    abstract = nnx.eval_shape(lambda: KINDS[kind].model(spec.config, rngs=nnx.Rngs(0)))
     graph, shapes = nnx.split(abstract, nnx.Param)
-    return Classifier(nnx.merge(graph, load_weights(folder / WEIGHTS, shapes)), tokenizer, spec)
+    return Trained(nnx.merge(graph, load_weights(folder / WEIGHTS, shapes)), tokenizer, spec)
 
 
 def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
@@ -151,14 +201,14 @@ def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
         raise RunFolderError(f"{path} cannot be read as safetensors: {one_line(error)}") from None
 
 
-def _check_layers(path: Path, config: ClassifierConfig) -> None:
+def _check_layers(path: Path, config: Any) -> None:
     """Before the model is laid out: a wrong size costs nothing there, each wrong layer milliseconds."""
     found = {".".join(name.split(".")[:3]) for name in _tensors(path)}
-    layers = (f"encoder.layers.{i}" for i in range(config.encoder.num_layers))
-    if missing := next((layer for layer in layers if layer not in found), None):
-        raise RunFolderError(
-            f"{path} lacks {missing}; {CONFIG} says num_layers={config.encoder.num_layers}"
-        )
+    for stack in ("encoder", "decoder"):
+        number = getattr(config, stack).num_layers if hasattr(config, stack) else 0
+        layers = (f"{stack}.layers.{i}" for i in range(number))
+        if missing := next((layer for layer in layers if layer not in found), None):
+            raise RunFolderError(f"{path} lacks {missing}; {CONFIG} says num_layers={number}")
 
 
 def parameter_name(path: tuple) -> str:
@@ -172,13 +222,26 @@ def _named(params: nnx.State) -> list[tuple[str, Any]]:
     return [(parameter_name(path), leaf) for path, leaf in flat]
 
 
-def read_spec(path: Path) -> ClassifierSpec:
+def read_spec(path: Path, kind: str | None = None) -> Spec:
+    """What config.json holds; of any kind where none is asked for."""
     try:
-        spec = from_dict(ClassifierSpec, json.loads(path.read_text(encoding="utf-8")))
+        content = json.loads(path.read_text(encoding="utf-8"))
+        # Without one it is a classifier's: what is wrong with it is said below.
+        found = content.get("model", "TextClassifier") if isinstance(content, dict) else None
+        if isinstance(found, str) and found in KINDS and found != (kind or found):
+            raise RunFolderError(
+                f"{path.parent} holds a {found}, not a {kind}: "
+                f"python -m transformer_jax {KINDS[found].command} {path.parent} uses it"
+            )
+        if not isinstance(found, str) or found not in KINDS:
+            found = kind or "TextClassifier"
+        spec = from_dict(KINDS[found].spec, content)
+    except RunFolderError:
+        raise
     except (ValueError, OSError, RecursionError) as error:  # ValueError: of JSON and UTF-8 too
         raise RunFolderError(
-            f"{path} is not the configuration of a classifier: {one_line(error)}"
+            f"{path} is not the configuration of a model: {one_line(error)}"
         ) from None
-    if spec.model != "TextClassifier":
-        raise RunFolderError(f"{path} describes a {spec.model!r:.60}, not a TextClassifier")
+    if spec.model not in KINDS:
+        raise RunFolderError(f"{path} describes a {spec.model!r:.60}, not a {found}")
     return spec

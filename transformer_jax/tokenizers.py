@@ -1,14 +1,16 @@
-"""Texts to token ids and back: one small wrapper around one file format for three kinds of vocabulary.
+"""Texts to token ids and back: one small wrapper around one file format for four kinds of vocabulary.
 
     bpe:N    byte-level BPE of N tokens, learned from the training texts (`bpe` alone: 16384)
     word:N   the most frequent words and punctuation marks, N tokens in all (`word` alone: 30000)
+    char     every character that the training texts have
     gpt2     the published GPT-2 vocabulary with [PAD], [CLS], [SEP] behind it
 
-All three are `tokenizers` JSON, GPT-2 included: tiktoken fetches its files and keeps them, but what is
+All are `tokenizers` JSON, GPT-2 included: tiktoken fetches its files and keeps them, but what is
 saved needs neither tiktoken nor a network. The rules that turn a text into words stand in that file too,
 so that training and prediction cannot come to differ.
 
-A text is data: "[PAD]" or "<|endoftext|>" in it is spelled out like any other text, and `<br />` is a space.
+A text is data: "[PAD]" or "<|endoftext|>" in it is spelled out like any other text, and `<br />` is a space unless
+the tokenizer is `lossless`, as a text that is to be written again needs.
 """
 
 import json
@@ -59,7 +61,7 @@ class Tokenizer:
     mask_id: int | None
 
     def __init__(self, core: tokenizers.Tokenizer):
-        """Raises TokenizerError where `core` is not one of the three kinds."""
+        """Raises TokenizerError where `core` is not one of the kinds."""
         core.encode_special_tokens = True  # "[PAD]" in a text is text; the file does not keep this
         core.no_truncation()
         core.no_padding()
@@ -82,8 +84,10 @@ class Tokenizer:
 
     @property
     def spec(self) -> str:
-        """What it is, as `train_tokenizer` takes it: "gpt2", or "bpe:N" or "word:N" with the N it came to."""
+        """What it is, as `train_tokenizer` takes it: "gpt2", "char", or "bpe:N" or "word:N" with the N it came to."""
         if isinstance(self._core.model, models.WordLevel):
+            if isinstance(self._core.decoder, decoders.Fuse):
+                return "char"
             return f"word:{self.vocab_size}"
         return "gpt2" if self.mask_id is None else f"bpe:{self.vocab_size}"
 
@@ -128,6 +132,10 @@ class Tokenizer:
             encoded.append(np.array([self.cls_id, *ids, self.sep_id], np.int32))
         return encoded, cuts
 
+    def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
+        """The ids of each text alone: no frame, and nothing cut."""
+        return [np.array(ids, np.int32) for ids in self._token_ids(texts)]
+
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
         """The text of the ids, without padding, [CLS] and [SEP]; words are set apart by one space."""
         frame = {self.pad_id, self.cls_id, self.sep_id}
@@ -135,6 +143,18 @@ class Tokenizer:
         kept = [int(i) for i in ids if int(i) not in frame]
         with _told("the tokenizer cannot join tokens; its file is damaged or of another kind"):
             return self._core.decode(kept, skip_special_tokens=False)
+
+    def id_of(self, token: str) -> int | None:
+        """Of a token by its text, as it stands in a text or as `token` names a special one; None where there is none."""
+        if token in SPECIAL_TOKENS:
+            return self._core.token_to_id(token)
+        ids = self.pieces([token])[0].tolist()
+        return ids[0] if len(ids) == 1 and ids[0] != self.unk_id else None
+
+    def token(self, token_id: int) -> str:
+        """The text of one id; a special one by its name."""
+        name = self._core.id_to_token(token_id)
+        return name if name in SPECIAL_TOKENS else self.decode([token_id])
 
     def save(self, path: str | Path) -> None:
         """Writes one JSON file, which `tokenizers.Tokenizer.from_file` reads as well."""
@@ -172,6 +192,7 @@ def train_tokenizer(
     texts: Iterable[str],
     *,
     lowercase: bool = True,
+    lossless: bool = False,
     gpt2_files: str | Path | None = None,
 ) -> Tokenizer:
     """A tokenizer of the kind that `spec` names, learned from `texts` and nothing else.
@@ -180,15 +201,19 @@ def train_tokenizer(
     frequent ones, those first in code point order. The same texts, in any order, give the same file.
     Small texts may give fewer than N tokens: a BPE pair has to occur twice to be merged.
 
-    `gpt2` reads no texts and keeps case: tiktoken's copy of its files (fetched once, then cached), or a
+    With `lossless` the text comes back as it was, to the last space (`word` cannot); `char` always is. `gpt2` reads no texts and keeps case: tiktoken's copy of its files (fetched once, then cached), or a
     folder `gpt2_files` with encoder.json and vocab.bpe.
     """
-    match = re.fullmatch(r"(bpe|word)(?::([0-9]{1,9}))?|(gpt2)", spec)
+    match = re.fullmatch(r"(bpe|word)(?::([0-9]{1,9}))?|(gpt2)|(char)", spec)
     if match is None:
-        raise TokenizerError(f"tokenizer must be bpe:N, word:N or gpt2, got {spec!r}")
-    kind, size, gpt2 = match.groups()
+        raise TokenizerError(f"tokenizer must be bpe:N, word:N, char or gpt2, got {spec!r}")
+    kind, size, gpt2, char = match.groups()
     if gpt2:
-        return Tokenizer(_gpt2(gpt2_files))
+        return Tokenizer(_gpt2(gpt2_files, lossless))
+    if char:
+        return Tokenizer(_characters(texts))
+    if lossless and kind == "word":
+        raise TokenizerError(f"{spec} forgets what stands between words; pass bpe:N or char")
     size = int(size or DEFAULT_SIZES[kind])
     if size < SMALLEST_SIZES[kind]:
         raise TokenizerError(
@@ -198,9 +223,10 @@ def train_tokenizer(
     core, trainer = _untrained_bpe(size) if kind == "bpe" else _untrained_words(size)
     # People type ’ where the training texts have '.
     steps = [_line_breaks(), normalizers.Replace("’", "'")]
-    core.normalizer = normalizers.Sequence(
-        [*steps, normalizers.Lowercase()] if lowercase else steps
-    )
+    if not lossless:
+        core.normalizer = normalizers.Sequence(
+            [*steps, normalizers.Lowercase()] if lowercase else steps
+        )
     bar = tqdm(texts, desc="training the tokenizer", unit="text", leave=False, disable=None)
     core.train_from_iterator(map(_valid, bar), trainer)
     if core.get_vocab_size() < SMALLEST_SIZES[kind]:
@@ -229,7 +255,19 @@ def _untrained_words(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]
     )
 
 
-def _gpt2(folder: str | Path | None) -> tokenizers.Tokenizer:
+def _characters(texts: Iterable[str]) -> tokenizers.Tokenizer:
+    found = sorted({character for text in texts for character in _valid(text)})
+    if not found:
+        raise TokenizerError("no characters to learn from: the training texts are empty")
+    ids = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *found])}
+    core = tokenizers.Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    core.decoder = decoders.Fuse()
+    core.add_special_tokens(SPECIAL_TOKENS)
+    return _framed(core)
+
+
+def _gpt2(folder: str | Path | None, lossless: bool) -> tokenizers.Tokenizer:
     """GPT-2's vocabulary; [PAD], [CLS], [SEP] take the three ids behind it, as in the tutorial's listing 1.25."""
     vocabulary, merges = read_gpt2_files(folder)
     with _told(f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged"):
@@ -239,7 +277,8 @@ def _gpt2(folder: str | Path | None) -> tokenizers.Tokenizer:
         if len(ids) != 256 + len(pairs) + 1:  # bytes, merges, the end of a text
             raise ValueError(f"{len(ids)} tokens and {len(pairs)} merges do not belong together")
         core = _byte_level(models.BPE(ids, pairs))
-    core.normalizer = _line_breaks()
+    if not lossless:
+        core.normalizer = _line_breaks()
     core.add_special_tokens(["[PAD]", "[CLS]", "[SEP]"])
     return _framed(core)
 

@@ -27,6 +27,7 @@ from transformer_jax.config import ClassifierConfig
 from transformer_jax.costs import Sizes
 from transformer_jax.counting import count
 from transformer_jax.errors import InputError
+from transformer_jax.feed_forward import GATES
 from transformer_jax.models import TextClassifier
 from transformer_jax.published import PUBLISHED, Published
 from transformer_jax.run_folder import CONFIG, read_spec
@@ -80,7 +81,11 @@ def classifier_sizes(config: ClassifierConfig) -> Sizes:
         encoder.hidden_dim,
         config.vocab_size,
         head_dim=encoder.head_dim,
+        value_dim=encoder.value_dim,
         num_kv_heads=encoder.num_kv_heads,
+        gated=encoder.activation in GATES,
+        biases=encoder.biases,
+        norm_biases=encoder.norm_kind == "layer",
         num_positions=-(-config.max_length // patches) if patches else config.max_length,
         num_segments=0 if patches else config.num_segments,
         embedding_norm=True,
@@ -273,7 +278,7 @@ def _config(name: str) -> ClassifierConfig:
             f"{name[:100]!r} is neither a published model nor a run folder; "
             f"{did_you_mean(name, PUBLISHED)}`cost --list` shows the models"
         )
-    return read_spec(Path(name) / CONFIG).config
+    return read_spec(Path(name) / CONFIG, "TextClassifier").config
 
 
 def _compiled(config: ClassifierConfig, batch: int, length: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from transformer_jax import costs
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.normalization import batch_norm, layer_norm
 from transformer_jax.published import PUBLISHED
 from transformer_jax.steps import Step
@@ -96,7 +96,7 @@ def imdb_model(example: dict) -> list[Step]:
     dim, heads = inputs["dim"], inputs["heads_constructor"]
 
     def parameters(layers):
-        encoder = EncoderConfig(
+        encoder = StackConfig(
             layers, dim, inputs["heads"], inputs["ff"], norm="pre", activation="gelu"
         )
         config = ClassifierConfig(

@@ -1,0 +1,37 @@
+"""The likeliest next tokens of a text, with their probabilities.
+
+    python -m transformer_jax next RUN "The film was"
+
+prints a table, the likeliest first (--count 10).
+"""
+
+import argparse
+
+import numpy as np
+
+from transformer_jax.commands.generate import prompt_of
+from transformer_jax.commands.texts import writable
+from transformer_jax.errors import InputError
+from transformer_jax.generation import next_tokens
+from transformer_jax.run_folder import load_model
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="a run folder, the --out of train.lm")
+    parser.add_argument("prompt", metavar="TEXT", help="what it goes on from")
+    parser.add_argument("--count", type=int, default=10, metavar="N", help="default: 10")
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.count < 1:
+        raise InputError(f"--count must be 1 or more; got {options.count}")
+    trained = load_model(options.folder, "LanguageModel")
+    prompt = prompt_of(trained, options.prompt)
+    most = trained.spec.config.max_length
+    if len(prompt) > most:
+        raise InputError(f"the text has {len(prompt)} tokens, more than the {most} that are read")
+    best, probabilities = next_tokens(
+        trained.model, prompt[None], np.ones((1, len(prompt)), bool), options.count
+    )
+    for token, probability in zip(best[0].tolist(), probabilities[0].tolist(), strict=True):
+        print(writable(f"{probability:8.3%}  {trained.tokenizer.token(token)!r}"))
