@@ -1,16 +1,42 @@
-"""The picture of a training run: the loss as it falls, and the accuracy on the validation split."""
+"""The picture of a training run: the loss as it falls, and the score on what is held out."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import (
+    Formatter,
+    MaxNLocator,
+    PercentFormatter,
+    ScalarFormatter,
+    StrMethodFormatter,
+)
 
 from transformer_jax.files import write
 
+
+class Score(NamedTuple):
+    """What is drawn of evaluations, and how."""
+
+    key: str
+    title: str
+    formatter: Callable[[], Formatter]
+    text: str
+    higher_is_better: bool
+
+
+SCORES = (
+    Score(
+        "validation_accuracy", "Validation accuracy", partial(PercentFormatter, 1.0), "{:.2%}", True
+    ),
+    Score("validation_bits_per_byte", "Held-out bits a byte", ScalarFormatter, "{:.4f}", False),
+    Score("validation_bleu", "Validation BLEU", ScalarFormatter, "{:.2f}", True),
+)
 RAW, LINE, MARK, INK = "#9fc2e8", "#1f5fa8", "#d1495b", "#444444"
 
 
@@ -22,11 +48,12 @@ def draw_curves(metrics_jsonl: Path, png: Path) -> None:
     """
     records = _read(Path(metrics_jsonl))
     training = _series(records, "loss")
-    evaluations = _series(records, "validation_accuracy")
+    score = next((s for s in SCORES if len(_series(records, s.key))), SCORES[0])
+    evaluations = _series(records, score.key)
     figure = Figure(figsize=(11, 4.2), dpi=144, layout="constrained")  # not pyplot: no global state
     left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
     _draw_loss(left, training, _series(records, "validation_loss"))
-    _draw_accuracy(right, evaluations)
+    _draw_score(right, score, evaluations)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color="#e6e6e6", linewidth=0.8)
@@ -89,19 +116,20 @@ def _draw_loss(axes: Axes, training: np.ndarray, validation: np.ndarray) -> None
         _say(axes, "no training step yet")
 
 
-def _draw_accuracy(axes: Axes, evaluations: np.ndarray) -> None:
-    axes.set_title("Validation accuracy", loc="left", color=INK, fontweight="bold")
+def _draw_score(axes: Axes, score: Score, evaluations: np.ndarray) -> None:
+    axes.set_title(score.title, loc="left", color=INK, fontweight="bold")
     axes.set_xlabel("epoch")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(score.formatter())
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     if not len(evaluations):
         _say(axes, "no evaluation yet")
         return
-    _, epoch, accuracy = evaluations.T
-    best = int(accuracy.argmax())  # the first of equals, as the training loop keeps it
-    axes.plot(epoch, accuracy, "o-", color=LINE, linewidth=2, markersize=5)
-    axes.plot(epoch[best], accuracy[best], "o", color=MARK, markersize=10, zorder=3)
-    text = f"best: {accuracy[best]:.2%} (epoch {epoch[best]:g})"
+    _, epoch, value = evaluations.T
+    # The first of equals, as the training loop keeps it.
+    best = int((value if score.higher_is_better else -value).argmax())
+    axes.plot(epoch, value, "o-", color=LINE, linewidth=2, markersize=5)
+    axes.plot(epoch[best], value[best], "o", color=MARK, markersize=10, zorder=3)
+    text = f"best: {score.text.format(value[best])} (epoch {epoch[best]:g})"
     axes.set_title(text, loc="right", color=MARK, fontsize="medium")
     if len(evaluations) == 1:  # matplotlib would zoom into a range of a tenth of an epoch
         axes.set_xlim(epoch[0] - 1, epoch[0] + 1)

@@ -1,4 +1,4 @@
-"""IMDb from Hugging Face: the local cache first, then the hub, and never a long wait for neither.
+"""Data sets from Hugging Face, IMDb among them: the local cache first, then the hub, and never a long wait for neither.
 
 `datasets.load_dataset` takes half a minute of retries to find out that there is no network, and a
 name server that never answers holds it longer. So the hub is asked one question first, in a thread
@@ -7,6 +7,7 @@ that is left behind after five seconds; a download, once begun, takes the time i
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -18,25 +19,12 @@ PATIENCE = 5.0  # seconds
 
 
 class Unreachable(Exception):
-    """IMDb is in no cache and the hub gave no answer; the text says what was tried."""
+    """A data set is in no cache and the hub gave no answer; the text says what was tried."""
 
 
 def load_imdb() -> Tables:
-    """IMDb as `datasets` has it cached or the hub gives it. No remote code is run: `datasets` 4 has none."""
-    import datasets
-
-    try:
-        with _offline():
-            parts = datasets.load_dataset(REPOSITORY)
-        origin = "the local Hugging Face cache"
-    except (OSError, ValueError):  # not cached: a ConnectionError, or a cache without this data set
-        if reason := probe():
-            raise Unreachable(reason) from None
-        try:
-            parts = datasets.load_dataset(REPOSITORY)
-        except Exception as error:  # whatever a broken download raises
-            raise Unreachable(f"the download failed: {one_line(error)}") from None
-        origin = "the Hugging Face Hub"
+    """IMDb as `datasets` has it cached or the hub gives it."""
+    parts, origin = load_parts(REPOSITORY)
     try:
         train, test = (_split(parts[name]) for name in ("train", "test"))
     except KeyError as error:
@@ -50,8 +38,27 @@ def load_imdb() -> Tables:
     )
 
 
-def probe(patience: float = PATIENCE) -> str | None:
-    """Why the hub cannot be used, or None if it answered for this repository within `patience` seconds.
+def load_parts(repository: str) -> tuple[Any, str]:
+    """The splits of a data set by name, from the cache or the hub, and which of them it was.
+
+    No remote code is run: `datasets` 4 has none. Raises Unreachable where neither has it.
+    """
+    import datasets
+
+    try:
+        with _offline():
+            return datasets.load_dataset(repository), "the local Hugging Face cache"
+    except (OSError, ValueError):  # not cached: a ConnectionError, or a cache without this data set
+        if reason := probe(repository):
+            raise Unreachable(reason) from None
+        try:
+            return datasets.load_dataset(repository), "the Hugging Face Hub"
+        except Exception as error:  # whatever a broken download raises
+            raise Unreachable(f"the download failed: {one_line(error)}") from None
+
+
+def probe(repository: str = REPOSITORY, patience: float = PATIENCE) -> str | None:
+    """Why the hub cannot be used, or None if it answered for a repository within `patience` seconds.
 
     A time limit of the HTTP client does not cover the name look-up, so a daemon thread asks: if it
     hangs, it is left to hang, and does not keep the program from ending."""
@@ -64,7 +71,7 @@ def probe(patience: float = PATIENCE) -> str | None:
 
     def ask() -> None:
         try:
-            HfApi().dataset_info(REPOSITORY, timeout=patience)
+            HfApi().dataset_info(repository, timeout=patience)
             answers.append(None)
         except Exception as error:  # any failure means the same: no data from there
             answers.append(f"{constants.ENDPOINT}: {one_line(error)}")

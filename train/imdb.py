@@ -27,29 +27,22 @@ import jax
 import numpy as np
 from flax import nnx
 
+from train import program
 from train.baseline import compare_with_baseline
 from train.classification import make_loss
-from train.corpus import DataError, Split
+from train.corpus import Split
 from train.curves import draw_curves
 from train.data import load, split_validation
-from train.faults import TrainingError, faults_of
+from train.faults import faults_of
 from train.loop import fit
 from train.memory import freed_memory_is_kept
-from train.options import OptionError, check, make_parser, recipe_of
+from train.options import check, make_parser, recipe_of
 from train.precision import compute_dtype
+from train.program import OptionError, run_program
 from train.recipes import Recipe
 from train.report import finished, machine, summary, versions, write_report
-from train.run import (
-    OPTIONS,
-    RunError,
-    event_log,
-    held,
-    new_folder,
-    resumed_options,
-    write_options,
-)
+from train.run import RunError, event_log, resumed_options, write_options
 from train.scores import score
-from train.signals import stoppable
 from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
 from transformer_jax.models import TextClassifier
 from transformer_jax.predict import Scorer
@@ -64,35 +57,12 @@ from transformer_jax.sharding import num_devices
 from transformer_jax.tokenizers import Tokenizer, TokenizerError, load_tokenizer, train_tokenizer
 
 PROGRAM = "train.imdb"
-MAY_CHANGE = {
-    "epochs", "checkpoint_minutes", "no_baseline", "tensorboard", "data", "gpt2_files",
-}  # fmt: skip
+MAY_CHANGE = program.MAY_CHANGE | {"no_baseline", "gpt2_files"}
 
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = make_parser(__doc__)
-    options = parser.parse_args(arguments)
-    run = Path(options.resume) if options.resume else new_folder(options.out, "imdb")
-    go_on = shlex.join(["python", "-m", PROGRAM, "--resume", str(run)])
-    try:
-        check(options)
-        with stoppable(), held(run, new=not options.resume):
-            train(run, parser, arguments)
-    except (DataError, TokenizerError, RunError, OptionError) as error:
-        print(f"{PROGRAM}: error: {error}", file=sys.stderr)
-        return 2
-    except TrainingError as error:
-        way_on = f". Then go on with\n    {go_on}" if error.mendable else ""
-        print(f"{PROGRAM}: {error}{way_on}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as stop:
-        if (run / OPTIONS).exists():
-            print(f"\nstopped; go on with\n    {go_on}", file=sys.stderr)
-        else:
-            print("\nstopped before training began; nothing was kept", file=sys.stderr)
-        return 128 + getattr(stop, "number", 2)
-    return 0
+    return run_program(PROGRAM, "imdb", make_parser(__doc__), check, train, arguments)
 
 
 def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> None:

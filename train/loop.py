@@ -67,12 +67,7 @@ def fit(
     optimizer = make_optimizer(config.optimizer, total_steps)
     schedule = learning_rate_schedule(config.optimizer, total_steps)
     graph, params = nnx.split(model, nnx.Param)
-    state = TrainState(
-        step=jnp.zeros((), jnp.int32),
-        params=params,
-        average=jax.tree.map(jnp.copy, params),  # donated beside params, so not the same buffers
-        optimizer=optimizer.init(params),
-    )
+    state = TrainState.first(params, optimizer)
     state, best = replicate((state, jax.tree.map(jnp.copy, params)))
     train_step = make_train_step(graph, loss, optimizer, config)
 

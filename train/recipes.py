@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from train.optimizers import OptimizerConfig
 from train.step import FitConfig
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ TUTORIAL = Recipe(
     model=ClassifierConfig(
         vocab_size=50_260,
         max_length=256,
-        encoder=EncoderConfig(4, 256, 8, 1024, norm="pre", activation="gelu"),
+        encoder=StackConfig(4, 256, 8, 1024, norm="pre", activation="gelu"),
         pooling=("cls",),
     ),
     fit=FitConfig(
@@ -62,7 +62,7 @@ FAST = Recipe(
     model=ClassifierConfig(
         vocab_size=30_000,
         max_length=600,
-        encoder=EncoderConfig(
+        encoder=StackConfig(
             num_layers=1,
             embed_dim=64,
             num_heads=2,

@@ -31,7 +31,7 @@ ORDER = (  # of report.json and of "How it was made"; what is not named here fol
     "validation_accuracy", "train_seconds", "checkpoint_seconds", "tokens_per_second", "command", "versions", "machine",
     "date",
 )  # fmt: skip
-SHOWN_ABOVE = {"data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
+SHOWN_ABOVE = {"task", "data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
                "command", "settings"}  # fmt: skip
 
 
@@ -102,10 +102,10 @@ def summary(report: dict[str, Any], run: Path | None = None) -> str:
 def markdown(report: dict[str, Any]) -> str:
     """The report for a reader who has not seen the program."""
     data, test = report.get("data") or {}, report.get("test") or {}
-    name = data.get("name")
+    name, task = data.get("name"), report.get("task", "Text classification")
     parts = [
         f"> # ⚠ {SAMPLE_NOTE}" if _is_sample(report) else "",
-        f"# Text classification on {name}" if name else "# Text classification",
+        f"# {task} on {name}" if name else f"# {task}",
         _verdict(report),
         _both_models(report),
         _per_class(test),

@@ -19,6 +19,12 @@ class TrainState(NamedTuple):
     average: Any  # exponential moving average of the parameters: what is validated and kept
     optimizer: Any
 
+    @classmethod
+    def first(cls, params: Any, optimizer: optax.GradientTransformation) -> "TrainState":
+        """Before any step; the average has buffers of its own, since it is donated beside the parameters."""
+        copy = jax.tree.map(jnp.copy, params)
+        return cls(jnp.zeros((), jnp.int32), params, copy, optimizer.init(params))
+
 
 @dataclass(frozen=True)
 class FitConfig:

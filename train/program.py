@@ -1,0 +1,89 @@
+"""What every training program does around its training: the common options, the run folder, errors in one line."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from train.corpus import DataError
+from train.faults import TrainingError
+from train.run import OPTIONS, RunError, held, new_folder
+from train.signals import stoppable
+from transformer_jax.tokenizers import TokenizerError
+
+# What may be given anew when a run goes on; a program adds what of its own changes nothing that is learnt.
+MAY_CHANGE = {"epochs", "checkpoint_minutes", "tensorboard", "data"}
+
+
+class OptionError(ValueError):
+    """An option that does not fit the data or the other options."""
+
+
+def add_common(add: Callable[..., object], name: str) -> None:
+    """The options that all programs have."""
+    add("--epochs", type=int, metavar="E", help="passes over the training texts")
+    add("--max-steps", type=int, metavar="N", help="stop after N updates")
+    add("--batch-tokens", type=int, metavar="N", help="tokens in a batch, padding included")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: the faster here, measured")
+    add("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
+    add("--out", metavar="DIR", help=f"the run folder (default: runs/{name}-DATE-TIME)")
+    add(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run that was stopped, bit for bit; with a larger --epochs also one that is finished",
+    )
+    add(
+        "--checkpoint-minutes",
+        type=float,
+        metavar="M",
+        help="between checkpoints (default: 5); also made at every best validation score",
+    )
+    add("--tensorboard", action="store_true", help="also write TensorBoard events")
+
+
+COMMON = (
+    ("epochs", 0), ("max_steps", 0), ("batch_tokens", 3), ("seed", 0), ("checkpoint_minutes", 0),
+)  # fmt: skip
+
+
+def check_numbers(options: argparse.Namespace, bounds: Iterable[tuple[str, int]]) -> None:
+    """The least of each number, before anything is read or made."""
+    for name, least in bounds:
+        value = getattr(options, name)
+        # Beyond 32 bits two seeds are one, and no array has an axis of 31.
+        if value is not None and not least <= value < 2**31:
+            bound = f"less than {2**31}" if value >= 2**31 else f"at least {least}"
+            raise OptionError(f"--{name.replace('_', '-')} must be {bound}; got {value}")
+
+
+def run_program(
+    program: str,
+    name: str,
+    parser: argparse.ArgumentParser,
+    check: Callable[[argparse.Namespace], None],
+    train: Callable[[Path, argparse.ArgumentParser, list[str]], None],
+    arguments: list[str],
+) -> int:
+    """Trains in a run folder that nobody else has, and says in a line what went wrong; the exit code."""
+    options = parser.parse_args(arguments)
+    run = Path(options.resume) if options.resume else new_folder(options.out, name)
+    go_on = shlex.join(["python", "-m", program, "--resume", str(run)])
+    try:
+        check(options)
+        with stoppable(), held(run, new=not options.resume):
+            train(run, parser, arguments)
+    except (DataError, TokenizerError, RunError, OptionError) as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        return 2
+    except TrainingError as error:
+        way_on = f". Then go on with\n    {go_on}" if error.mendable else ""
+        print(f"{program}: {error}{way_on}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        if (run / OPTIONS).exists():
+            print(f"\nstopped; go on with\n    {go_on}", file=sys.stderr)
+        else:
+            print("\nstopped before training began; nothing was kept", file=sys.stderr)
+        return 128 + getattr(stop, "number", 2)
+    return 0

@@ -1,0 +1,123 @@
+"""What an encoder-decoder minimises, and its batches: pairs of similar length, teacher-forced."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int32
+
+from train.classification import cross_entropy
+from transformer_jax.batching import Plan
+from transformer_jax.language_models import SequenceToSequence
+
+
+class PairBatch(NamedTuple):
+    """A tuple, so that JAX takes it as it is. Rows that only fill the shape are all padding."""
+
+    source: Int32[np.ndarray, "B S"]
+    target: Int32[np.ndarray, "B T"]  # [CLS] y_1 ... y_n
+    wanted: Int32[np.ndarray, "B T"]  # y_1 ... y_n [SEP]
+
+
+def make_pair_batch(
+    plan: Plan,
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    target_length: int,
+    pad_id: int,
+) -> PairBatch:
+    """The arrays of a planned batch; texts are framed, [CLS] ... [SEP]."""
+    lengths = plan.length, target_length, target_length
+    arrays = [np.full((plan.rows, length), pad_id, np.int32) for length in lengths]
+    for row, i in enumerate(plan.index):
+        for array, ids in zip(arrays, (sources[i], targets[i][:-1], targets[i][1:]), strict=True):
+            array[row, : len(ids)] = ids
+    return PairBatch(*arrays)
+
+
+@dataclass(frozen=True)
+class PairBatches(Sequence[PairBatch]):
+    """Batches that are made when they are asked for; a slice is again such a list."""
+
+    plans: list[Plan]
+    sources: Sequence[np.ndarray]
+    targets: Sequence[np.ndarray]
+    target_lengths: dict[int, int]  # by the length of a plan
+    pad_id: int
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __getitem__(self, k: int | slice) -> "PairBatch | PairBatches":
+        if isinstance(k, slice):
+            return replace(self, plans=self.plans[k])
+        plan = self.plans[k]
+        length = self.target_lengths[plan.length]
+        return make_pair_batch(plan, self.sources, self.targets, length, self.pad_id)
+
+
+def pair_lengths(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[int]:
+    """What a batch must hold of each pair: the target is fed without its last token."""
+    return [max(len(one), len(other) - 1) for one, other in zip(sources, targets, strict=True)]
+
+
+def target_lengths(
+    lengths: Sequence[int], targets: Sequence[np.ndarray], buckets: Sequence[int]
+) -> dict[int, int]:
+    """What the targets of each bucket need, which may be far less than their sources; a multiple of 8 where it can be.
+
+    A pair may move to a longer bucket, so each holds the targets of the shorter ones.
+    """
+    lengths, needed = np.asarray(lengths), np.array([len(ids) - 1 for ids in targets])
+    return {
+        bucket: min(bucket, -(-int(needed[lengths <= bucket].max(initial=1)) // 8) * 8)
+        for bucket in buckets
+    }
+
+
+def summed_losses(
+    model: SequenceToSequence,
+    batch: PairBatch,
+    pad_id: int,
+    smoothing: float,
+    rngs: nnx.Rngs | None = None,
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """The cross-entropy of all wanted tokens together, in nats, and how many there are."""
+    logits = model(
+        batch.source, batch.source != pad_id, batch.target, batch.target != pad_id, rngs=rngs
+    )
+    is_wanted = (batch.wanted != pad_id).reshape(-1)
+    losses = cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), batch.wanted.reshape(-1), smoothing
+    )
+    return jnp.where(is_wanted, losses, 0).sum(), is_wanted.sum()
+
+
+def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
+    """What is minimised: label-smoothed nats a token (Szegedy et al., 2016, https://arxiv.org/abs/1512.00567, section 7)."""
+
+    def loss(model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
+        total, number = summed_losses(model, batch, pad_id, smoothing, rngs)
+        return total / jnp.maximum(number, 1)
+
+    return loss
+
+
+def make_evaluation(
+    graph: nnx.GraphDef, batches: PairBatches
+) -> Callable[[nnx.State], tuple[float, int]]:
+    """A function of the weights: the nats of all wanted tokens together, not smoothed, and how many there are."""
+
+    @jax.jit
+    def sums(params, batch):
+        return summed_losses(nnx.merge(graph, params), batch, batches.pad_id, 0.0)
+
+    def evaluate(params) -> tuple[float, int]:
+        found = [sums(params, jax.tree.map(jnp.asarray, batch)) for batch in batches]
+        return sum(float(a) for a, _ in found), sum(int(b) for _, b in found)
+
+    return evaluate
