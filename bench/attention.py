@@ -42,7 +42,7 @@ SHORT, BATCHES = (16, 32, 64, 128, 256), (1, 8, 64)
 MEMORY_LENGTHS, MEMORY_OF_PEERS = (1024, 2048, 4096, 8192, 16384), 4096
 PARTS = ("cells", "short", "memory")
 SLOW = 1.0  # seconds of a call, from which a cell has fewer rounds
-LIMITS = {"bytes": 6e9, "seconds": 20.0}
+LIMITS = {"bytes": 6e9, "seconds": 40.0}
 # Largest error over the largest value: sums in another order, and in bfloat16 what peers round in between.
 TOLERANCE = {
     "float32": 2e-5 if jax.default_backend() == "cpu" else 1e-2,

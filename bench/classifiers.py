@@ -129,11 +129,7 @@ def our_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch],
         tokenizer, token_dropout=recipe.token_dropout, smoothing=recipe.label_smoothing
     )
     step = make_train_step(graph, loss, optimizer, replace(recipe.fit, dtype=of.dtype))
-    state = [
-        TrainState(
-            jnp.zeros((), jnp.int32), params, jax.tree.map(jnp.copy, params), optimizer.init(params)
-        )
-    ]
+    state = [TrainState.first(params, optimizer)]
     turns = itertools.cycle(jax.device_put(found))
 
     def call() -> float:

@@ -2,13 +2,19 @@
 
 Memory and threads of one are then in nobody else's way, and each has the C library's memory as its program has it.
 
-    python -m bench.contender       its settings as JSON in the first line, then a call for every line; answers in JSON
+    python -m bench.contender [keep]    its settings as JSON in the first line, then a call for every line; answers in JSON
 """
+
+import sys
+
+if __name__ == "__main__" and "keep" in sys.argv:  # before NumPy and JAX have threads
+    from train.memory import keep_freed_memory
+
+    keep_freed_memory()
 
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -20,20 +26,17 @@ import numpy as np
 from transformer_jax.errors import InputError
 
 ROOT = Path(__file__).parent.parent
-# What train.memory.keep_freed_memory sets, for a process that is about to start.
-KEPT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 
 
 class Contender:
     """Called, it makes its next step, or inference, and gives the loss, or logits."""
 
     def __init__(self, name: str, settings: dict, *, kept: bool):
-        self.name = name
+        self.name, self.kept = name, False
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "bench.contender"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
-            env=environment | (KEPT if kept else {}),
+            [sys.executable, "-m", "bench.contender", *["keep"] * kept],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
         )  # fmt: skip
         self._say(json.dumps(settings | {"name": name}))
 
@@ -71,7 +74,7 @@ def start(stack: ExitStack, names: Sequence[str], settings: dict) -> dict[str, C
         for name in names
     }
     for contender in found.values():
-        contender.answer()  # it is ready
+        contender.kept = contender.answer()  # it is ready
     return found
 
 
@@ -87,15 +90,16 @@ def sizes(recipe) -> dict[str, Any]:
 
 def main() -> None:
     from bench.classifiers import batches, call_of
+    from train.memory import freed_memory_is_kept
     from train.recipes import TUTORIAL
-    from transformer_jax.config import EncoderConfig
+    from transformer_jax.config import StackConfig
 
     settings = json.loads(sys.stdin.readline())
-    model = settings["sizes"] | {"encoder": EncoderConfig(**settings["sizes"]["encoder"])}
+    model = settings["sizes"] | {"encoder": StackConfig(**settings["sizes"]["encoder"])}
     recipe = replace(TUTORIAL, model=replace(TUTORIAL.model, **model))
     found = batches(recipe, settings["rows"], settings["length"], settings["seed"])
     call = call_of(recipe, settings["name"], settings["dropout"], found, settings["seed"])
-    print(json.dumps("ready"), flush=True)
+    print(json.dumps(freed_memory_is_kept()), flush=True)
     for _ in sys.stdin:
         print(json.dumps(np.asarray(call(), np.float64).tolist()), flush=True)
 

@@ -19,8 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from tqdm import tqdm
@@ -36,7 +34,7 @@ from train.optimizers import make_optimizer
 from train.recipes import TUTORIAL, Recipe
 from train.step import TrainState, make_train_step
 from transformer_jax import products
-from transformer_jax.batching import Batch
+from transformer_jax.batching import Batch, Plan, make_batch
 from transformer_jax.files import write_text
 from transformer_jax.models import TextClassifier
 from transformer_jax.tokenizers import train_tokenizer
@@ -70,9 +68,7 @@ def losses(recipe: Recipe, tokenizer, found: list[Batch], run: Run, name: str) -
     step = make_train_step(
         graph, loss, optimizer, replace(recipe.fit, dtype=run.dtype, seed=run.seed)
     )
-    state = TrainState(
-        jnp.zeros((), jnp.int32), params, jax.tree.map(jnp.copy, params), optimizer.init(params)
-    )
+    state = TrainState.first(params, optimizer)
     values = []
     # Where the processor has no short products they are computed all the same, by conversion.
     with mock.patch.object(products, "processor_has", lambda flag: run.short):
@@ -92,11 +88,8 @@ def batches(recipe: Recipe, data: str, steps: int, rows: int, length: int):
     found = []
     for chosen in order[: steps * rows].reshape(steps, rows):
         encoded = tokenizer.encode([train.texts[i] for i in chosen], length, recipe.truncate)
-        tokens = np.full((rows, length), tokenizer.pad_id, np.int32)
-        for row, ids in zip(tokens, encoded, strict=True):
-            row[: len(ids)] = ids
-        labels = np.asarray(train.labels)[chosen].astype(np.int32)
-        found.append(Batch(tokens, labels, np.ones(rows, bool), np.arange(rows, dtype=np.int32)))
+        plan = Plan(rows, length, np.arange(rows, dtype=np.int32))
+        found.append(make_batch(plan, encoded, np.asarray(train.labels)[chosen], tokenizer.pad_id))
     return tokenizer, found
 
 
@@ -163,6 +156,8 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     options = parser.parse_args(arguments)
     if options.steps < WINDOW:
         parser.error(f"--steps must be {WINDOW} or more")
+    if options.rows < 1 or not 1 <= options.length <= recipe.model.max_length:
+        parser.error(f"--rows must be 1 or more, --length 1 to {recipe.model.max_length}")
     start = time.perf_counter()
     try:
         tokenizer, found = batches(

@@ -15,7 +15,7 @@ from flax import nnx
 
 from bench import counts, harness, naive
 from bench.harness import Contestant
-from transformer_jax.config import EncoderConfig
+from transformer_jax.config import StackConfig
 from transformer_jax.encoder import EncoderLayer
 from transformer_jax.feed_forward import feed_forward
 from transformer_jax.normalization import layer_norm
@@ -130,7 +130,7 @@ class FlaxLayer(nnx.Module):
         return x + self.second(nnx.relu(self.first(self.feed_forward_norm(x))))
 
 
-CONFIG = EncoderConfig(
+CONFIG = StackConfig(
     num_layers=1, embed_dim=D, num_heads=N, hidden_dim=F, norm="pre", activation="relu",
     norm_epsilon=EPSILON, dropout_rate=0.0, attention_dropout_rate=0.0, final_norm=False,
 )  # fmt: skip

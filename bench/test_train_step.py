@@ -139,8 +139,10 @@ def test_step_of_the_default_recipe_against_the_same_by_hand(benchmark, batch, m
         return kept._replace(step=state.step + 1), jnp.where(finite, value, jnp.nan)
 
     flat_optimizer = make_optimizer(FAST.fit.optimizer, STEPS)
-    ours = repeated(with_modules, start(params, optimizer), batch)
-    theirs = repeated(jax.jit(by_hand, donate_argnums=0), start(by_name, flat_optimizer), batch)
+    ours = repeated(with_modules, TrainState.first(params, optimizer), batch)
+    theirs = repeated(
+        jax.jit(by_hand, donate_argnums=0), TrainState.first(by_name, flat_optimizer), batch
+    )
     tokens = int(is_token.sum())
     monkeypatch.setattr(harness, "SECONDS", 12.0)  # two thirds of a second a pair
     ratio = harness.compare(benchmark, theirs, ours)
@@ -149,12 +151,6 @@ def test_step_of_the_default_recipe_against_the_same_by_hand(benchmark, batch, m
         "tokens": tokens,
         "summary": f"train step: by hand it takes {ratio:.2f} of the time with modules [{low:.2f}, {high:.2f}]",
     }
-
-
-def start(params, optimizer) -> TrainState:
-    return TrainState(
-        jnp.zeros((), jnp.int32), params, jax.tree.map(jnp.copy, params), optimizer.init(params)
-    )
 
 
 def repeated(step, state, batch):

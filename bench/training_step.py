@@ -93,6 +93,7 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
             if not np.isfinite(list(first.values())).all():
                 raise InputError(f"a loss is not finite: {first}")
         times = take_turns(calls, seconds, least=rounds)
+        kept = [name for name, call in calls.items() if call.kept]
     tokens = sum(int((batch.tokens != pad_id(recipe)).sum()) for batch in found)
     by = {name: summary(times, name) for name in names if CONTESTANTS[name].attention is None}
     return {
@@ -102,6 +103,7 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
         "dropout": dropout,
         "padding": 1 - tokens / (BATCHES * found[0].tokens.size),
         "errors": errors,
+        "freed_memory_kept": kept,
         "rounds": by[OURS]["rounds"],
         "seconds": by[OURS]["seconds"],
         # The time of the outer over that of the inner.

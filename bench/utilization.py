@@ -39,7 +39,7 @@ from train.optimizers import make_optimizer
 from train.recipes import TUTORIAL
 from train.step import TrainState, make_train_step
 from transformer_jax.batching import Batch
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.counting import count
 from transformer_jax.files import write_text
 from transformer_jax.models import TextClassifier
@@ -48,7 +48,7 @@ PROGRAM = "python -m bench.utilization"
 BERT = ClassifierConfig(
     vocab_size=30_522,
     max_length=512,
-    encoder=EncoderConfig(12, 768, 12, 3072, norm="post", activation="gelu"),
+    encoder=StackConfig(12, 768, 12, 3072, norm="post", activation="gelu"),
     pooling=("cls",),
 )
 # With the texts of a batch and their tokens.
@@ -91,9 +91,7 @@ def measure(
     step = make_train_step(
         graph, make_loss(tokenizer, token_dropout=0.0, smoothing=0.0), optimizer, fit
     )
-    state = TrainState(
-        jnp.zeros((), jnp.int32), params, jax.tree.map(jnp.copy, params), optimizer.init(params)
-    )
+    state = TrainState.first(params, optimizer)
     edges = EDGES.get(jax.default_backend(), LARGE)
     before, seconds = ceiling(dtype, edges, rounds), []
     for i in range(rounds + 2):
@@ -130,9 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     config, rows, length = MODELS[options.model]
     if options.layers is not None:
         config = replace(config, encoder=replace(config.encoder, num_layers=options.layers))
-    rows, length = options.rows or rows, options.length or length
-    if length > config.max_length:
-        parser.error(f"--length must be at most {config.max_length}")
+    rows = rows if options.rows is None else options.rows
+    length = length if options.length is None else options.length
+    if rows < 1 or options.rounds < 1 or not 1 <= length <= config.max_length:
+        parser.error(f"--rows and --rounds must be 1 or more, --length 1 to {config.max_length}")
     found = measure(config, rows, length, options.dtype, options.rounds)
     results = {
         "command": shlex.join([*PROGRAM.split(), *arguments]),

@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 
 from bench.claims.layers import normal
 from bench.claims.page import COLOURS, Claim, plain
-from transformer_jax.config import EncoderConfig
+from transformer_jax.config import StackConfig
 from transformer_jax.encoder import Encoder
 from transformer_jax.positions import sinusoidal_positions
 
 
 def encoder_parameters(width: int) -> int:
     """Of the base encoder of 2017 at another width, its feed-forward network four times as wide."""
-    config = EncoderConfig(embed_dim=width, hidden_dim=4 * width)
+    config = StackConfig(embed_dim=width, hidden_dim=4 * width)
     encoder = nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0)))
     return sum(x.size for x in jax.tree.leaves(nnx.state(encoder, nnx.Param)))
 
