@@ -14,7 +14,7 @@ test: $(STAMP)  ## the whole suite but what is marked slow
 	$(RUN) -m pytest -n auto --dist loadfile $(ARGS)
 
 test-slow: $(STAMP)
-	$(RUN) -m pytest -m slow $(ARGS)
+	$(RUN) -m pytest -m slow -n auto --dist loadfile $(ARGS)
 
 bench: $(STAMP)
 	$(RUN) -m pytest bench --benchmark-only $(ARGS)

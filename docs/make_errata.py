@@ -40,7 +40,7 @@ WORDS = [
         "x + Sublayer(LayerNorm(x)) is printed as post-LN, Sublayer(LayerNorm(x)) + x as pre-LN, and BERT is listed "
         "under pre-LN.",
         "Both formulas are pre-LN. Post-LN, of the 2017 model, is LayerNorm(x + Sublayer(x)), and BERT is post-LN. "
-        "Here: `EncoderConfig(norm=\"post\")` and `norm=\"pre\"`.",
+        "Here: `StackConfig(norm=\"post\")` and `norm=\"pre\"`.",
     ),
     (
         "The Transformers, a complete architectural breakdown (M. P. Singh, VizuaraAI), section 1.14",

@@ -51,6 +51,7 @@ ENCODER = "test_encoder.py::test_the_encoder_equals_its_equations_in_numpy"
 EXAMPLE = "test_doctests.py::test_the_example_gives_what_it_shows"
 BLOCKWISE = "test_blockwise.py::test_value_and_gradient_equal_the_reference"
 COVERAGE = "test_grid.py::test_"
+CACHE, GENERATION = "test_cache.py::test_", "test_generation.py::test_"
 UNSEEN = f"{CONTRACT}what_nobody_sees_reaches_no_output_and_no_gradient"
 
 MUTATIONS = [
@@ -165,6 +166,97 @@ MUTATIONS = [
         "x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)",
         "x = x + 0",
         f"{CONTRACT}rows_apart_from_all_others_reach_no_gradient[Encoder post]",
+    ),
+    # Writing
+    Mutation(
+        "the_ring_begins_at_its_first_slot", "cache.py",
+        "return last - (last - slot) % C",
+        "return last - last % C + slot",
+        f"{CACHE}chunks_through_the_cache_are_the_whole_text[window-chunks]",
+    ),
+    Mutation(
+        "padding_takes_a_slot", "cache.py",
+        "count = jnp.cumsum(is_token, axis=1, dtype=jnp.int32)",
+        "count = jnp.cumsum(is_token | True, axis=1, dtype=jnp.int32)",
+        f"{CACHE}padding_takes_no_slot[learned-left]",
+    ),
+    Mutation(
+        "cached_keys_are_not_turned", "modules.py",
+        "return key if rotary is None else rotary.turn(key), value",
+        "return key, value",
+        f"{CACHE}chunks_through_the_cache_are_the_whole_text[llama-chunks]",
+    ),
+    Mutation(
+        "a_cache_counts_alibi_from_its_end", "language_models.py",
+        "return _alibi(config, config.decoder, **at), mask",
+        "return _alibi(config, config.decoder), mask",
+        f"{CACHE}chunks_through_the_cache_are_the_whole_text[window, alibi-one by one]",
+    ),
+    Mutation(
+        "the_window_is_left_out_of_a_cache", "language_models.py",
+        "mask = causal(**at) if config.window is None else",
+        "mask = causal(**at) if config.window is None or at else",
+        f"{CACHE}padding_takes_no_slot[window, alibi-left]",
+    ),
+    Mutation(
+        "the_logits_are_of_the_last_place", "language_models.py",
+        "return x[:, -1] if is_token is None or x.shape[1] == 1 else last_pool(x, is_token)",
+        "return x[:, -1]",
+        f"{GENERATION}next_tokens_are_the_softmax",
+    ),
+    Mutation(
+        "cross_attention_sees_padding", "decoder.py",
+        "attended = self.cross_attention.attend(y, *memory, mask=memory_mask, **options)",
+        "attended = self.cross_attention.attend(y, *memory, **options)",
+        "test_decoder.py::test_padding_of_either_text_changes_nothing",
+    ),
+    Mutation(
+        "a_padded_memory_is_read", "decoder.py",
+        "memory = jnp.where(is_memory[..., None], memory, 0)",
+        "memory = memory + 0",
+        "test_decoder.py::test_nan_in_a_padded_memory_reaches_nothing",
+    ),
+    Mutation(
+        "a_written_token_is_not_penalised", "generation.py",
+        "is_used = is_used.at[rows, token].max(is_new)",
+        "is_used = is_used | False",
+        f"{GENERATION}the_penalty_knows_prompt_and_text",
+    ),
+    Mutation(
+        "top_p_stops_before_p_is_reached", "sampling.py",
+        "jnp.take_along_axis(before < p, rank, axis=-1)",
+        "jnp.take_along_axis(before + probabilities <= p, rank, axis=-1)",
+        "test_sampling.py::test_top_p_keeps_the_fewest_that_reach_p",
+    ),
+    Mutation(
+        "the_penalty_helps_unlikely_tokens", "sampling.py",
+        "jnp.where(logits > 0, logits / penalty, logits * penalty)",
+        "logits / penalty",
+        "test_sampling.py::test_the_penalty_makes_used_tokens_less_likely_whatever_their_sign",
+    ),
+    Mutation(
+        "short_texts_win_a_beam_search", "beams.py",
+        "[state.scores, log_probability / length_penalty(length, alpha)], axis=1",
+        "[state.scores, log_probability], axis=1",
+        f"{GENERATION}a_wide_beam_finds_the_best_of_all_texts[2.0]",
+    ),
+    Mutation(
+        "a_beam_keeps_the_cache_of_another", "beams.py",
+        "jnp.ones((B * W, 1), bool), cache.rows(rows))",
+        "jnp.ones((B * W, 1), bool), cache)",
+        f"{GENERATION}beams_of_a_language_model_go_on_from_one_another",
+    ),
+    Mutation(
+        "embeddings_are_not_scaled", "embeddings.py",
+        "x = x * math.sqrt(D) + sinusoidal_positions",
+        "x = x + sinusoidal_positions",
+        "test_modules.py::test_a_token_embedding_is_its_equation_and_its_table_is_the_head[sinusoidal]",
+    ),
+    Mutation(
+        "packed_texts_count_on", "positions.py",
+        "jnp.where(first, index, 0)",
+        "jnp.where(first, 0, 0)",
+        f"{EXAMPLE}[positions.count_in_segments]",
     ),
     # Rules
     Mutation(
@@ -304,7 +396,7 @@ MUTATIONS = [
         "the_classifier_forgets_the_implementation", "models.py",
         "            implementation=implementation,\n",
         "            implementation=None,\n",
-        "test_plan.py::test_a_module_gives_the_same_by_blocks[TextClassifier-evaluation]",
+        "test_plan.py::test_a_module_gives_the_same_by_blocks[TextClassifier-training]",
     ),
     # Norms
     Mutation(
@@ -457,8 +549,8 @@ MUTATIONS = [
     ),
     Mutation(
         "pre_and_post_norm_are_swapped", "encoder.py",
-        'if self.norm == "pre":',
-        'if self.norm != "pre":',
+        'if config.norm == "pre" else',
+        'if config.norm != "pre" else',
         f"{ENCODER}[post]",
     ),
     Mutation(

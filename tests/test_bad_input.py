@@ -23,9 +23,9 @@ from train.imdb import main as train
 from train.options import make_parser
 from train.run import write_options
 from transformer_jax.__main__ import main as use
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.models import TextClassifier
-from transformer_jax.run_folder import ClassifierSpec, save_classifier
+from transformer_jax.run_folder import ClassifierSpec, save_model
 from transformer_jax.tokenizers import train_tokenizer
 
 TEXTS = [f"review {i} of this film" for i in range(20)]
@@ -41,12 +41,12 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     (folder / "good.csv").write_text(CSV)
     tokenizer = train_tokenizer("word:30", TEXTS)
-    encoder = EncoderConfig(num_layers=1, embed_dim=4, num_heads=2, hidden_dim=4)
+    encoder = StackConfig(num_layers=1, embed_dim=4, num_heads=2, hidden_dim=4)
     config = ClassifierConfig(tokenizer.vocab_size, 16, encoder=encoder)
     params = nnx.state(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
     (folder / "run").mkdir()
     spec = ClassifierSpec(config, ("negative", "positive"), "head", "reviews.csv")
-    save_classifier(folder / "run", params, tokenizer, spec)
+    save_model(folder / "run", params, tokenizer, spec)
     write_options(folder / "run", PROGRAM, make_parser().parse_args([]), "sum")
     (folder / "taken").mkdir()
     (folder / "taken" / "precious").write_text("mine")
@@ -389,7 +389,7 @@ MISTAKES = {
     "config.json of long integers": (wrote("run/config.json", "9" * 9999), PREDICT, "4300 digits"),
     "an unknown key": (config("layers", 3), PREDICT, "ClassifierConfig has no 'layers'"),
     "a missing key": (config("vocab_size"), PREDICT, "ClassifierConfig needs 'vocab_size'"),
-    "an encoder that is none": (config("encoder", 3), PREDICT, "EncoderConfig must be an object"),
+    "an encoder that is none": (config("encoder", 3), PREDICT, "StackConfig must be an object"),
     "a size as a word": (config("max_length", "16"), PREDICT, "max_length must be an integer, got '16'"),
     "a size with a fraction": (config("max_length", 16.5), PREDICT, "max_length must be an integer"),
     "a size that is true": (config("encoder.num_layers", True), PREDICT, "num_layers must be an int"),
@@ -413,7 +413,7 @@ MISTAKES = {
     "another model": (
         edited("run/config.json", lambda tree: tree.update(model="LanguageModel")),
         PREDICT,
-        "describes a 'LanguageModel'",
+        "run holds a LanguageModel, not a TextClassifier",
     ),
     "another truncation": (
         edited("run/config.json", lambda tree: tree.update(truncate="middle")),

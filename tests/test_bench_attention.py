@@ -115,7 +115,7 @@ def test_who_would_take_too_much_is_left_out_and_said_to_be(monkeypatch):
     long = Cell("full", 16384)
     assert too_large("jax.nn", long, {}) == "about 17 GB"
     assert too_large(OURS, long, {}) is None and too_large("PyTorch", long, {}) is None
-    assert too_large("PyTorch", long, {"PyTorch": (8192, 6.0)}) == "about 24 s a call"
+    assert too_large("PyTorch", long, {"PyTorch": (8192, 12.0)}) == "about 48 s a call"
     monkeypatch.setitem(attention.LIMITS, "bytes", 1.0)
     found = measure(Cell("full", 16), 0, 0.0, only=(OURS, "jax.nn"))
     assert set(found["left_out"]) == {"jax.nn"} and set(found["seconds"]) == {OURS}

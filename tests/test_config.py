@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from transformer_jax.config import ClassifierConfig, EncoderConfig, from_dict
+from transformer_jax.config import ClassifierConfig, StackConfig, from_dict
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
@@ -13,7 +13,7 @@ CLASSIFIER = {"vocab_size": 11, "max_length": 7}
 
 
 def test_the_defaults_are_the_base_model_of_the_paper():
-    config = EncoderConfig()
+    config = StackConfig()
     sizes = (config.num_layers, config.embed_dim, config.num_heads, config.hidden_dim)
     assert sizes == (6, 512, 8, 2048)
     assert (config.norm, config.activation, config.dropout_rate) == ("post", "relu", 0.1)
@@ -39,7 +39,10 @@ def test_the_defaults_are_the_base_model_of_the_paper():
         ({"norm_epsilon": 0.0}, "norm_epsilon must be a number above 0; got 0.0"),
         ({"norm_epsilon": float("nan")}, "norm_epsilon must be a number above 0; got nan"),
         ({"norm": "sandwich"}, "norm must be one of pre, post; got 'sandwich'"),
-        ({"activation": "swish"}, "activation must be one of relu, gelu, gelu_tanh; got 'swish'"),
+        (
+            {"activation": "swish"},
+            "activation must be one of relu, gelu, gelu_tanh, swiglu, geglu, geglu_tanh; got 'swish'",
+        ),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\); got 1.0"),
         ({"dropout_rate": -0.1}, r"dropout_rate must be in \[0, 1\)"),
         ({"attention_dropout_rate": float("nan")}, r"attention_dropout_rate must be in .* got nan"),
@@ -47,7 +50,7 @@ def test_the_defaults_are_the_base_model_of_the_paper():
 )
 def test_an_encoder_that_cannot_be_says_why(changes, message):
     with pytest.raises(ValueError, match=message):
-        EncoderConfig(**changes)
+        StackConfig(**changes)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,7 @@ def test_a_classifier_that_cannot_be_says_why(changes, message):
 def test_a_config_survives_json():
     config = ClassifierConfig(
         **CLASSIFIER,
-        encoder=EncoderConfig(embed_dim=12, num_heads=6, num_kv_heads=3, norm="pre"),
+        encoder=StackConfig(embed_dim=12, num_heads=6, num_kv_heads=3, norm="pre"),
         pooling=("mean", "max"),
     )
     again = from_dict(ClassifierConfig, json.loads(json.dumps(dataclasses.asdict(config))))
@@ -86,9 +89,9 @@ def test_a_config_survives_json():
 
 
 def test_what_is_left_out_is_the_default():
-    assert from_dict(EncoderConfig, {}) == EncoderConfig()
+    assert from_dict(StackConfig, {}) == StackConfig()
     assert from_dict(ClassifierConfig, CLASSIFIER | {"encoder": {"num_layers": 2}}).encoder == (
-        EncoderConfig(num_layers=2)
+        StackConfig(num_layers=2)
     )
 
 
@@ -98,7 +101,7 @@ def test_what_is_left_out_is_the_default():
         (CLASSIFIER | {"layers": 3}, "ClassifierConfig has no 'layers'; it knows vocab_size"),
         (
             CLASSIFIER | {"encoder": {"heads": 3}},
-            "EncoderConfig has no 'heads'; it knows num_layers",
+            "StackConfig has no 'heads'; it knows num_layers",
         ),
         ({"vocab_size": 11}, "ClassifierConfig needs 'max_length'"),
         ([11, 7], r"ClassifierConfig must be an object, got \[11, 7\]"),
@@ -124,7 +127,7 @@ def test_a_key_that_is_unknown_or_missing_is_named(values, message):
         (CLASSIFIER | {"encoder": {"norm": ["pre"]}}, "norm must be a string"),
         (CLASSIFIER | {"encoder": {"final_norm": 1}}, "final_norm must be true or false, got 1"),
         (CLASSIFIER | {"encoder": {"head_dim": "4"}}, "head_dim must be an integer, got '4'"),
-        (CLASSIFIER | {"encoder": 3}, "EncoderConfig must be an object, got 3"),
+        (CLASSIFIER | {"encoder": 3}, "StackConfig must be an object, got 3"),
         (CLASSIFIER | {"max_length": "7" * 9999}, r"got '7{59}\.\.\.$"),
     ],
 )
@@ -135,9 +138,9 @@ def test_a_value_of_another_type_is_named(values, message):
 
 def test_json_may_spell_a_number_without_its_point():
     assert from_dict(ClassifierConfig, CLASSIFIER | {"head_dropout_rate": 0}).head_dropout_rate == 0
-    assert from_dict(EncoderConfig, {"head_dim": None, "final_norm": True}).head_dim is None
+    assert from_dict(StackConfig, {"head_dim": None, "final_norm": True}).head_dim is None
 
 
 def test_a_config_does_not_change():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        EncoderConfig().num_layers = 3
+        StackConfig().num_layers = 3

@@ -17,7 +17,7 @@ from transformer_jax import costs
 from transformer_jax.__main__ import main
 from transformer_jax.attention import dot_product_attention, multi_head_attention
 from transformer_jax.commands.cost import classifier_sizes
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.costs import FEED_FORWARD, PRODUCTS, PROJECTIONS, Sizes
 from transformer_jax.counting import count
 from transformer_jax.encoder import EncoderLayer
@@ -146,7 +146,7 @@ def test_parameters_of_the_tutorial_classifier(layers, parameters):
     assert costs.parameters(classifier_sizes(config)) == parameters == real_parameters(config)
 
 
-BASE = ClassifierConfig(31, 17, encoder=EncoderConfig(2, D, N, F))
+BASE = ClassifierConfig(31, 17, encoder=StackConfig(2, D, N, F))
 # Of each field of the configurations a value that is not the default: the sizes must know what it changes.
 CHANGES = {
     "vocab_size": 37, "max_length": 19, "num_classes": 5, "num_segments": 3, "pooling": ("max", "mean"),
@@ -154,9 +154,9 @@ CHANGES = {
     "head_dropout_rate": 0.0,
 }  # fmt: skip
 ENCODER_CHANGES = {
-    "num_layers": 3, "embed_dim": 48, "num_heads": 3, "hidden_dim": 11, "head_dim": 5, "num_kv_heads": 2,
-    "norm": "pre", "final_norm": True, "norm_epsilon": 1e-3, "activation": "gelu", "dropout_rate": 0.0,
-    "attention_dropout_rate": 0.0,
+    "num_layers": 3, "embed_dim": 48, "num_heads": 3, "hidden_dim": 11, "head_dim": 5, "value_dim": 7,
+    "num_kv_heads": 2, "norm": "pre", "final_norm": True, "norm_kind": "rms", "norm_epsilon": 1e-3,
+    "activation": "swiglu", "biases": False, "dropout_rate": 0.0, "attention_dropout_rate": 0.0,
 }  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def changed():
 def test_every_field_of_the_configurations_is_tried():
     for cls, tried in (
         (ClassifierConfig, {*CHANGES, "encoder"}),
-        (EncoderConfig, {*ENCODER_CHANGES}),
+        (StackConfig, {*ENCODER_CHANGES}),
     ):
         assert {field.name for field in dataclasses.fields(cls)} == tried
 
@@ -301,7 +301,7 @@ def test_a_causal_mask_halves_and_a_window_makes_attention_linear():
 
 def layer_and_input(T, *, remat=False, implementation="reference", **changes):
     """A function of the parameters of an encoder layer and its input, and their shapes."""
-    config = EncoderConfig(
+    config = StackConfig(
         **{"num_layers": 1, "embed_dim": D, "num_heads": N, "hidden_dim": F} | changes
     )
     graph, params = nnx.split(nnx.eval_shape(lambda: EncoderLayer(config, rngs=nnx.Rngs(0))))
@@ -655,7 +655,7 @@ def test_xla_is_shown_beside_the_count_for_a_run_folder(tmp_path, capsys):
         (["gpt2", "--tokens", "-1"], "--tokens must be a number above 0; got -1"),
         (["gpt2", "--xla"], "--xla compiles a model: pass a run folder"),
         (["a\0b"], "neither a published model"),
-        (["."], "config.json is not the configuration of a classifier"),
+        (["."], "config.json is not the configuration of a model"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):

@@ -56,7 +56,10 @@ OBLONG = ("array of heads", "array of queries", "sum")  # they have T rows
 
 @pytest.mark.parametrize(
     ("name", "queries"),
-    [*((name, T) for name in CASES), *((name, S) for name in CASES if name not in OBLONG)],
+    [
+        *((name, T) for name in CASES),
+        *(pytest.param(name, S, marks=pytest.mark.slow) for name in CASES if name not in OBLONG),
+    ],
 )
 def test_value_and_gradient_equal_the_reference(name, queries):
     inputs = qkv(queries)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.config import EncoderConfig
+from transformer_jax.config import StackConfig
 from transformer_jax.encoder import Encoder, EncoderLayer
 from transformer_jax.masks import padding
 from transformer_jax.pooling import mean_pool
@@ -25,7 +25,7 @@ def normal(seed, *shape):
 
 
 def config(norm, **changes):
-    return EncoderConfig(
+    return StackConfig(
         **{
             "num_layers": 2,
             "embed_dim": D,

@@ -26,7 +26,7 @@ from train.imdb import MAY_CHANGE, PROGRAM
 from train.options import make_parser
 from train.run import OPTIONS, RunError, resumed_options, write_options
 from train.tables import read_file
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.models import TextClassifier
 from transformer_jax.run_folder import (
     CONFIG,
@@ -36,7 +36,7 @@ from transformer_jax.run_folder import (
     RunFolderError,
     load_classifier,
     load_weights,
-    save_classifier,
+    save_model,
 )
 from transformer_jax.tokenizers import TokenizerError, load_tokenizer, train_tokenizer
 
@@ -256,11 +256,11 @@ def no_backtrace():
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     tokenizer = train_tokenizer("word:30", TEXTS)
-    encoder = EncoderConfig(num_layers=1, embed_dim=4, num_heads=2, hidden_dim=4)
+    encoder = StackConfig(num_layers=1, embed_dim=4, num_heads=2, hidden_dim=4)
     config = ClassifierConfig(tokenizer.vocab_size, 16, encoder=encoder)
     params = nnx.state(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
     spec = ClassifierSpec(config, ("bad", "good"), "head", "reviews.csv")
-    save_classifier(folder, params, tokenizer, spec)
+    save_model(folder, params, tokenizer, spec)
     write_options(folder, PROGRAM, make_parser().parse_args([]), "sum")
     return folder
 

@@ -20,7 +20,7 @@ from train.optimizers import OptimizerConfig, decayed, learning_rate_schedule, m
 from train.signals import Stopped
 from train.step import FitConfig, TrainState, make_train_step
 from transformer_jax.batching import Batch
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import Linear
 from transformer_jax.tokenizers import train_tokenizer
@@ -331,7 +331,7 @@ def test_average_follows_the_weights_with_a_short_memory_at_first(tmp_path):
 
 
 def test_kernels_decay_and_embeddings_norms_and_biases_do_not():
-    encoder = EncoderConfig(1, 6, 2, 8, norm="pre")
+    encoder = StackConfig(1, 6, 2, 8, norm="pre")
     for regions in (0, 4):
         config = ClassifierConfig(11, 5, encoder=encoder, region_features=regions)
         model = nnx.eval_shape(lambda c=config: TextClassifier(c, rngs=nnx.Rngs(0)))
@@ -367,7 +367,7 @@ def test_unknown_schedule_is_refused():
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_the_train_step_lowers(platform):
-    encoder = EncoderConfig(1, 6, 2, 8, norm="pre")
+    encoder = StackConfig(1, 6, 2, 8, norm="pre")
     config = ClassifierConfig(
         11, 8, encoder=encoder, region_width=3, region_features=4, patch_width=3
     )

@@ -493,7 +493,9 @@ def compare(twins, row, compiled, dtype, seed, kind, poison):
 
 
 # The float32 cases too are compared with differences of the loops in float64.
-@pytest.fixture(params=["float32", "bfloat16", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.fixture(
+    params=["float32", *(pytest.param(d, marks=pytest.mark.slow) for d in ("bfloat16", "float64"))]
+)
 def dtype(request):
     promotion = "strict" if request.param == "float32" else "standard"
     with (

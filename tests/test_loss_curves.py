@@ -21,6 +21,19 @@ def test_the_distance_is_the_largest_of_running_means():
     assert apart["later"] == pytest.approx(np.linspace(0, 1, steps)[-loss_curves.WINDOW :].mean())
 
 
+@pytest.mark.parametrize("wrong", ["--length 257", "--length 0", "--rows 0"])
+def test_sizes_that_cannot_be_are_an_error(capsys, wrong):
+    with pytest.raises(SystemExit):
+        loss_curves.main(wrong.split())
+    assert "--length 1 to 256" in capsys.readouterr().err
+
+
+def test_data_that_are_not_there_are_one_line(capsys):
+    assert loss_curves.main(["--data", "no/such/file.csv"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+
+
 @pytest.mark.slow
 def test_it_trains_them_all_and_writes_numbers_and_picture(tmp_path, capsys):
     encoder = replace(

@@ -1,5 +1,7 @@
 """Everything lowers for CUDA and TPU from a machine that has neither: no operation is the CPU's own."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,17 @@ import pytest
 from flax import nnx
 
 import transformer_jax as tj
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax import generation
+from transformer_jax.config import (
+    ClassifierConfig,
+    LanguageModelConfig,
+    SequenceToSequenceConfig,
+    StackConfig,
+)
 from transformer_jax.encoder import Encoder
+from transformer_jax.language_models import LanguageModel, SequenceToSequence
 from transformer_jax.models import TextClassifier
+from transformer_jax.sampling import Sampling
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -95,6 +105,12 @@ FUNCTIONS = {
             ),
         ),
         *(TEXT, floats(D)),
+    ),
+    "packed positions, turned": (
+        lambda x: tj.Rotary(tj.count_in_segments(jnp.array(TOKENS)), tj.rope_frequencies(4)).turn(
+            x
+        ),
+        floats(B, T, N, 4),
     ),
     "rope": (
         lambda x: tj.rope(
@@ -184,7 +200,7 @@ ENCODER = {"num_layers": 1, "embed_dim": D, "num_heads": N, "num_kv_heads": K, "
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_the_encoder_lowers(norm):
-    config = EncoderConfig(**ENCODER, norm=norm, final_norm=True, activation="gelu_tanh")
+    config = StackConfig(**ENCODER, norm=norm, final_norm=True, activation="gelu_tanh")
     lower_module(
         lambda: Encoder(config, rngs=nnx.Rngs(0)),
         lambda m: m(jnp.ones((B, T, D)), mask=tj.padding(IS_TOKEN), rngs=nnx.Rngs(dropout=KEY)),
@@ -196,7 +212,7 @@ def test_the_classifier_lowers(key):
     config = ClassifierConfig(
         V,
         T,
-        encoder=EncoderConfig(**ENCODER),
+        encoder=StackConfig(**ENCODER),
         pooling=("cls", "mean", "max", "last"),
         region_width=3,
         region_features=7,
@@ -209,6 +225,34 @@ def test_the_classifier_lowers(key):
             jnp.array(IS_TOKEN),
             rngs=None if key is None else nnx.Rngs(dropout=key),
         ),
+    )
+
+
+STACK = StackConfig(**ENCODER, norm="pre", norm_kind="rms", activation="swiglu", biases=False)
+
+
+@pytest.mark.parametrize("positions", ["learned", "alibi"])
+def test_a_language_model_and_its_generation_lower(positions):
+    config = LanguageModelConfig(V, 2 * T, decoder=STACK, positions=positions, window=2)
+    lower_module(
+        lambda: LanguageModel(config, rngs=nnx.Rngs(0)),
+        lambda m: m(jnp.array(TOKENS), jnp.array(IS_TOKEN), rngs=nnx.Rngs(dropout=KEY)),
+    )
+    make = nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0)))
+    graph, params = nnx.split(make, nnx.Param)
+    how = generation.How(T, Sampling(top_k=3, top_p=0.9), 1, 0.6, (1,), 0)
+    for one in (how, how._replace(sampling=None, beams=2)):
+        write = jax.jit(partial(generation._generate, graph, how=one))
+        arguments = params, jnp.array(TOKENS), jnp.array(IS_TOKEN), KEY
+        exported = jax.export.export(write, platforms=["cuda", "tpu"])(*arguments)
+        assert exported.platforms == ("cuda", "tpu")
+
+
+def test_an_encoder_decoder_lowers():
+    config = SequenceToSequenceConfig(V, T, encoder=STACK, decoder=STACK)
+    lower_module(
+        lambda: SequenceToSequence(config, rngs=nnx.Rngs(0)),
+        lambda m: m(*(jnp.array(x) for x in (TOKENS, IS_TOKEN) * 2)),
     )
 
 

@@ -23,7 +23,7 @@ from transformer_jax.attention import (
     multi_head_attention,
 )
 from transformer_jax.biases import alibi, relative_bias
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.encoder import Encoder
 from transformer_jax.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.models import TextClassifier
@@ -42,7 +42,7 @@ def normal(seed, *shape, dtype=jnp.float32):
 
 
 def encoder(norm):
-    config = EncoderConfig(
+    config = StackConfig(
         num_layers=1,
         embed_dim=D,
         num_heads=N,
@@ -673,7 +673,7 @@ def classifier(request):
         vocab_size=23,
         max_length=ROOM,
         num_classes=3,
-        encoder=EncoderConfig(num_layers=1, embed_dim=D, num_heads=N, hidden_dim=17),
+        encoder=StackConfig(num_layers=1, embed_dim=D, num_heads=N, hidden_dim=17),
         pooling=("cls", "mean", "max", "last"),
         **INPUTS[inputs],
     )

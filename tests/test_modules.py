@@ -8,24 +8,27 @@ from flax import nnx
 
 from transformer_jax.attention import multi_head_attention
 from transformer_jax.dropout import dropout
+from transformer_jax.embeddings import (
+    BertEmbedding,
+    Embedding,
+    PatchEmbedding,
+    RegionEmbedding,
+    RegionFeatures,
+    TokenEmbedding,
+)
 from transformer_jax.feed_forward import feed_forward
 from transformer_jax.linear import linear
 from transformer_jax.masks import causal
 from transformer_jax.modules import (
-    BertEmbedding,
-    Embedding,
     FeedForward,
     LayerNorm,
     Linear,
     MultiHeadAttention,
-    PatchEmbedding,
-    RegionEmbedding,
-    RegionFeatures,
     dropout_key,
     kernel,
 )
 from transformer_jax.normalization import layer_norm
-from transformer_jax.positions import count_positions, lookup
+from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
 from transformer_jax.regions import region_embedding
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -286,3 +289,18 @@ def test_segments_add_their_row():
     np.testing.assert_allclose(run(parameters, zeros), by_default, rtol=0, atol=1e-6)
     changed = np.abs(run(parameters, ids) - by_default).max(-1) > 0.01
     np.testing.assert_array_equal(changed, ids == 1)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
+def test_a_token_embedding_is_its_equation_and_its_table_is_the_head(positions):
+    module = TokenEmbedding(11, 7, 6, positions=positions, rngs=nnx.Rngs(0))
+    tokens, where = jnp.array([[3, 10, 0]]), jnp.array([[4, 0, 6]])
+    table = np.asarray(module.token.embedding[...], np.float64)
+    expected = table[np.asarray(tokens)]
+    if positions == "learned":
+        expected = expected + np.asarray(module.position.embedding[...])[np.asarray(where)]
+    if positions == "sinusoidal":
+        expected = expected * np.sqrt(6) + np.asarray(sinusoidal_positions(where, 6))
+    x = module(tokens, where)
+    np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(module.logits(x), np.asarray(x) @ table.T, rtol=1e-4, atol=1e-6)

@@ -14,12 +14,14 @@ import transformer_jax as tj
 ROOT = Path(tj.__file__).parent
 # Above these arrows never go: arrays in, arrays out.
 PURE = (
-    "attention biases blockwise bpe costs counting cudnn dropout feed_forward grid heads laws linear masks "
-    "normalization plan pooling positions products published regions rotary rules shapes sharding softmax tiles tiling unseen "
+    "attention beams biases blockwise bpe cache costs counting cudnn dropout feed_forward grid heads laws linear masks "
+    "normalization plan pooling positions products published regions rotary rules sampling shapes sharding softmax tiles tiling unseen "
     "windows"
 ).split()
 # Subjects of their own, used by the name of the file: `costs.parameters`, `laws.fit_power_law`.
-BY_FILE = {"bpe", "costs", "counting", "heads", "laws", "published", "windows"}
+BY_FILE = {
+    "beams", "bpe", "cache", "costs", "counting", "heads", "laws", "published", "sampling", "windows"
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", tj.__all__)

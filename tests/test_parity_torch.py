@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.attention import dot_product_attention, multi_head_attention
-from transformer_jax.config import EncoderConfig
+from transformer_jax.config import StackConfig
 from transformer_jax.encoder import Encoder, EncoderLayer
 from transformer_jax.feed_forward import ACTIVATIONS, GATES, feed_forward, gated_feed_forward
 from transformer_jax.masks import causal, padding
@@ -194,7 +194,7 @@ def network_of(in_weight, in_bias, out_weight, out_bias):
 
 
 def encoder_config(norm, activation="gelu", layers=1):
-    return EncoderConfig(layers, D, N, F, norm=norm, activation=activation)
+    return StackConfig(layers, D, N, F, norm=norm, activation=activation)
 
 
 def encoder_layer_of(x, attention, network, attention_norm, network_norm):

@@ -11,7 +11,7 @@ from flax import nnx
 from tests.implementations import forced
 from transformer_jax import attention
 from transformer_jax.attention import dot_product_attention
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.encoder import Encoder
 from transformer_jax.masks import causal
 from transformer_jax.models import TextClassifier
@@ -244,7 +244,7 @@ B, T, D, N, K = 2, 7, 12, 6, 2
 
 def encoder_config(rate):
     sizes = {"num_layers": 2, "embed_dim": D, "num_heads": N, "num_kv_heads": K, "hidden_dim": 5}
-    return EncoderConfig(**sizes, dropout_rate=rate, attention_dropout_rate=rate)
+    return StackConfig(**sizes, dropout_rate=rate, attention_dropout_rate=rate)
 
 
 def classifier(rate):
@@ -278,7 +278,9 @@ MODULES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.3], ids=["evaluation", "training"])
+@pytest.mark.parametrize(
+    "rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["evaluation", "training"]
+)
 @pytest.mark.parametrize(
     "name",
     [

@@ -447,7 +447,7 @@ def test_same_seed_gives_the_same_losses_and_until_stops(reviews, trained, tmp_p
         (["--batch", "0"], "--batch must be 1 or more"),
         (["--length", "2"], "--length must be 3 or more"),
         (["--until", "80"], "--until must be an accuracy from 0 to 1"),
-        (["--tokenizer", "letters"], "tokenizer must be bpe:N, word:N or gpt2"),
+        (["--tokenizer", "letters"], "tokenizer must be bpe:N, word:N, char or gpt2"),
         (["--data", "nowhere.csv"], "no file or folder nowhere.csv"),
         (["--gpt2-files", "nowhere", "--tokenizer", "gpt2"], "gpt2_files must be a folder"),
         (["--log", "no/folder/log"], "is in a folder that does not exist"),

@@ -49,7 +49,15 @@ MASKS = {
 # Above the edge and not a multiple of it: by blocks, of which the last overlap.
 @pytest.mark.parametrize(
     ("name", "T", "S"),
-    [*((name, 700, 1100) for name in MASKS), ("causal", 513, 40), ("both", 513, 40)],
+    [
+        *((name, 700, 1100) for name in MASKS),
+        *(
+            pytest.param(
+                name, 513, 40, marks=() if name in ("causal", "both") else pytest.mark.slow
+            )
+            for name in MASKS
+        ),
+    ],
 )
 def test_it_equals_any_over_the_rendered_mask(name, T, S):
     mask = MASKS[name](T, S)

@@ -21,7 +21,8 @@ def test_a_small_step_is_measured(tmp_path, capsys):
     assert "GFLOP/s" in capsys.readouterr().out
 
 
-def test_a_length_beyond_the_model_is_an_error(capsys):
+@pytest.mark.parametrize("wrong", ["--length 1000", "--length 0", "--rows 0", "--rounds 0"])
+def test_sizes_that_cannot_be_are_an_error(capsys, wrong):
     with pytest.raises(SystemExit):
-        utilization.main(["--model", "tutorial", "--length", "1000"])
-    assert "at most 256" in capsys.readouterr().err
+        utilization.main(["--model", "tutorial", *wrong.split()])
+    assert "--length 1 to 256" in capsys.readouterr().err

@@ -17,13 +17,13 @@ from transformer_jax.attention import (
     multi_head_attention,
 )
 from transformer_jax.commands.attention import points, score_heads
-from transformer_jax.config import ClassifierConfig, EncoderConfig
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.inside import attention_parameters, look_inside
 from transformer_jax.masks import causal
 from transformer_jax.models import TextClassifier
 from transformer_jax.positions import sinusoidal_positions
 from transformer_jax.printing import width
-from transformer_jax.run_folder import ClassifierSpec, load_classifier, save_classifier
+from transformer_jax.run_folder import ClassifierSpec, load_classifier, save_model
 from transformer_jax.softmax import masked_softmax
 from transformer_jax.tokenizers import train_tokenizer
 from transformer_jax.walk import attention_steps, context_step, word_model, word_steps
@@ -181,18 +181,20 @@ def runs(tmp_path_factory):
         config = ClassifierConfig(
             tokenizer.vocab_size,
             12,
-            encoder=EncoderConfig(num_layers=layers, norm=norm, final_norm=True, **encoder),
+            encoder=StackConfig(num_layers=layers, norm=norm, final_norm=True, **encoder),
             **more,
         )
         shapes = nnx.state(nnx.eval_shape(partial(build, config)), nnx.Param)
         params = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), shapes)
         (folder / name).mkdir()
         spec = ClassifierSpec(config, ("negative", "positive"), "head-tail", "reviews.csv")
-        save_classifier(folder / name, params, tokenizer, spec)
+        save_model(folder / name, params, tokenizer, spec)
     return folder
 
 
-@pytest.mark.parametrize("name", ["tokens", "regions", "patches"])
+@pytest.mark.parametrize(
+    "name", ["tokens", pytest.param("regions", marks=pytest.mark.slow), "patches"]
+)
 def test_what_is_seen_inside_is_what_the_model_computes(runs, name):
     classifier = load_classifier(runs / name)
     inside = look_inside(classifier, TEXT)
@@ -245,7 +247,7 @@ def test_a_text_that_is_too_long_says_what_was_not_read(runs, capsys):
 @pytest.mark.parametrize(
     ("name", "text", "options"),
     [
-        ("tokens", TEXT, ("html",)),
+        pytest.param("tokens", TEXT, ("html",), marks=pytest.mark.slow),
         pytest.param("patches", TEXT, ("html", "png", "pca"), marks=pytest.mark.slow),
         ("tokens", "<b>世界 $x_$</b>", ("html", "png", "pca")),
         ("patches", "", ("html",)),
