@@ -118,7 +118,6 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
     options.dtype = compute_dtype(options.dtype or recipe.dtype)
     config = replace(recipe.model, vocab_size=tokenizer.vocab_size, num_classes=len(data.classes))
     with faults_of(run, batch_tokens):
-        # First of all: from here on the run can be gone on with.
         options.data = data.name if options.data == "auto" else options.data
         options.epochs = recipe.fit.epochs
         write_options(run, PROGRAM, options, sha256)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from train.signals import stop_if_asked, undisturbed
 from transformer_jax.files import write_text
 
 OPTIONS, LOCK = "options.json", ".lock"
@@ -40,21 +41,22 @@ def held(folder: Path, *, new: bool) -> Iterator[None]:
         raise RunError(f"{folder} is not a folder; pass another {'--out' if new else '--resume'}")
     if made and not new:
         raise RunError(f"{folder} is not a run to go on with: there is no such folder")
-    path = folder / LOCK
+    path, lock = folder / LOCK, None
     parents = [parent for parent in folder.parents if not os.path.exists(parent)]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _lock(path)
-    except OSError as error:
-        raise RunError(
-            f"cannot write to {folder}: {error.strerror}; "
-            + ("pass another --out" if new else "make it writable")
-        ) from None
-    if lock is None:
-        raise RunError(
-            f"another process is training in {folder}; wait for it, or pass another --out"
-        )
-    try:
+        try:
+            with undisturbed():
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = _lock(path)
+        except OSError as error:
+            raise RunError(
+                f"cannot write to {folder}: {error.strerror}; "
+                + ("pass another --out" if new else "make it writable")
+            ) from None
+        if lock is None:
+            raise RunError(
+                f"another process is training in {folder}; wait for it, or pass another --out"
+            )
         if new and any(entry.name != LOCK for entry in folder.iterdir()):
             raise RunError(
                 f"{folder} is not empty and would be written over; pass another --out"
@@ -62,11 +64,12 @@ def held(folder: Path, *, new: bool) -> Iterator[None]:
             )
         yield
     finally:
-        with lock:  # removed while it is held, so that nobody holds what is no longer there
-            path.unlink(missing_ok=True)
-            if made and not any(folder.iterdir()):
-                for each in (folder, *parents):
-                    each.rmdir()
+        if lock is not None:
+            with lock:  # removed while it is held, so that nobody holds what is no longer there
+                path.unlink(missing_ok=True)
+                if made and not any(folder.iterdir()):
+                    for each in (folder, *parents):
+                        each.rmdir()
 
 
 def _lock(path: Path):
@@ -89,7 +92,8 @@ def _lock(path: Path):
 def write_options(
     folder: Path, program: str, options: argparse.Namespace, data_sha256: str
 ) -> None:
-    """What `resumed_options` reads."""
+    """What `resumed_options` reads: from here on the run can be gone on with."""
+    stop_if_asked()
     values = {k: v for k, v in vars(options).items() if k not in ("out", "resume")}
     content = {"program": program, "data_sha256": data_sha256, "options": values}
     write_text(folder / OPTIONS, json.dumps(content, indent=2) + "\n")

@@ -29,6 +29,7 @@ def stop_wish() -> Iterator[StopWish]:
     Nothing has to be tidied up then: files are written beside their place, so the older ones stand.
     """
     wish = StopWish()
+    stop_if_asked()
 
     def note(number, frame):
         wish.number = number
@@ -43,12 +44,36 @@ def stop_wish() -> Iterator[StopWish]:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Around a whole program: either signal raises Stopped, where no `stop_wish` takes it."""
+    with _handler(_Stop()):
+        yield
+        stop_if_asked()
 
-    def stop(number, frame):
+
+class _Stop:
+    """Raises Stopped, and remembers it: what is raised within a callback of C, as the garbage collector's, is lost."""
+
+    number: int | None = None
+
+    def __call__(self, number, frame):
+        self.number = number
         raise Stopped(number)
 
-    with _handler(stop):
+
+def stop_if_asked() -> None:
+    """Raises the Stopped that was lost on its way, if one was."""
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, _Stop) and handler.number is not None:
+        raise Stopped(handler.number)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A signal that comes within is raised behind it."""
+    came = []
+    with _handler(lambda number, frame: came.append(number)):
         yield
+    if came:
+        raise Stopped(came[0])
 
 
 @contextmanager
