@@ -181,6 +181,12 @@ MUTATIONS = [
         f"{CACHE}padding_takes_no_slot[learned-left]",
     ),
     Mutation(
+        "an_overflow_is_an_answer", "cache.py",
+        "(step.lengths > self.capacity) & (self.window is None)",
+        "(step.lengths > self.capacity) & False",
+        f"{CACHE}a_full_cache_answers_with_nan",
+    ),
+    Mutation(
         "cached_keys_are_not_turned", "modules.py",
         "return key if rotary is None else rotary.turn(key), value",
         "return key, value",
@@ -188,14 +194,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a_cache_counts_alibi_from_its_end", "language_models.py",
-        "return _alibi(config, config.decoder, **at), mask",
-        "return _alibi(config, config.decoder), mask",
+        "bias=_alibi(self.config, self.config.decoder, **at),\n            mask=self._mask(",
+        "bias=_alibi(self.config, self.config.decoder),\n            mask=self._mask(",
         f"{CACHE}chunks_through_the_cache_are_the_whole_text[window, alibi-one by one]",
     ),
     Mutation(
         "the_window_is_left_out_of_a_cache", "language_models.py",
-        "mask = causal(**at) if config.window is None else",
-        "mask = causal(**at) if config.window is None or at else",
+        "mask = causal(**at) if window is None else",
+        "mask = causal(**at) if window is None or at else",
         f"{CACHE}padding_takes_no_slot[window, alibi-left]",
     ),
     Mutation(

@@ -20,8 +20,8 @@ from safetensors.numpy import load_file, save_file
 from train.data import load
 from train.imdb import PROGRAM
 from train.imdb import main as train
-from train.options import make_parser
-from train.run import write_options
+from train.imdb_options import make_parser
+from train.run import Run
 from transformer_jax.__main__ import main as use
 from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.models import TextClassifier
@@ -47,7 +47,7 @@ def whole(tmp_path_factory):
     (folder / "run").mkdir()
     spec = ClassifierSpec(config, ("negative", "positive"), "head", "reviews.csv")
     save_model(folder / "run", params, tokenizer, spec)
-    write_options(folder / "run", PROGRAM, make_parser().parse_args([]), "sum")
+    Run(PROGRAM, folder / "run", make_parser().parse_args([])).begin("sum")
     (folder / "taken").mkdir()
     (folder / "taken" / "precious").write_text("mine")
     return folder

@@ -163,7 +163,7 @@ def test_every_rule_agrees_with_the_whole_text(name, norm):
         is_token = jnp.ones(x.shape[:2], bool)
         step = cache.step(is_token)
         mask = rule(step) & padding(step.is_key)
-        return decoder(x, mask=mask, cache=cache, is_token=is_token)
+        return decoder(x, mask=mask, cache=cache, step=step)
 
     cache, found = empty_cache(2, B, T, K, D // N), []
     for part in cut([5, 1, 5]):
@@ -222,10 +222,39 @@ def test_a_window_makes_it_a_ring_of_one_more_slot():
     assert keys.shape == (B, K, T, D // N)
 
 
+def test_a_full_cache_answers_with_nan():
+    """Of the example that is full, and of no other; a ring is never full."""
+    full = jnp.array([[True] * 4, [True] * 2 + [False] * 2])
+    for name, expected in (("learned", [True, False]), ("window", [False, False])):
+        cache = model_of(name).start(B, 5)
+        for found in (jnp.zeros(B, bool), jnp.array(expected)):
+            logits, cache = compiled(name)[1](jnp.array(TOKENS[:, :4]), full, cache)
+            np.testing.assert_array_equal(jnp.isnan(logits).all(axis=(1, 2)), found)
+
+
+@jax.numpy_dtype_promotion("standard")
+@pytest.mark.parametrize("name", ["learned", "llama"])
+def test_a_model_of_bfloat16_has_a_cache_of_bfloat16(name):
+    """Logits of either head are float32; chunks through the cache give those of the whole text."""
+    graph, params = nnx.split(model_of(name), nnx.Param)
+    model = nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params))
+    whole = nnx.jit(lambda model, tokens: model(tokens))(model, jnp.array(TOKENS))
+    chunk = nnx.jit(lambda model, tokens, cache: model(tokens, cache=cache))
+    cache, found = model.start(B, T), []
+    assert cache.layers[0].keys.dtype == jnp.bfloat16 and whole.dtype == jnp.float32
+    for part in cut(CHUNKS["chunks"]):
+        logits, cache = chunk(model, jnp.array(TOKENS[:, part]), cache)
+        found.append(logits)
+    scale = float(jnp.abs(whole).max())
+    np.testing.assert_allclose(np.concatenate(found, axis=1), whole, atol=0.02 * scale)
+
+
 def test_what_a_cache_cannot_do_is_said():
     model = model_of("learned")
     with pytest.raises(ValueError, match="capacity must be 1 to max_length=11; got 12"):
         model.start(B, T + 1)
+    with pytest.raises(ValueError, match="11 tokens do not fit into a cache of 5"):
+        model(jnp.array(TOKENS), cache=model.start(B, 5))
     with pytest.raises(ValueError, match="segment_ids must be None"):
         model(jnp.array(TOKENS), segment_ids=jnp.zeros((B, T), jnp.int32), cache=model.start(B, T))
     with pytest.raises(ValueError, match="12 tokens are more than max_length=11"):

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from train.aclimdb import read_archive
 from train.corpus import DataError
 from train.imdb import MAY_CHANGE, PROGRAM
-from train.options import make_parser
-from train.run import OPTIONS, RunError, resumed_options, write_options
+from train.imdb_options import make_parser
+from train.run import OPTIONS, Run, RunError, resumed_options
 from train.tables import read_file
 from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.models import TextClassifier
@@ -261,7 +261,7 @@ def run(tmp_path_factory):
     params = nnx.state(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
     spec = ClassifierSpec(config, ("bad", "good"), "head", "reviews.csv")
     save_model(folder, params, tokenizer, spec)
-    write_options(folder, PROGRAM, make_parser().parse_args([]), "sum")
+    Run(PROGRAM, folder, make_parser().parse_args([])).begin("sum")
     return folder
 
 

@@ -217,3 +217,10 @@ def test_beams_of_a_language_model_go_on_from_one_another():
 def test_what_cannot_be_written_is_said(options, message):
     with pytest.raises(ValueError, match=message):
         generate(model_of("learned"), PROMPT, **{"max_tokens": 2} | options)
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+def test_what_cannot_be_streamed_is_said():
+    for options, message in (({"max_tokens": 0}, "1 or more; got 0"), ({"stop": [V]}, "no token")):
+        with pytest.raises(ValueError, match=message):
+            next(stream(model_of("learned"), PROMPT, **{"max_tokens": 2} | options))

@@ -11,7 +11,7 @@ from flax import nnx
 
 from train.classification import cross_entropy, drop_tokens, make_loss
 from train.imdb import main
-from train.options import make_parser, recipe_of
+from train.imdb_options import make_parser, recipe_of
 from train.recipes import FAST, SAMPLE, TUTORIAL
 from train.run import RunError, event_log
 from transformer_jax.__main__ import main as use

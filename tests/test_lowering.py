@@ -1,5 +1,6 @@
 """Everything lowers for CUDA and TPU from a machine that has neither: no operation is the CPU's own."""
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -240,8 +241,8 @@ def test_a_language_model_and_its_generation_lower(positions):
     )
     make = nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0)))
     graph, params = nnx.split(make, nnx.Param)
-    how = generation.How(T, Sampling(top_k=3, top_p=0.9), 1, 0.6, (1,), 0)
-    for one in (how, how._replace(sampling=None, beams=2)):
+    how = generation.How(T, Sampling(top_k=3, top_p=0.9), stop=(1,))
+    for one in (how, replace(how, sampling=None, beams=2)):
         write = jax.jit(partial(generation._generate, graph, how=one))
         arguments = params, jnp.array(TOKENS), jnp.array(IS_TOKEN), KEY
         exported = jax.export.export(write, platforms=["cuda", "tpu"])(*arguments)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from train.run import LOCK, OPTIONS, RunError, held, new_folder, resumed_options, write_options
+from train.run import LOCK, OPTIONS, Run, RunError, held, new_folder, resumed_options
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from train.run import RunError, held
+from train.run import Run, RunError, held
 try:
     with held(Path(sys.argv[1]), new=True):
         print("held", flush=True)
@@ -144,7 +144,7 @@ def resumed(folder, *arguments, program="train.x"):
 
 def test_options_come_back_and_those_that_may_change_do(tmp_path):
     options = parser().parse_args(["--seed", "3", "--epochs", "2", "--out", "somewhere"])
-    write_options(tmp_path, "train.x", options, "abc")
+    Run("train.x", tmp_path, options).begin("abc")
     back, data_sha256 = resumed(tmp_path, "--resume", str(tmp_path))
     assert (back.seed, back.epochs, back.out, back.resume) == (3, 2, None, str(tmp_path))
     assert data_sha256 == "abc"
@@ -165,13 +165,13 @@ def test_options_come_back_and_those_that_may_change_do(tmp_path):
 )
 def test_another_configuration_is_refused(arguments, says, tmp_path):
     began = parser().parse_args(["--seed", "3", "--epochs", "2"])
-    write_options(tmp_path, "train.x", began, "abc")
+    Run("train.x", tmp_path, began).begin("abc")
     with pytest.raises(RunError, match=says):
         resumed(tmp_path, *arguments)
 
 
 def test_another_program_or_version_is_refused(tmp_path):
-    write_options(tmp_path, "train.x", parser().parse_args([]), "abc")
+    Run("train.x", tmp_path, parser().parse_args([])).begin("abc")
     with pytest.raises(RunError, match=r"is a run of 'train\.x', not of train\.y"):
         resumed(tmp_path, program="train.y")
     content = json.loads((tmp_path / OPTIONS).read_text())

@@ -1,11 +1,12 @@
 """A wish to stop is not lost, wherever it comes."""
 
+import argparse
 import gc
 import signal
 
 import pytest
 
-from train.run import held, write_options
+from train.run import Run, held
 from train.signals import Stopped, stop_wish, stoppable, undisturbed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -28,7 +29,7 @@ def lose(number):
 def test_what_a_callback_swallows_is_raised_before_anything_is_written(number, tmp_path):
     with pytest.raises(Stopped) as stopped, stoppable():
         lose(number)
-        write_options(tmp_path, "", None, "")
+        Run("", tmp_path, argparse.Namespace()).begin("")
     assert stopped.value.number == number
     assert not any(tmp_path.iterdir())
 

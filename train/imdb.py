@@ -14,14 +14,10 @@ if __name__ == "__main__":  # before NumPy and JAX have threads
 
     keep_freed_memory()
 
-import argparse
 import hashlib
-import resource
-import shlex
 import sys
 import textwrap
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -34,49 +30,42 @@ from train.corpus import Split
 from train.curves import draw_curves
 from train.data import load, split_validation
 from train.faults import faults_of
+from train.imdb_options import check, make_parser, recipe_of
 from train.loop import fit
-from train.memory import freed_memory_is_kept
-from train.options import check, make_parser, recipe_of
 from train.precision import compute_dtype
-from train.program import OptionError, run_program
+from train.program import OptionError, Program, run_program
 from train.recipes import Recipe
-from train.report import finished, machine, summary, versions, write_report
-from train.run import RunError, event_log, resumed_options, write_options
+from train.report import finished, summary, training_facts, write_report
+from train.run import Run, event_log
 from train.scores import score
 from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
 from transformer_jax.models import TextClassifier
 from transformer_jax.predict import Scorer
 from transformer_jax.run_folder import (
-    TOKENIZER,
     WEIGHTS,
     ClassifierSpec,
     save_specification,
     save_weights,
 )
 from transformer_jax.sharding import num_devices
-from transformer_jax.tokenizers import Tokenizer, TokenizerError, load_tokenizer, train_tokenizer
+from transformer_jax.tokenizers import train_tokenizer
 
 PROGRAM = "train.imdb"
 MAY_CHANGE = program.MAY_CHANGE | {"no_baseline", "gpt2_files"}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    return run_program(PROGRAM, "imdb", make_parser(__doc__), check, train, arguments)
+    imdb = Program(PROGRAM, "imdb", make_parser(__doc__), check, train, result, MAY_CHANGE)
+    return run_program(imdb, sys.argv[1:] if arguments is None else arguments)
 
 
-def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> None:
+def result(report: dict) -> str:
+    return f"test accuracy {report['test_accuracy']:.2%}"
+
+
+def train(run: Run) -> None:
     """Data, model, optimizer, loop; then the test split, once."""
-    options, began_with = parser.parse_args(arguments), None
-    if options.resume:
-        options, began_with = resumed_options(run, PROGRAM, parser, arguments, MAY_CHANGE)
-        check(options)
-        if report := finished(run, options.epochs):
-            print(
-                f"{run} is finished: {report['epochs']} epochs, test accuracy {report['test_accuracy']:.2%}; "
-                f"see {run / 'report.md'}. --epochs {options.epochs + 1} or more goes on"
-            )
-            return
+    options, folder = run.options, run.folder
     data = load(
         options.data,
         text_column=options.text_column,
@@ -98,16 +87,15 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
     )
 
     splits = (train_split, validation, data.test)
-    tokenizer = tokenizer_of(run, recipe, train_split, options)
+    tokenizer = run.tokenizer(
+        lambda: train_tokenizer(recipe.tokenizer, train_split.texts, gpt2_files=options.gpt2_files)
+    )
     if recipe.token_dropout and tokenizer.mask_id is None:
         print(f"note        {tokenizer.spec} has no mask token: no token dropout")
         recipe = replace(recipe, token_dropout=0.0)
     encoded = [
         tokenizer.encode(split.texts, recipe.model.max_length, recipe.truncate) for split in splits
     ]
-    sha256 = data_sha256(encoded, splits)
-    if began_with not in (None, sha256):
-        raise RunError(f"the data are not those that {run} began with; pass the same with --data")
     buckets, batch_tokens = shapes(encoded, recipe, options.batch_tokens)
     lengths = [len(ids) for ids in encoded[0]]
 
@@ -117,12 +105,12 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
 
     options.dtype = compute_dtype(options.dtype or recipe.dtype)
     config = replace(recipe.model, vocab_size=tokenizer.vocab_size, num_classes=len(data.classes))
-    with faults_of(run, batch_tokens):
+    with faults_of(folder, batch_tokens):
         options.data = data.name if options.data == "auto" else options.data
         options.epochs = recipe.fit.epochs
-        write_options(run, PROGRAM, options, sha256)
+        run.begin(data_sha256(encoded, splits))
         save_specification(
-            run, tokenizer, ClassifierSpec(config, data.classes, recipe.truncate, data.name)
+            folder, tokenizer, ClassifierSpec(config, data.classes, recipe.truncate, data.name)
         )
         model = TextClassifier(config, rngs=nnx.Rngs(options.seed))
         scorer = Scorer(model, tokenizer.pad_id, buckets, batch_tokens)
@@ -133,13 +121,13 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
         )
 
         def validate(params) -> dict[str, float]:
-            result = score(scorer(encoded[1], params), validation.labels, data.classes)
+            found = score(scorer(encoded[1], params), validation.labels, data.classes)
             return {
-                "validation_accuracy": result["accuracy"],
-                "validation_loss": result["log_loss"],
+                "validation_accuracy": found["accuracy"],
+                "validation_loss": found["log_loss"],
             }
 
-        with event_log(run, options.tensorboard) as log:
+        with event_log(folder, options.tensorboard) as log:
             fitted = fit(
                 model,
                 make_loss(
@@ -148,18 +136,18 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
                 batches,
                 validate,
                 config=replace(recipe.fit, dtype=options.dtype),
-                run=run,
+                run=folder,
                 select="validation_accuracy",
                 count_tokens=lambda batch: int((batch.tokens != tokenizer.pad_id).sum()),
-                keep=lambda params: save_weights(run / WEIGHTS, params),
+                keep=lambda params: save_weights(folder / WEIGHTS, params),
                 log=log,
                 resume=bool(options.resume),
             )
-        draw_curves(run / "metrics.jsonl", run / "curves.png")
+        draw_curves(folder / "metrics.jsonl", folder / "curves.png")
 
         # The one reading of the test split, by the weights that validation chose.
         probabilities = scorer(encoded[2], fitted.params)
-        progress, result = fitted.progress, score(probabilities, data.test.labels, data.classes)
+        scores = score(probabilities, data.test.labels, data.classes)
         report = {
             "data": {
                 "name": data.name,
@@ -176,46 +164,24 @@ def train(run: Path, parser: argparse.ArgumentParser, arguments: list[str]) -> N
             "seed": options.seed,
             "parameters": parameters,
             "compute_dtype": options.dtype,
-            "freed_memory_kept": freed_memory_is_kept(),
             "batch_tokens": batch_tokens,
             "buckets": list(buckets),
-            "devices": num_devices(),
-            "steps": progress.step,
-            "skipped_steps": progress.skipped,
-            "epochs": progress.epoch,
-            "best_epoch": progress.best_epoch,
-            **(progress.best_metrics or {}),
-            "test_accuracy": result["accuracy"],
-            "test_accuracy_interval": result["accuracy_interval"],
-            "test": result,
-            "train_seconds": progress.train_seconds,
-            "checkpoint_seconds": progress.save_seconds,
-            "tokens_per_second": progress.tokens / max(progress.step_seconds, 1e-9),
-            "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-            "command": shlex.join(["python", "-m", PROGRAM, *arguments]),
-            "versions": versions(),
-            "machine": machine(),
+            "test_accuracy": scores["accuracy"],
+            "test_accuracy_interval": scores["accuracy_interval"],
+            "test": scores,
+            "command": run.command,
+            **training_facts(fitted.progress),
         }
         if not options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
             report |= compare_with_baseline(data, train_split, validation, probabilities)
-        if earlier := finished(run, 0):  # the run was extended: the test split was read before
+        if earlier := finished(folder, 0):  # the run was extended: the test split was read before
             report["earlier_test_accuracies"] = [
                 *earlier.get("earlier_test_accuracies", []), earlier["test_accuracy"]
             ]  # fmt: skip
-        write_report(run, report)
-    print(summary(report, run))
-    print(f'try         python -m transformer_jax predict {run} "What a film!"')
-
-
-def tokenizer_of(run: Path, recipe: Recipe, split: Split, options: argparse.Namespace) -> Tokenizer:
-    """The run's own when it goes on, else one learned from the training part."""
-    if options.resume:
-        try:
-            return load_tokenizer(run / TOKENIZER)
-        except TokenizerError as error:
-            print(f"note        {error}; it is learned again")
-    return train_tokenizer(recipe.tokenizer, split.texts, gpt2_files=options.gpt2_files)
+        write_report(folder, report)
+    print(summary(report, folder))
+    print(f'try         python -m transformer_jax predict {folder} "What a film!"')
 
 
 def data_sha256(encoded: list[list[np.ndarray]], splits: tuple[Split, ...]) -> str:

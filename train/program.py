@@ -3,17 +3,19 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from train.corpus import DataError
 from train.faults import TrainingError
-from train.run import OPTIONS, RunError, held, new_folder
+from train.report import finished
+from train.run import OPTIONS, Run, RunError, held, new_folder, resumed_options
 from train.signals import stoppable
 from transformer_jax.tokenizers import TokenizerError
 
 # What may be given anew when a run goes on; a program adds what of its own changes nothing that is learnt.
-MAY_CHANGE = {"epochs", "checkpoint_minutes", "tensorboard", "data"}
+MAY_CHANGE = frozenset({"epochs", "checkpoint_minutes", "tensorboard", "data"})
 
 
 class OptionError(ValueError):
@@ -57,31 +59,58 @@ def check_numbers(options: argparse.Namespace, bounds: Iterable[tuple[str, int]]
             raise OptionError(f"--{name.replace('_', '-')} must be {bound}; got {value}")
 
 
-def run_program(
-    program: str,
-    name: str,
-    parser: argparse.ArgumentParser,
-    check: Callable[[argparse.Namespace], None],
-    train: Callable[[Path, argparse.ArgumentParser, list[str]], None],
-    arguments: list[str],
-) -> int:
+def fit_changes(options: argparse.Namespace) -> dict[str, object]:
+    """What the command line changes of a FitConfig."""
+    names = ("epochs", "max_steps", "seed", "checkpoint_minutes")
+    return {k: getattr(options, k) for k in names if getattr(options, k) is not None}
+
+
+@dataclass(frozen=True)
+class Program:
+    """What makes one training program another than the next."""
+
+    module: str  # python -m MODULE
+    name: str  # of its run folders
+    parser: argparse.ArgumentParser
+    check: Callable[[argparse.Namespace], None]
+    train: Callable[[Run], None]
+    result: Callable[[dict], str]  # what a report has found, in a phrase
+    may_change: Collection[str]  # options that may be given anew when a run goes on
+
+
+def run_program(program: Program, arguments: list[str]) -> int:
     """Trains in a run folder that nobody else has, and says in a line what went wrong; the exit code."""
+    module, parser = program.module, program.parser
     options = parser.parse_args(arguments)
-    run = Path(options.resume) if options.resume else new_folder(options.out, name)
-    go_on = shlex.join(["python", "-m", program, "--resume", str(run)])
+    folder = Path(options.resume) if options.resume else new_folder(options.out, program.name)
+    go_on = shlex.join(["python", "-m", module, "--resume", str(folder)])
     try:
-        check(options)
-        with stoppable(), held(run, new=not options.resume):
-            train(run, parser, arguments)
+        program.check(options)
+        with stoppable(), held(folder, new=not options.resume):
+            began_with = None
+            if options.resume:
+                options, began_with = resumed_options(
+                    folder, module, parser, arguments, program.may_change
+                )
+                program.check(options)
+                if report := finished(folder, options.epochs):
+                    print(
+                        f"{folder} is finished: {report['epochs']} epochs, {program.result(report)}; "
+                        f"see {folder / 'report.md'}. --epochs {options.epochs + 1} or more goes on"
+                    )
+                    return 0
+            command = shlex.join(["python", "-m", module, *arguments])
+            program.train(Run(module, folder, options, began_with, command))
     except (DataError, TokenizerError, RunError, OptionError) as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
+        print(f"{module}: error: {error}", file=sys.stderr)
         return 2
     except TrainingError as error:
-        way_on = f". Then go on with\n    {go_on}" if error.mendable else ""
-        print(f"{program}: {error}{way_on}", file=sys.stderr)
+        can_go_on = error.mendable and (folder / OPTIONS).exists()
+        way_on = f". Then go on with\n    {go_on}" if can_go_on else ""
+        print(f"{module}: {error}{way_on}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
-        if (run / OPTIONS).exists():
+        if (folder / OPTIONS).exists():
             print(f"\nstopped; go on with\n    {go_on}", file=sys.stderr)
         else:
             print("\nstopped before training began; nothing was kept", file=sys.stderr)

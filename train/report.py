@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import resource
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,8 +19,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from train.checkpoints import Progress
+from train.memory import freed_memory_is_kept
 from train.scores import BINS
 from transformer_jax.files import write_text
+from transformer_jax.sharding import num_devices
 
 SIGNIFICANT = 0.05
 SAMPLE = "sample"  # Dataset.name of train/sample.py
@@ -44,6 +48,25 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+def training_facts(progress: Progress) -> dict[str, Any]:
+    """What every report says of how its weights were made."""
+    return {
+        "freed_memory_kept": freed_memory_is_kept(),
+        "devices": num_devices(),
+        "steps": progress.step,
+        "skipped_steps": progress.skipped,
+        "epochs": progress.epoch,
+        "best_epoch": progress.best_epoch,
+        **(progress.best_metrics or {}),
+        "train_seconds": progress.train_seconds,
+        "checkpoint_seconds": progress.save_seconds,
+        "tokens_per_second": progress.tokens / max(progress.step_seconds, 1e-9),
+        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "versions": versions(),
+        "machine": machine(),
+    }
 
 
 def machine() -> dict[str, Any]:

@@ -7,10 +7,13 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from train.signals import stop_if_asked, undisturbed
 from transformer_jax.files import write_text
+from transformer_jax.run_folder import TOKENIZER
+from transformer_jax.tokenizers import Tokenizer, TokenizerError, load_tokenizer
 
 OPTIONS, LOCK = "options.json", ".lock"
 
@@ -89,14 +92,38 @@ def _lock(path: Path):
         file.close()
 
 
-def write_options(
-    folder: Path, program: str, options: argparse.Namespace, data_sha256: str
-) -> None:
-    """What `resumed_options` reads: from here on the run can be gone on with."""
-    stop_if_asked()
-    values = {k: v for k, v in vars(options).items() if k not in ("out", "resume")}
-    content = {"program": program, "data_sha256": data_sha256, "options": values}
-    write_text(folder / OPTIONS, json.dumps(content, indent=2) + "\n")
+@dataclass(frozen=True)
+class Run:
+    """A training that begins, or goes on."""
+
+    program: str
+    folder: Path
+    options: argparse.Namespace
+    began_with: str | None = None  # the sum of the data, where it goes on
+    command: str = ""
+
+    def begin(self, data_sha256: str) -> None:
+        """Writes what `resumed_options` reads: from here on the run can be gone on with.
+
+        Raises RunError where it goes on with other data.
+        """
+        if self.began_with not in (None, data_sha256):
+            raise RunError(
+                f"the data are not those that {self.folder} began with; pass the same with --data"
+            )
+        stop_if_asked()
+        values = {k: v for k, v in vars(self.options).items() if k not in ("out", "resume")}
+        content = {"program": self.program, "data_sha256": data_sha256, "options": values}
+        write_text(self.folder / OPTIONS, json.dumps(content, indent=2) + "\n")
+
+    def tokenizer(self, learn: Callable[[], Tokenizer]) -> Tokenizer:
+        """The run's own when it goes on, else one that is learned now."""
+        if self.began_with is not None:
+            try:
+                return load_tokenizer(self.folder / TOKENIZER)
+            except TokenizerError as error:
+                print(f"note        {error}; it is learned again")
+        return learn()
 
 
 def resumed_options(

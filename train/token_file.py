@@ -1,7 +1,9 @@
 """Texts as one long row of token ids on disk, read by memory mapping: training needs room for a batch, not for the texts."""
 
 import hashlib
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,24 @@ class TokenFile:
     bytes: int  # of the texts in UTF-8
     texts: int
     sha256: str  # of the ids
+
+
+@contextmanager
+def token_files(
+    folder: Path,
+    tokenizer: Tokenizer,
+    parts: Mapping[str, Callable[[], Iterator[Iterator[str]]]],
+    *,
+    framed: bool,
+) -> Iterator[dict[str, TokenFile]]:
+    """A file for each part; the folder is removed at the end, however it comes: the texts are there still."""
+    try:
+        yield {
+            name: write_tokens(folder / f"{name}.bin", read(), tokenizer, framed=framed)
+            for name, read in parts.items()
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_tokens(

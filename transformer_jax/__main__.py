@@ -7,7 +7,7 @@ from transformer_jax.commands import (
     attention,
     cost,
     generate,
-    next,
+    next_tokens,
     predict,
     tokens,
     translate,
@@ -24,7 +24,7 @@ COMMANDS = {
     "attention": attention,
     "cost": cost,
     "generate": generate,
-    "next": next,
+    "next": next_tokens,
     "translate": translate,
 }
 

@@ -4,12 +4,14 @@ A token at position p (its number among the real tokens of its example) is writt
 makes the cache a ring. So padding takes no slot, on whichever side it stands, examples may have any lengths, and the
 rules of attention need to know of the cache only at which positions its slots stand:
 
-    step = cache.step(is_token)
+    step = cache.step(is_token)              # once a call, for all layers
     mask = causal(query_positions=step.positions, key_positions=step.key_positions) & padding(step.is_key)
 
-A slot that was never written is no key: nothing reads it.
+A slot that was never written is no key: nothing reads it. A full cache that is no ring takes no more: what comes of an
+example that has more tokens than slots is NaN, never an answer that has forgotten some.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -36,6 +38,7 @@ class Step(NamedTuple):
     slots: Int[Array, "B T"]  # C where a token is not written: padding, or soon overwritten
     key_positions: Int[Array, "B S"]
     is_key: Bool[Array, "B S"]
+    lengths: Int[Array, " B"]  # how many tokens each example has with these
 
 
 @rule_class(static=("window",))
@@ -56,8 +59,13 @@ class Cache:
         return self.layers[0].keys.shape[2]
 
     def step(self, is_token: Bool[Array, "B T"]) -> Step:
-        """What a call with these tokens reads and writes; the same for every layer."""
+        """What a call with these tokens reads and writes; the same for every layer.
+
+        Raises ValueError where there are more tokens than slots, and no ring.
+        """
         C, T = self.capacity, is_token.shape[1]
+        if self.window is None and T > C:
+            raise ValueError(f"{T} tokens do not fit into a cache of {C}")
         count = jnp.cumsum(is_token, axis=1, dtype=jnp.int32)
         positions = self.lengths[:, None] + jnp.maximum(count - 1, 0)
         after = self.lengths + count[:, -1]
@@ -70,15 +78,21 @@ class Cache:
                 jnp.where(written, positions, C),
                 jnp.broadcast_to(slot, (len(after), C)),
                 slot < after[:, None],
+                after,
             )
         slots = jnp.where(written, positions % C, C)
         if T == 1:  # written before it is read
             key_positions = _in_ring(slot, after[:, None], C)
-            return Step(positions, slots, key_positions, key_positions >= 0)
+            return Step(positions, slots, key_positions, key_positions >= 0, after)
         # The first of the new tokens sees what the last of them overwrites: they are read beside the ring.
         old = _in_ring(slot, self.lengths[:, None], C)
         key_positions = jnp.concatenate([old, positions], axis=1)
-        return Step(positions, slots, key_positions, jnp.concatenate([old >= 0, is_token], axis=1))
+        is_key = jnp.concatenate([old >= 0, is_token], axis=1)
+        return Step(positions, slots, key_positions, is_key, after)
+
+    def overflows(self, step: Step) -> Bool[Array, " B"]:
+        """Which examples have more tokens than slots, so that some were not written."""
+        return (step.lengths > self.capacity) & (self.window is None)
 
     def append(
         self,
@@ -100,10 +114,9 @@ class Cache:
         )
         return new, *read
 
-    def after(self, layers: list[KeysAndValues], is_token: Bool[Array, "B T"]) -> "Cache":
+    def after(self, layers: Sequence[KeysAndValues], step: Step) -> "Cache":
         """The cache of the next call."""
-        lengths = self.lengths + is_token.sum(axis=1, dtype=jnp.int32)
-        return replace(self, layers=tuple(layers), lengths=lengths)
+        return replace(self, layers=tuple(layers), lengths=step.lengths)
 
     def rows(self, index: Int[Array, " R"]) -> "Cache":
         """The cache of these examples, in this order: a beam goes on from another. What is read across is not touched,
@@ -152,4 +165,4 @@ def _in_ring(slot, length, C):
 
 def _write(array, slots, new):
     rows = jnp.arange(array.shape[0])[:, None]
-    return array.at[rows, :, slots].set(new.astype(array.dtype), mode="drop", unique_indices=False)
+    return array.at[rows, :, slots].set(new.astype(array.dtype), mode="drop")

@@ -101,7 +101,7 @@ class Decoder(nnx.Module):
         bias: BiasLike = None,
         mask: MaskLike = None,
         cache: Cache | None = None,
-        is_token: Bool[Array, "B T"] | None = None,
+        step: Step | None = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
         implementation: Implementation | None = None,
@@ -109,10 +109,10 @@ class Decoder(nnx.Module):
         """x after every layer; after it, where asked for, the maps and, where one is given, the cache with the new tokens.
 
         The maps are two lists, of self- and of cross-attention, one array a layer. The caller makes the mask, since only
-        it knows the rule: causal in a language model. With a cache it needs the positions of `cache.step(is_token)`.
+        it knows the rule: causal in a language model. With a cache `step` is `cache.step(is_token)`, whose positions the
+        mask needs too.
         """
         maps, layers = ([], []), []
-        step = None if cache is None else cache.step(is_token)
         for i, layer in enumerate(self.layers):
             x, weights, written = layer(
                 x,
@@ -131,11 +131,13 @@ class Decoder(nnx.Module):
                 kept.append(one)
         if self.final_norm is not None:
             x = self.final_norm(x)
+        if cache is not None:
+            x = jnp.where(cache.overflows(step)[:, None, None], jnp.nan, x)
         returned = (x,)
         if return_weights:
             returned += (maps[0], maps[1] if memory is not None else [])
         if cache is not None:
-            returned += (cache.after(layers, is_token),)
+            returned += (cache.after(layers, step),)
         return returned if len(returned) > 1 else x
 
     def memory_of(

@@ -1,6 +1,7 @@
 """Input layers, as Flax NNX shells: from token ids, with their places, to the vectors that a stack of layers reads."""
 
 import math
+from string import ascii_lowercase
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.dropout import dropout
 from transformer_jax.modules import LayerNorm, Linear, dropout_key, zeros
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
+from transformer_jax.products import product
 from transformer_jax.regions import region_embedding
 
 
@@ -68,10 +70,9 @@ class TokenEmbedding(nnx.Module):
 
     def logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
         """x E^T, float32 or wider (Press and Wolf, 2017, https://arxiv.org/abs/1608.05859)."""
+        rows = ascii_lowercase[: x.ndim - 1]
         dtype = jnp.promote_types(x.dtype, jnp.float32)
-        return jnp.einsum(
-            "...D,VD->...V", x, self.token.embedding[...], preferred_element_type=dtype
-        )
+        return product(f"{rows}D,VD->{rows}V", x, self.token.embedding[...], dtype)
 
 
 class RegionEmbedding(nnx.Module):

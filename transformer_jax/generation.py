@@ -6,9 +6,11 @@ A model that can be written with has `next_logits(tokens, is_token, cache)`; a l
 encoder-decoder with the token that begins a target.
 """
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,15 +33,26 @@ class Generated(NamedTuple):
     log_probability: Float[Array, " B"]  # of what was written, by the model itself
 
 
-class How(NamedTuple):
+@dataclass(frozen=True)
+class How:
     """What is known before tracing."""
 
     max_tokens: int
-    sampling: Sampling | None
-    beams: int
-    alpha: float
-    stop: tuple[int, ...]
-    pad_id: int
+    sampling: Sampling | None = None
+    beams: int = 1
+    alpha: float = 0.6
+    stop: tuple[int, ...] = ()
+    pad_id: int = 0
+
+    def __post_init__(self):
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be 1 or more; got {self.max_tokens}")
+        if self.beams < 1:
+            raise ValueError(f"beams must be 1 or more; got {self.beams}")
+        if not 0.0 <= self.alpha < math.inf:
+            raise ValueError(f"alpha must be 0 or more; got {self.alpha}")
+        if self.beams > 1 and self.sampling is not None:
+            raise ValueError("a beam search draws nothing: pass beams or a sampling, not both")
 
 
 class State(NamedTuple):
@@ -76,33 +89,26 @@ def generate(
     Raises ValueError where an example has no token, prompt and `max_tokens` are more than the model's max_length, a
     stop token is not in the vocabulary, there is a sampling without a key, or beams are fewer than 1 or sampled.
     """
-    is_token = np.ones(np.shape(tokens), bool) if is_token is None else np.asarray(is_token)
-    _check_prompt(model, is_token, max_tokens, stop, sampling, key)
-    _check_how(max_tokens, beams, alpha, sampling)
+    how = How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id)
+    is_token = _prompt(model, tokens, is_token, max_tokens)
+    _check_tokens(model, how.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
-    return _generate(
-        graph,
-        params,
-        jnp.asarray(tokens),
-        jnp.asarray(is_token),
-        jax.random.key(0) if key is None else key,
-        how=How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id),
-    )
+    return _generate(graph, params, jnp.asarray(tokens), is_token, _key(how, key), how=how)
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="how")
 def _generate(graph, params, tokens, is_token, key, *, how):
     model = nnx.merge(graph, params)
     cache = model.start(len(tokens), tokens.shape[1] + how.max_tokens)
-    return _write(model, _read(model, cache, tokens, is_token, how.sampling, key), how)
+    return _write(model, _read(model, cache, tokens, is_token, key, how), how)
 
 
-def _read(model, cache, tokens, is_token, sampling, key) -> State:
+def _read(model, cache, tokens, is_token, key, how) -> State:
     """The state after the prompt."""
     logits, cache = model.next_logits(tokens, is_token, cache)
     B, V = logits.shape
     is_used = None
-    if sampling is not None and sampling.repetition_penalty != 1.0:
+    if how.sampling is not None and how.sampling.repetition_penalty != 1.0:
         columns = jnp.where(is_token, tokens, V)
         is_used = jnp.zeros((B, V), bool).at[jnp.arange(B)[:, None], columns].set(True, mode="drop")
     none = jnp.zeros(B, jnp.int32)
@@ -134,28 +140,28 @@ def _write(model, state, how) -> Generated:
         # A token is fed when the next one is wanted, so that the last is not.
         i, written, state, token, is_new = carry
         state = _feed(model, state, token, is_new)
-        token, state, is_new = _draw(state, how.sampling, how.stop, how.pad_id)
+        token, state, is_new = _draw(state, how)
         return i + 1, written.at[:, i].set(token), state, token, is_new
 
-    token, state, is_new = _draw(state, how.sampling, how.stop, how.pad_id)
+    token, state, is_new = _draw(state, how)
     written = jnp.full((B, G), how.pad_id, jnp.int32).at[:, 0].set(token)
     start = jnp.ones((), jnp.int32), written, state, token, is_new
     _, written, state, _, _ = lax.while_loop(going, write, start)
     return Generated(written, state.lengths, state.log_probability)
 
 
-def _draw(state, sampling, stop, pad_id):
-    """A token of each example that is not done; whether one is new; and the state with it counted."""
+def _draw(state, how):
+    """A token of each example that is not done; the state with it counted; and whose tokens are new."""
     key, draw_key = jax.random.split(state.key)
-    token = draw(state.logits, sampling, draw_key, is_used=state.is_used)
+    token = draw(state.logits, how.sampling, draw_key, is_used=state.is_used)
     is_new = ~state.is_done
     rows = jnp.arange(len(token))
     log_probability = jax.nn.log_softmax(state.logits)[rows, token]
     is_used = state.is_used
     if is_used is not None:
         is_used = is_used.at[rows, token].max(is_new)
-    is_done = state.is_done | jnp.isin(token, jnp.array(stop, jnp.int32))
-    token = jnp.where(is_new, token, pad_id)
+    is_done = state.is_done | jnp.isin(token, jnp.array(how.stop, jnp.int32))
+    token = jnp.where(is_new, token, how.pad_id)
     return (
         token,
         state._replace(
@@ -186,36 +192,29 @@ def stream(
     pad_id: int = 0,
 ) -> Iterator[Int[np.ndarray, " B"]]:
     """The tokens of `generate`, one for each example as it is drawn, for people who watch. Takes and raises as it does."""
-    is_token = np.ones(np.shape(tokens), bool) if is_token is None else np.asarray(is_token)
-    _check_prompt(model, is_token, max_tokens, stop, sampling, key)
+    how = How(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
+    is_token = _prompt(model, tokens, is_token, max_tokens)
+    _check_tokens(model, how.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
-    key = jax.random.key(0) if key is None else key
-    state = _first(
-        graph,
-        params,
-        jnp.asarray(tokens),
-        jnp.asarray(is_token),
-        key,
-        capacity=is_token.shape[1] + max_tokens,
-        sampling=sampling,
-    )
+    state = _first(graph, params, jnp.asarray(tokens), is_token, _key(how, key), how=how)
     for i in range(max_tokens):
-        token, state, is_new = _drawn(state, sampling=sampling, stop=tuple(stop), pad_id=pad_id)
+        token, state, is_new = _drawn(state, how=how)
         yield np.asarray(token)
         if bool(state.is_done.all()) or i + 1 == max_tokens:
             return
         state = _fed(graph, params, state, token, is_new)
 
 
-@partial(jax.jit, static_argnums=0, static_argnames=("capacity", "sampling"))
-def _first(graph, params, tokens, is_token, key, *, capacity, sampling):
+@partial(jax.jit, static_argnums=0, static_argnames="how")
+def _first(graph, params, tokens, is_token, key, *, how):
     model = nnx.merge(graph, params)
-    return _read(model, model.start(len(tokens), capacity), tokens, is_token, sampling, key)
+    cache = model.start(len(tokens), tokens.shape[1] + how.max_tokens)
+    return _read(model, cache, tokens, is_token, key, how)
 
 
-@partial(jax.jit, static_argnames=("sampling", "stop", "pad_id"))
-def _drawn(state, *, sampling, stop, pad_id):
-    return _draw(state, sampling, stop, pad_id)
+@partial(jax.jit, static_argnames="how")
+def _drawn(state, *, how):
+    return _draw(state, how)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -238,18 +237,13 @@ def transduce(
     pad_id: int = 0,
 ) -> Generated:
     """The target of each source, which `begin` begins; otherwise as `generate`."""
-    _check_options(model, max_tokens, max_tokens, (*stop, begin), sampling, key)
-    _check_how(max_tokens, beams, alpha, sampling)
+    how = How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id)
+    _check_fits(model, max_tokens, max_tokens)
+    _check_tokens(model, (begin,), "begin with")
+    _check_tokens(model, how.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
-    return _transduce(
-        graph,
-        params,
-        jnp.asarray(source),
-        jnp.asarray(is_source),
-        jax.random.key(0) if key is None else key,
-        begin=begin,
-        how=How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id),
-    )
+    source, is_source = jnp.asarray(source), jnp.asarray(is_source)
+    return _transduce(graph, params, source, is_source, _key(how, key), begin=begin, how=how)
 
 
 @partial(jax.jit, static_argnums=0, static_argnames=("begin", "how"))
@@ -257,20 +251,19 @@ def _transduce(graph, params, source, is_source, key, *, begin, how):
     model = nnx.merge(graph, params)
     first = jnp.full((len(source), 1), begin, jnp.int32)
     cache = model.start(source, is_source, how.max_tokens)
-    state = _read(model, cache, first, jnp.ones_like(first, bool), how.sampling, key)
-    return _write(model, state, how)
+    return _write(model, _read(model, cache, first, jnp.ones_like(first, bool), key, how), how)
 
 
 def next_tokens(
     model: LanguageModel,
     tokens: Int[Array | np.ndarray, "B T"],
-    is_token: Bool[Array | np.ndarray, "B T"],
+    is_token: Bool[Array | np.ndarray, "B T"] | None = None,
     count: int = 10,
 ) -> tuple[Int[Array, "B n"], Float[Array, "B n"]]:
     """The likeliest next tokens and their probabilities, the likeliest first."""
-    _check_prompt(model, np.asarray(is_token), 0, (), None, None)
+    is_token = _prompt(model, tokens, is_token, 0)
     graph, params = nnx.split(model, nnx.Param)
-    return _next_tokens(graph, params, jnp.asarray(tokens), jnp.asarray(is_token), count=count)
+    return _next_tokens(graph, params, jnp.asarray(tokens), is_token, count=count)
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="count")
@@ -280,31 +273,31 @@ def _next_tokens(graph, params, tokens, is_token, *, count):
     return best, probabilities
 
 
-def _check_prompt(model, is_token, max_tokens, stop, sampling, key) -> None:
+def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[Array, "B T"]:
+    """`is_token`, checked."""
+    is_token = np.ones(np.shape(tokens), bool) if is_token is None else np.asarray(is_token)
     if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
-    _check_options(model, is_token.shape[1] + max_tokens, max_tokens, stop, sampling, key)
+    _check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
+    return jnp.asarray(is_token)
 
 
-def _check_options(model, capacity: int, max_tokens: int, tokens, sampling, key: Any) -> None:
-    most, V = model.config.max_length, model.config.vocab_size
-    if capacity > most:
+def _check_fits(model, tokens: int, max_tokens: int) -> None:
+    if tokens > model.config.max_length:
         raise ValueError(
-            f"the prompt and max_tokens={max_tokens} make {capacity} tokens, more than the model's max_length={most}"
+            f"the prompt and max_tokens={max_tokens} make {tokens} tokens, more than the model's "
+            f"max_length={model.config.max_length}"
         )
+
+
+def _check_tokens(model, tokens: Sequence[int], use: str) -> None:
+    V = model.config.vocab_size
     for token in tokens:
         if not 0 <= token < V:
-            raise ValueError(f"there is no token {token} to stop at: the vocabulary has {V}")
-    if sampling is not None and key is None:
+            raise ValueError(f"there is no token {token} to {use}: the vocabulary has {V}")
+
+
+def _key(how: How, key: PRNGKeyArray | None) -> PRNGKeyArray:
+    if how.sampling is not None and key is None:
         raise ValueError("sampling needs a key, as jax.random.key(0)")
-
-
-def _check_how(max_tokens: int, beams: int, alpha: float, sampling) -> None:
-    if max_tokens < 1:
-        raise ValueError(f"max_tokens must be 1 or more; got {max_tokens}")
-    if beams < 1:
-        raise ValueError(f"beams must be 1 or more; got {beams}")
-    if not 0.0 <= alpha < np.inf:
-        raise ValueError(f"alpha must be 0 or more; got {alpha}")
-    if beams > 1 and sampling is not None:
-        raise ValueError("a beam search draws nothing: pass beams or a sampling, not both")
+    return jax.random.key(0) if key is None else key

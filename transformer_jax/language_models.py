@@ -65,10 +65,11 @@ class LanguageModel(nnx.Module):
         _check_length(tokens, self.config.max_length)
         if cache is not None and segment_ids is not None:
             raise ValueError("a cache holds one text for each example: segment_ids must be None")
-        bias, mask = self._rules(tokens, is_token, segment_ids, cache)
+        step, at = None, {}
         if cache is not None:
-            is_token = jnp.ones_like(tokens, bool) if is_token is None else is_token
-            positions = cache.step(is_token).positions
+            step = cache.step(jnp.ones_like(tokens, bool) if is_token is None else is_token)
+            positions = step.positions
+            at = {"query_positions": positions, "key_positions": step.key_positions}
         elif segment_ids is not None:
             positions = count_in_segments(segment_ids)
         elif is_token is not None:
@@ -78,10 +79,10 @@ class LanguageModel(nnx.Module):
         x = self.decoder(
             self.embedding(tokens, positions, rngs=rngs),
             rotary=_rotary(self.config, self.config.decoder, positions),
-            bias=bias,
-            mask=mask,
+            bias=_alibi(self.config, self.config.decoder, **at),
+            mask=self._mask(is_token if step is None else step.is_key, segment_ids, at),
             cache=cache,
-            is_token=is_token,
+            step=step,
             rngs=rngs,
             return_weights=return_weights,
             implementation=implementation,
@@ -91,16 +92,13 @@ class LanguageModel(nnx.Module):
             rest.pop(1)  # of cross-attention, which is not there
         if last:
             x = _last(x, is_token)
-        returned = (self.embedding.logits(x) if self.head is None else self.head(x), *rest)
+        returned = (self._logits(x), *rest)
         return returned if rest else returned[0]
 
-    def start(self, batch: int, capacity: int, *, dtype: DTypeLike = jnp.float32) -> Cache:
-        """An empty cache for texts of up to `capacity` tokens, prompt included."""
-        if not 1 <= capacity <= self.config.max_length:
-            raise ValueError(
-                f"capacity must be 1 to max_length={self.config.max_length}; got {capacity}"
-            )
-        return _cache(self.config.decoder, batch, capacity, self.config.window, dtype)
+    def start(self, batch: int, capacity: int, *, dtype: DTypeLike | None = None) -> Cache:
+        """An empty cache for texts of up to `capacity` tokens, prompt included; in the dtype of the weights by default."""
+        dtype = self.embedding.token.embedding.dtype if dtype is None else dtype
+        return _empty_cache(self.config, batch, capacity, self.config.window, dtype)
 
     def next_logits(
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], cache: Cache
@@ -108,19 +106,17 @@ class LanguageModel(nnx.Module):
         """What generation asks for: the logits after these tokens, and the cache with them."""
         return self(tokens, is_token, cache=cache, last=True)
 
-    def _rules(self, tokens, is_token, segment_ids, cache) -> tuple[Bias | None, Mask]:
-        config, at = self.config, {}
-        if cache is not None:
-            step = cache.step(jnp.ones_like(tokens, bool) if is_token is None else is_token)
-            at = {"query_positions": step.positions, "key_positions": step.key_positions}
-        mask = causal(**at) if config.window is None else sliding_window(config.window, 0, **at)
-        if cache is not None:
-            mask &= padding(step.is_key)
-        elif is_token is not None:
-            mask &= padding(is_token)
-        if segment_ids is not None:
-            mask &= segments(segment_ids)
-        return _alibi(config, config.decoder, **at), mask
+    def _logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
+        if self.head is None:
+            return self.embedding.logits(x)
+        return self.head(x, dtype=jnp.promote_types(x.dtype, jnp.float32))
+
+    def _mask(self, is_key, segment_ids, at: dict) -> Mask:
+        window = self.config.window
+        mask = causal(**at) if window is None else sliding_window(window, 0, **at)
+        if is_key is not None:
+            mask &= padding(is_key)
+        return mask if segment_ids is None else mask & segments(segment_ids)
 
 
 class AttentionMaps(NamedTuple):
@@ -207,12 +203,8 @@ class SequenceToSequence(nnx.Module):
         self, source: Int[Array, "B S"], is_source: Bool[Array, "B S"], capacity: int
     ) -> Cache:
         """The cache of a translation of up to `capacity` tokens: the source is read here, once."""
-        if not 1 <= capacity <= self.config.max_length:
-            raise ValueError(
-                f"capacity must be 1 to max_length={self.config.max_length}; got {capacity}"
-            )
         encoded = self.encode(source, is_source)
-        cache = _cache(self.config.decoder, len(source), capacity, None, encoded.dtype)
+        cache = _empty_cache(self.config, len(source), capacity, None, encoded.dtype)
         return replace(
             cache, memory=self.decoder.memory_of(encoded, is_source), is_memory=is_source
         )
@@ -231,7 +223,7 @@ class SequenceToSequence(nnx.Module):
             bias=_alibi(self.config, self.config.decoder, **at),
             mask=causal(**at) & padding(step.is_key),
             cache=cache,
-            is_token=is_token,
+            step=step,
         )
         return self.embedding.logits(_last(x, is_token)), cache
 
@@ -258,8 +250,17 @@ def _alibi(config, stack: StackConfig, **positions) -> Bias | None:
     return alibi(alibi_slopes(stack.num_heads), **positions)
 
 
-def _cache(stack: StackConfig, batch: int, capacity: int, window: int | None, dtype) -> Cache:
-    _, K, H, O = stack.axes  # noqa: E741 (the letter of the axis)
+def _empty_cache(config, batch: int, capacity: int, window: int | None, dtype) -> Cache:
+    if not 1 <= capacity <= config.max_length:
+        raise ValueError(f"capacity must be 1 to max_length={config.max_length}; got {capacity}")
+    _, K, H, O = config.decoder.axes  # noqa: E741 (the letter of the axis)
     return empty_cache(
-        stack.num_layers, batch, capacity, K, H, value_dim=O, window=window, dtype=dtype
+        config.decoder.num_layers,
+        batch,
+        capacity,
+        K,
+        H,
+        value_dim=O,
+        window=window,
+        dtype=dtype,
     )

@@ -4,6 +4,7 @@ import math
 from string import ascii_lowercase
 
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from transformer_jax.products import product
@@ -16,11 +17,13 @@ def linear(
     bias: Float[Array, "..."] | None = None,
     *,
     axes: int = 1,
+    dtype: DTypeLike | None = None,
 ) -> Float[Array, "..."]:
     """x W + b: the last `axes` axes of x against the first `axes` of the kernel.
 
     `[..., D] x [D, F] -> [..., F]`, and with heads as axes of the kernel `[..., D] x [D, N, H] -> [..., N, H]`
-    and, with axes=2, `[..., N, H] x [N, H, D] -> [..., D]`. Accumulates in float32 or wider.
+    and, with axes=2, `[..., N, H] x [N, H, D] -> [..., D]`. Accumulates in float32 or wider; the result is of `dtype`,
+    by default that of x.
 
     Raises ValueError where these axes differ.
 
@@ -51,4 +54,4 @@ def linear(
     ).reshape(*rows, *kernel.shape[axes:])
     if bias is not None:
         y = y + bias
-    return y.astype(x.dtype)
+    return y.astype(x.dtype if dtype is None else dtype)

@@ -7,6 +7,7 @@ values, `rngs` at a call draws dropout, and without it there is none.
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from transformer_jax.attention import dot_product_attention, multi_head_attention
@@ -55,8 +56,10 @@ class Linear(nnx.Module):
         self.kernel = kernel(rngs, in_features, out_features)
         self.bias = bias_of(use_bias, out_features)
 
-    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... F"]:
-        return linear(x, self.kernel[...], read(self.bias))
+    def __call__(
+        self, x: Float[Array, "... D"], *, dtype: DTypeLike | None = None
+    ) -> Float[Array, "... F"]:
+        return linear(x, self.kernel[...], read(self.bias), dtype=dtype)
 
 
 class LayerNorm(nnx.Module):

@@ -3,7 +3,7 @@
 import argparse
 from dataclasses import replace
 
-from train.program import COMMON, add_common, check_numbers
+from train.program import COMMON, add_common, check_numbers, fit_changes
 from train.recipes import FAST, RECIPES, SAMPLE, Recipe
 
 
@@ -50,15 +50,10 @@ def recipe_of(options: argparse.Namespace, data: str) -> Recipe:
     recipe = RECIPES[options.recipe]
     if recipe is FAST and data == "sample":
         recipe = SAMPLE
-    changes = {
-        name: getattr(options, name)
-        for name in ("epochs", "max_steps", "seed", "checkpoint_minutes")
-        if getattr(options, name) is not None
-    }
     return replace(
         recipe,
         tokenizer=options.tokenizer or recipe.tokenizer,
         truncate=options.truncate or recipe.truncate,
         model=replace(recipe.model, max_length=options.max_length or recipe.model.max_length),
-        fit=replace(recipe.fit, **changes),
+        fit=replace(recipe.fit, **fit_changes(options)),
     )
