@@ -379,6 +379,8 @@ MISTAKES = {
     ),
     "--resume of cut options": (cut("run/options.json"), "train --resume run", "no readable options"),
     # Run folders to use.
+    "a classifier that is to write": (nothing, "generate run fine", "holds a TextClassifier, not a LanguageModel"),
+    "a classifier that is to translate": (nothing, "translate run fine", "a TextClassifier, not a SequenceToSequence"),
     "no run": (nothing, "predict nowhere fine", "nowhere is not a run folder"),
     "a text in place of the run": (nothing, "predict " + "x" * 300 + " fine", "is not a run folder"),
     "config.json missing": (removed("run/config.json"), PREDICT, "has no config.json"),

@@ -1,6 +1,8 @@
 """`python -m train.lm`, from a text on disk to a model that writes; `generate` and `next`; and going on."""
 
+import errno
 import json
+import os
 import signal
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from train.lm import a_text, main
+from train.token_file import write_tokens
 from transformer_jax.__main__ import main as use
 
 LINE = "the cat sat on the mat and the dog lay on the log\n"
@@ -105,6 +108,28 @@ def test_a_run_goes_on_to_the_bits_it_would_have_had(run, book, tmp_path, monkey
         assert main(["--resume", str(stopped), "--epochs", "7"]) == 2  # other texts
     finally:
         book.write_text(LINE * 300)
+
+
+@pytest.mark.parametrize("fault", ["a full disk", "Ctrl-C"])
+def test_what_stops_it_before_training_leaves_nothing(fault, book, tmp_path, monkeypatch, capsys):
+    """While the texts become tokens on disk: nothing can be gone on with, so nothing stays, and nothing is advised."""
+
+    def fail(path, *arguments, **options):
+        if fault == "Ctrl-C":
+            signal.raise_signal(signal.SIGINT)
+        if fault == "a full disk" and path.stem == "held_out":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "held_out.bin")
+        return write_tokens(path, *arguments, **options)
+
+    monkeypatch.setattr("train.token_file.write_tokens", fail)
+    run = tmp_path / "run"
+    code = main(["--data", str(book), "--out", str(run), *SMALL])
+    error = capsys.readouterr().err
+    if fault == "a full disk":
+        assert code == 1 and "held_out.bin: No space left on device; make room\n" in error
+    if fault == "Ctrl-C":
+        assert code == 130 and "nothing was kept" in error
+    assert not run.exists() and "--resume" not in error
 
 
 @pytest.mark.usefixtures("as_users_run_it")

@@ -1,14 +1,16 @@
 """`python -m train.translate`, from pairs on disk to a model that translates."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from train.translate import main
 from transformer_jax.__main__ import main as use
 from transformer_jax.run_folder import load_model
-from transformer_jax.translation import translate
+from transformer_jax.translation import translate, translated
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
 SMALL = [
@@ -62,6 +64,28 @@ def test_it_translates_lines_in_their_order(run, tmp_path, capsys):
     assert use(["translate", str(run), "--file", str(tmp_path / "texts"), "--beams", "1"]) == 0
     greedy = capsys.readouterr().out.split("\n")[:-1]
     assert len(greedy) == 5 and greedy[2] == "zwei"
+
+
+def test_a_run_goes_on_to_the_bits_it_would_have_had(run, table, tmp_path, monkeypatch, capsys):
+    stopped, calls = tmp_path / "stopped", []
+
+    def then_a_signal(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 4:
+            signal.raise_signal(signal.SIGINT)
+        return translated(*arguments, **options)
+
+    monkeypatch.setattr("train.translate.translated", then_a_signal)
+    assert main(["--data", str(table), "--out", str(stopped), *SMALL]) == 130
+    assert len(calls) == 4 and not (stopped / "report.json").exists()
+    assert main(["--resume", str(stopped), "--beams", "2"]) == 0
+    expected, found = (load_file(folder / "model.safetensors") for folder in (run, stopped))
+    assert set(found) == set(expected)
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, expected[name], err_msg=name)
+    assert json.loads((stopped / "report.json").read_text())["beams"] == 2
+    assert main(["--resume", str(stopped)]) == 0
+    assert "is finished: 15 epochs, BLEU" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("as_users_run_it")
