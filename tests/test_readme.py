@@ -19,7 +19,7 @@ def test_first_example_runs(capsys):
 def test_first_example_is_short_and_so_is_the_page():
     code = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
-    assert len(README.splitlines()) < 165
+    assert len(README.splitlines()) < 150
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`([a-z_]+/[a-z_./]*)`", README))))
