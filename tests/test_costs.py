@@ -16,13 +16,19 @@ from train.recipes import FAST, SAMPLE, TUTORIAL
 from transformer_jax import costs
 from transformer_jax.__main__ import main
 from transformer_jax.attention import dot_product_attention, multi_head_attention
-from transformer_jax.commands.cost import classifier_sizes
-from transformer_jax.config import ClassifierConfig, StackConfig
+from transformer_jax.config import (
+    ClassifierConfig,
+    LanguageModelConfig,
+    SequenceToSequenceConfig,
+    StackConfig,
+)
 from transformer_jax.costs import FEED_FORWARD, PRODUCTS, PROJECTIONS, Sizes
 from transformer_jax.counting import count
 from transformer_jax.encoder import EncoderLayer
 from transformer_jax.feed_forward import feed_forward, gated_feed_forward
+from transformer_jax.language_models import LanguageModel, SequenceToSequence
 from transformer_jax.masks import causal, sliding_window
+from transformer_jax.model_sizes import sizes_of
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import MultiHeadAttention
 from transformer_jax.published import PUBLISHED
@@ -143,7 +149,7 @@ def real_parameters(config):
 def test_parameters_of_the_tutorial_classifier(layers, parameters):
     encoder = dataclasses.replace(TUTORIAL.model.encoder, num_layers=layers)
     config = dataclasses.replace(TUTORIAL.model, encoder=encoder)
-    assert costs.parameters(classifier_sizes(config)) == parameters == real_parameters(config)
+    assert costs.parameters(sizes_of(config)) == parameters == real_parameters(config)
 
 
 BASE = ClassifierConfig(31, 17, encoder=StackConfig(2, D, N, F))
@@ -183,7 +189,7 @@ CONFIGS = dict(changed()) | {"base": BASE, "fast": FAST.model, "sample": SAMPLE.
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
     config = CONFIGS[name]
-    sizes = classifier_sizes(config)
+    sizes = sizes_of(config)
     assert costs.parameters(sizes) == real_parameters(config)
     graph, params = nnx.split(nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0))))
 
@@ -196,6 +202,63 @@ def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
     # Patches are of the tokens moved to the front, and a loop looks for what a long mask hides: no product in either.
     assert set(counted.unknown) <= {"sort", "while"}
     assert counted.flops == costs.forward_flops(sizes, length, batch=B)
+
+
+WRITERS = {
+    LanguageModelConfig: (
+        LanguageModel,
+        LanguageModelConfig(31, 17, decoder=StackConfig(2, D, N, F)),
+        {
+            "vocab_size": 37, "max_length": 19, "positions": "rotary", "rope_base": 1e3, "window": 3,
+            "tied_head": False, "embedding_dropout_rate": 0.0,
+        },
+    ),
+    SequenceToSequenceConfig: (
+        SequenceToSequence,
+        SequenceToSequenceConfig(31, 17, encoder=StackConfig(2, D, N, F), decoder=StackConfig(2, D, N, F)),
+        {
+            "vocab_size": 37, "max_length": 19, "positions": "learned", "rope_base": 1e3,
+            "embedding_dropout_rate": 0.0,
+        },
+    ),
+}  # fmt: skip
+
+
+def writers():
+    for cls, (model, base, changes) in WRITERS.items():
+        stacks = [name for name in ("encoder", "decoder") if hasattr(base, name)]
+        assert {field.name for field in dataclasses.fields(cls)} == {*changes, *stacks}
+        yield pytest.param(model, base, id=model.__name__)
+        for name, value in changes.items():
+            config = dataclasses.replace(base, **{name: value})
+            yield pytest.param(model, config, id=f"{model.__name__}, {name}")
+        for name, value in ENCODER_CHANGES.items():
+            stack = dataclasses.replace(base.decoder, **{name: value})
+            config = dataclasses.replace(base, **dict.fromkeys(stacks, stack))
+            yield pytest.param(model, config, id=f"{model.__name__}, stack.{name}")
+
+
+@pytest.mark.parametrize(("model", "config"), writers())
+def test_parameters_and_forward_flops_equal_those_of_models_that_write(model, config):
+    sizes = sizes_of(config)
+    graph, params = nnx.split(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))))
+    assert costs.parameters(sizes) == sum(leaf.size for leaf in jax.tree.leaves(params))
+    text = array(B, T, dtype=jnp.int32), array(B, T, dtype=bool)
+    arguments = text * (2 if model is SequenceToSequence else 1)
+    counted = count(lambda params, *args: nnx.merge(graph, params)(*args), params, *arguments)
+    assert counted.flops == costs.forward_flops(sizes, T, batch=B)
+
+
+def test_stacks_of_two_sizes_are_not_counted():
+    config = SequenceToSequenceConfig(
+        31, 17, encoder=StackConfig(2, D, N, F), decoder=StackConfig(1, D, N, F)
+    )
+    assert sizes_of(config).num_decoder_layers == 1
+    config = dataclasses.replace(config, decoder=StackConfig(2, D, N, F + 1))
+    with pytest.raises(ValueError, match="layers of one size"):
+        sizes_of(config)
+    with pytest.raises(TypeError, match="got int"):
+        sizes_of(3)
 
 
 # Attention ------------------------------------------------------------------------------------------------

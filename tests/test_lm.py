@@ -74,6 +74,14 @@ def test_the_next_tokens_are_a_table(run, capsys):
     assert shares[0] > 90 and shares == sorted(shares, reverse=True)
 
 
+def test_its_cost_is_counted(run, capsys):
+    assert use(["cost", str(run), "--length", "32", "--xla", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["parameters"] == json.loads((run / "report.json").read_text())["parameters"]
+    assert found["compiled"]["counted: products"] == found["forward_flops"]
+    assert found["cache_bytes"] == 2 * 32 * 24 * 4
+
+
 def test_separate_texts_are_framed(tmp_path, capsys):
     for i in range(200):
         (tmp_path / f"{i}.txt").write_text("one two three four five")

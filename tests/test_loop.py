@@ -20,9 +20,11 @@ from train.optimizers import OptimizerConfig, decayed, learning_rate_schedule, m
 from train.signals import Stopped
 from train.step import FitConfig, TrainState, make_train_step
 from transformer_jax.batching import Batch
-from transformer_jax.config import ClassifierConfig, StackConfig
+from transformer_jax.config import ClassifierConfig, SequenceToSequenceConfig, StackConfig
+from transformer_jax.language_models import SequenceToSequence
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import Linear
+from transformer_jax.run_folder import parameter_name
 from transformer_jax.tokenizers import train_tokenizer
 
 X = np.random.default_rng(0).normal(size=(32, 3)).astype(np.float32)
@@ -358,6 +360,38 @@ def test_named_parameters_take_larger_steps():
     plain, faster = steps(), steps(faster=(("kernel", 5.0),))
     np.testing.assert_allclose(faster.kernel[...], 5 * plain.kernel[...], rtol=1e-6)
     np.testing.assert_array_equal(faster.bias[...], plain.bias[...])
+
+
+def test_muon_takes_the_matrices_of_the_layers_and_nothing_else():
+    """Its first step is orthogonal times the rate; AdamW's is the rate, everywhere; biases, norms and tables are its."""
+    stack = StackConfig(1, 12, 2, 24, norm="pre", final_norm=True)
+    config = SequenceToSequenceConfig(11, 8, encoder=stack, decoder=stack)
+    params = nnx.state(SequenceToSequence(config, rngs=nnx.Rngs(0)), nnx.Param)
+    rng = np.random.default_rng(0)
+    gradient = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), params)
+    config = OptimizerConfig(
+        1e-3, muon_rate=0.02, schedule="constant", warmup_fraction=0, weight_decay=0
+    )
+    optimizer = make_optimizer(config, 1)
+    steps = optimizer.update(gradient, optimizer.init(params), params)[0]
+    found = set()
+    for path, step in jax.tree_util.tree_flatten_with_path(steps)[0]:
+        name = parameter_name(path)
+        if not name.endswith("kernel"):
+            np.testing.assert_allclose(np.abs(step), 1e-3, rtol=1e-3, err_msg=name)
+            continue
+        found.add(name.split(".", 3)[3])
+        inputs = 24 if name.endswith("feed_forward.out_kernel") else 12
+        matrix = np.asarray(step).reshape(inputs, -1)
+        larger = max(1, matrix.shape[1] / inputs) ** 0.5
+        sizes = np.linalg.svd(matrix, compute_uv=False) / (0.02 * larger)
+        assert sizes.min() > 0.5 and sizes.max() < 1.4, name
+    attentions = {
+        f"{a}.{k}_kernel"
+        for a in ("attention", "cross_attention")
+        for k in ("query", "key", "value", "out")
+    }
+    assert found == attentions | {"feed_forward.in_kernel", "feed_forward.out_kernel"}
 
 
 def test_unknown_schedule_is_refused():

@@ -1,4 +1,4 @@
-"""AdamW with warm-up, a schedule, clipping and an explicit list of what decays."""
+"""AdamW, with Muon for the matrices of the layers where asked for; warm-up, a schedule, clipping, what decays."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,15 +6,20 @@ from typing import Any
 
 import jax
 import optax
+from optax.contrib import MuonDimensionNumbers, muon
 
 from transformer_jax.run_folder import parameter_name
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101."""
+    """AdamW: Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101.
+
+    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon: the momentum of a matrix, made orthogonal.
+    """
 
     learning_rate: float = 1e-3
+    muon_rate: float | None = None  # the highest of the layers' kernels; None: AdamW for all
     schedule: str = "cosine"  # "cosine" falls to zero at the last step, "constant" stays
     warmup_fraction: float = 0.1  # of all steps, linear from zero
     weight_decay: float = 0.01
@@ -30,6 +35,8 @@ class OptimizerConfig:
     def __post_init__(self):
         if self.schedule not in ("cosine", "constant"):
             raise ValueError(f"schedule must be cosine or constant; got {self.schedule!r}")
+        if self.muon_rate is not None and self.faster:
+            raise ValueError("faster scales the steps of AdamW: leave it out with a muon_rate")
 
 
 def learning_rate_schedule(config: OptimizerConfig, total_steps: int) -> Callable:
@@ -51,19 +58,54 @@ def decayed(params: Any, everything: bool = False) -> Any:
     )
 
 
+def matrices(params: Any) -> Any:
+    """Which axes of a kernel of a layer go in and come out; None for what is no such matrix.
+
+    Tables, heads, norms and biases are none. Left to itself optax would take any array of two axes for one, tables
+    among them, and leave out the kernels of attention, which have three.
+    """
+
+    def axes(path, leaf):
+        name = parameter_name(path)
+        if ".layers." not in name or not name.endswith("kernel"):
+            return None
+        inputs = 2 if name.endswith("attention.out_kernel") else 1
+        return MuonDimensionNumbers(tuple(range(inputs)), tuple(range(inputs, leaf.ndim)))
+
+    return jax.tree_util.tree_map_with_path(axes, params)
+
+
 def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
-    """Clip, then AdamW on the schedule."""
-    adamw = optax.adamw(
-        learning_rate_schedule(config, total_steps),
-        b1=config.b1,
-        b2=config.b2,
-        eps=config.epsilon,
-        weight_decay=config.weight_decay,
-        mask=lambda params: decayed(params, config.decay_everything),
-    )
+    """Clip, then AdamW, or Muon and AdamW, on the schedule."""
+    rate = learning_rate_schedule(config, total_steps)
+
+    def mask(params):
+        return decayed(params, config.decay_everything)
+
+    if config.muon_rate is None:
+        update = optax.adamw(
+            rate,
+            b1=config.b1,
+            b2=config.b2,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            mask=mask,
+        )
+    else:
+        times = config.muon_rate / config.learning_rate
+        update = muon(
+            lambda step: times * rate(step),
+            adam_learning_rate=rate,
+            adam_b1=config.b1,
+            adam_b2=config.b2,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            adam_weight_decay=config.weight_decay if config.decay_everything else 0.0,
+            muon_weight_dimension_numbers=matrices,
+        )
     clip = [] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]
     scaled = [optax.masked(optax.scale(times), named(prefix)) for prefix, times in config.faster]
-    return optax.chain(*clip, adamw, *scaled)
+    return optax.chain(*clip, update, *scaled)
 
 
 def named(prefix: str) -> Callable[[Any], Any]:

@@ -1,6 +1,7 @@
 """What every training program does around its training: the common options, the run folder, errors in one line."""
 
 import argparse
+import math
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable
@@ -42,6 +43,31 @@ def add_common(add: Callable[..., object], name: str) -> None:
         help="between checkpoints (default: 5); also made at every best validation score",
     )
     add("--tensorboard", action="store_true", help="also write TensorBoard events")
+
+
+def add_rates(add: Callable[..., object]) -> None:
+    """The highest learning rates of what learns to write."""
+    add(
+        "--learning-rate",
+        type=float,
+        default=5e-3,
+        metavar="R",
+        help="the highest, of AdamW (default: 0.005)",
+    )
+    add(
+        "--muon-rate",
+        type=float,
+        default=0.04,
+        metavar="R",
+        help="the highest of the layers' matrices, which Muon moves (default: 0.04); 0: AdamW moves all",
+    )
+
+
+def check_rates(options: argparse.Namespace) -> None:
+    if not 0 < options.learning_rate < math.inf:
+        raise OptionError(f"--learning-rate must be above 0; got {options.learning_rate}")
+    if not 0 <= options.muon_rate < math.inf:
+        raise OptionError(f"--muon-rate must be 0 or more; got {options.muon_rate}")
 
 
 COMMON = (

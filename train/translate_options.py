@@ -5,7 +5,15 @@ import math
 from dataclasses import dataclass, replace
 
 from train.optimizers import OptimizerConfig
-from train.program import COMMON, OptionError, add_common, check_numbers, fit_changes
+from train.program import (
+    COMMON,
+    OptionError,
+    add_common,
+    add_rates,
+    check_numbers,
+    check_rates,
+    fit_changes,
+)
 from train.step import FitConfig
 from transformer_jax.config import SequenceToSequenceConfig, StackConfig
 
@@ -46,7 +54,11 @@ def recipe_of(options: argparse.Namespace) -> Recipe:
         epochs=5 if sample else 20,
         average_decay=0.99,
         optimizer=OptimizerConfig(
-            learning_rate=options.learning_rate, warmup_fraction=0.1, weight_decay=0.01, b2=0.98
+            learning_rate=options.learning_rate,
+            muon_rate=options.muon_rate or None,
+            warmup_fraction=0.1,
+            weight_decay=0.01,
+            b2=0.98,
         ),
     )
     return Recipe(
@@ -81,11 +93,9 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
     add("--norm", choices=("pre", "post"), default="pre", help="default: pre; 2017's is post")
     add("--dropout", type=float, metavar="P", help="default: 0.2")
     add("--label-smoothing", type=float, default=0.1, metavar="E", help="default: 0.1")
-    add(
-        "--learning-rate", type=float, default=2e-3, metavar="R", help="the highest (default: 2e-3)"
-    )
     add("--beams", type=int, default=4, metavar="W", help="of the search at the end (default: 4)")
     add("--alpha", type=float, default=0.6, metavar="A", help="length penalty (default: 0.6)")
+    add_rates(add)
     add_common(add, "translate")
     return parser
 
@@ -96,11 +106,9 @@ def check(options: argparse.Namespace) -> None:
         options,
         (*COMMON, ("max_length", 3), ("layers", 1), ("embed_dim", 1), ("heads", 1), ("beams", 1)),
     )
-    for name, low in (("learning_rate", 1e-12), ("alpha", 0.0)):
-        if not low <= getattr(options, name) < math.inf:
-            raise OptionError(
-                f"--{name.replace('_', '-')} must be a number above 0; got {getattr(options, name)}"
-            )
+    check_rates(options)
+    if not 0.0 <= options.alpha < math.inf:
+        raise OptionError(f"--alpha must be 0 or more; got {options.alpha}")
     if not 0.0 <= options.label_smoothing < 1.0:
         raise OptionError(f"--label-smoothing must be in [0, 1); got {options.label_smoothing}")
     if options.batch_tokens is not None and options.batch_tokens < options.max_length:

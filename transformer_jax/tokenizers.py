@@ -201,8 +201,9 @@ def train_tokenizer(
     frequent ones, those first in code point order. The same texts, in any order, give the same file.
     Small texts may give fewer than N tokens: a BPE pair has to occur twice to be merged.
 
-    With `lossless` the text comes back as it was, to the last space (`word` cannot); `char` always is. `gpt2` reads no texts and keeps case: tiktoken's copy of its files (fetched once, then cached), or a
-    folder `gpt2_files` with encoder.json and vocab.bpe.
+    With `lossless` the text comes back as it was, to the last space (`word` cannot); `char` always is. `gpt2` reads no
+    texts and keeps case: tiktoken's copy of its files (fetched once, then cached), or a folder `gpt2_files` with
+    encoder.json and vocab.bpe.
     """
     match = re.fullmatch(r"(bpe|word)(?::([0-9]{1,9}))?|(gpt2)|(char)", spec)
     if match is None:

@@ -23,14 +23,13 @@ from flax import nnx
 
 from transformer_jax import costs
 from transformer_jax.commands.texts import did_you_mean, writable
-from transformer_jax.config import ClassifierConfig
 from transformer_jax.costs import Sizes
 from transformer_jax.counting import count
 from transformer_jax.errors import InputError
-from transformer_jax.feed_forward import GATES
-from transformer_jax.models import TextClassifier
+from transformer_jax.language_models import SequenceToSequence
+from transformer_jax.model_sizes import sizes_of
 from transformer_jax.published import PUBLISHED, Published
-from transformer_jax.run_folder import CONFIG, read_spec
+from transformer_jax.run_folder import CONFIG, KINDS, Spec, read_spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,39 +70,12 @@ def run(options: argparse.Namespace) -> None:
         print(writable(line))
 
 
-def classifier_sizes(config: ClassifierConfig) -> Sizes:
-    """The sizes of a `TextClassifier`."""
-    encoder, patches = config.encoder, config.patch_width
-    return Sizes(
-        encoder.num_layers,
-        encoder.embed_dim,
-        encoder.num_heads,
-        encoder.hidden_dim,
-        config.vocab_size,
-        head_dim=encoder.head_dim,
-        value_dim=encoder.value_dim,
-        num_kv_heads=encoder.num_kv_heads,
-        gated=encoder.activation in GATES,
-        biases=encoder.biases,
-        norm_biases=encoder.norm_kind == "layer",
-        num_positions=-(-config.max_length // patches) if patches else config.max_length,
-        num_segments=0 if patches else config.num_segments,
-        embedding_norm=True,
-        final_norm=encoder.final_norm,
-        num_classes=config.num_classes,
-        num_pooled=len(config.pooling),
-        region_width=config.region_width,
-        region_features=config.region_features,
-        patch_width=patches,
-    )
-
-
 def figures(options: argparse.Namespace) -> dict[str, Any]:
     """All that is printed, as numbers."""
     name = options.model
     published = PUBLISHED.get(name)
-    config = None if published else _config(name)
-    sizes = published.sizes if published else classifier_sizes(config)
+    spec = None if published else _spec(name)
+    sizes = published.sizes if published else sizes_of(spec.config)
     sizes = replace(
         sizes,
         causal=sizes.causal or options.causal,
@@ -122,7 +94,7 @@ def figures(options: argparse.Namespace) -> dict[str, Any]:
     found = given | {"sizes": asdict(sizes)} | _parameters(sizes, published)
     found |= _operations(sizes, options, published)
     if options.xla:
-        found["compiled"] = _compiled(config, options.batch, options.length)
+        found["compiled"] = _compiled(spec, options.batch, options.length)
     found |= _memory(sizes, options)
     projections, layer = costs.crossover_lengths(sizes)
     return found | {"crossover_projections": projections, "crossover_layer": layer}
@@ -271,28 +243,29 @@ def _listed(name: str, found: dict[str, Any]) -> str:
     return f"{name:<18}{found['parameters']:>18,}   published: {published:>5}   {off:+5.1f}%"
 
 
-def _config(name: str) -> ClassifierConfig:
+def _spec(name: str) -> Spec:
     """Of a run folder."""
     if not os.path.isdir(name):  # Path.is_dir raises where a text stands for the folder
         raise InputError(
             f"{name[:100]!r} is neither a published model nor a run folder; "
             f"{did_you_mean(name, PUBLISHED)}`cost --list` shows the models"
         )
-    return read_spec(Path(name) / CONFIG, "TextClassifier").config
+    return read_spec(Path(name) / CONFIG)
 
 
-def _compiled(config: ClassifierConfig, batch: int, length: int) -> dict[str, Any]:
+def _compiled(spec: Spec, batch: int, length: int) -> dict[str, Any]:
     """What XLA says of the compiled forward pass, which counts a loop's body once, beside the jaxpr's count."""
-    abstract = nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0)))
+    make = KINDS[spec.model].model
+    abstract = nnx.eval_shape(lambda: make(spec.config, rngs=nnx.Rngs(0)))
     graph, params = nnx.split(abstract)
 
-    def forward(params, tokens, is_token):
-        return nnx.merge(graph, params)(tokens, is_token)
+    def forward(params, *args):
+        return nnx.merge(graph, params)(*args)
 
+    text = [jax.ShapeDtypeStruct((batch, length), dtype) for dtype in (jnp.int32, bool)]
     args = (
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
-        jax.ShapeDtypeStruct((batch, length), jnp.int32),
-        jax.ShapeDtypeStruct((batch, length), bool),
+        *text * (2 if make is SequenceToSequence else 1),
     )
     counted = count(forward, *args)
     analysis = jax.jit(forward).lower(*args).compile().cost_analysis() or {}
