@@ -11,6 +11,7 @@ from train.program import (
     add_rates,
     check_numbers,
     check_rates,
+    chosen,
     fit_changes,
 )
 from train.step import FitConfig
@@ -55,8 +56,8 @@ def recipe_of(options: argparse.Namespace) -> Recipe:
         epochs=10,
         average_decay=0.99,
         optimizer=OptimizerConfig(
-            learning_rate=options.learning_rate,
-            muon_rate=options.muon_rate or None,
+            learning_rate=chosen(options.learning_rate, 5e-3),
+            muon_rate=chosen(options.muon_rate, 0.04),
             warmup_fraction=0.05,
             weight_decay=0.1,
             b2=0.99,
@@ -84,7 +85,7 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
     add("--length", type=int, default=256, metavar="T", help="tokens of a window (default: 256)")
     add("--layers", type=int, default=4, metavar="L", help="default: 4")
     add("--embed-dim", type=int, default=128, metavar="D", help="default: 128")
-    add("--heads", type=int, default=4, metavar="N", help="default: 4")
+    add("--heads", type=int, default=2, metavar="N", help="default: 2")
     add("--positions", default="rotary", choices=("learned", "sinusoidal", "rotary", "alibi"))
     add(
         "--window", type=int, metavar="W", help="a token sees so many before its own (default: all)"
@@ -96,7 +97,7 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
         metavar="P",
         help="default: 0; for more than some five passes 0.1",
     )
-    add_rates(add)
+    add_rates(add, "0.005", "0.04")
     add_common(add, "lm")
     return parser
 

@@ -19,7 +19,7 @@ class OptimizerConfig:
     """
 
     learning_rate: float = 1e-3
-    muon_rate: float | None = None  # the highest of the layers' kernels; None: AdamW for all
+    muon_rate: float = 0.0  # the highest of the layers' kernels; 0: AdamW for all
     schedule: str = "cosine"  # "cosine" falls to zero at the last step, "constant" stays
     warmup_fraction: float = 0.1  # of all steps, linear from zero
     weight_decay: float = 0.01
@@ -35,7 +35,7 @@ class OptimizerConfig:
     def __post_init__(self):
         if self.schedule not in ("cosine", "constant"):
             raise ValueError(f"schedule must be cosine or constant; got {self.schedule!r}")
-        if self.muon_rate is not None and self.faster:
+        if self.muon_rate and self.faster:
             raise ValueError("faster scales the steps of AdamW: leave it out with a muon_rate")
 
 
@@ -82,7 +82,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
     def mask(params):
         return decayed(params, config.decay_everything)
 
-    if config.muon_rate is None:
+    if not config.muon_rate:
         update = optax.adamw(
             rate,
             b1=config.b1,

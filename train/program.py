@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from train.corpus import DataError
 from train.faults import TrainingError
@@ -45,29 +46,32 @@ def add_common(add: Callable[..., object], name: str) -> None:
     add("--tensorboard", action="store_true", help="also write TensorBoard events")
 
 
-def add_rates(add: Callable[..., object]) -> None:
-    """The highest learning rates of what learns to write."""
+def add_rates(add: Callable[..., object], learning_rate: str, muon_rate: str) -> None:
+    """The highest learning rates of what learns to write; the defaults are the recipe's."""
     add(
         "--learning-rate",
         type=float,
-        default=5e-3,
         metavar="R",
-        help="the highest, of AdamW (default: 0.005)",
+        help=f"the highest, of AdamW (default: {learning_rate})",
     )
     add(
         "--muon-rate",
         type=float,
-        default=0.04,
         metavar="R",
-        help="the highest of the layers' matrices, which Muon moves (default: 0.04); 0: AdamW moves all",
+        help="the highest of the layers' matrices, which Muon moves; 0: AdamW moves all "
+        f"(default: {muon_rate})",
     )
 
 
 def check_rates(options: argparse.Namespace) -> None:
-    if not 0 < options.learning_rate < math.inf:
-        raise OptionError(f"--learning-rate must be above 0; got {options.learning_rate}")
-    if not 0 <= options.muon_rate < math.inf:
-        raise OptionError(f"--muon-rate must be 0 or more; got {options.muon_rate}")
+    for name, rate in (("learning-rate", options.learning_rate), ("muon-rate", options.muon_rate)):
+        if rate is not None and not 0 <= rate < math.inf:
+            raise OptionError(f"--{name} must be 0 or more; got {rate}")
+
+
+def chosen(given: Any, default: Any) -> Any:
+    """What the command line says, or else the recipe."""
+    return default if given is None else given
 
 
 COMMON = (

@@ -83,41 +83,45 @@ def summed_losses(
     model: SequenceToSequence,
     batch: PairBatch,
     pad_id: int,
-    smoothing: float,
+    smoothings: Sequence[float],
     rngs: nnx.Rngs | None = None,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The cross-entropy of all wanted tokens together, in nats, and how many there are."""
+) -> tuple[list[Float[Array, ""]], Float[Array, ""]]:
+    """The cross-entropies of all wanted tokens together, in nats, for these label smoothings; and how many tokens there are."""
     logits = model(
         batch.source, batch.source != pad_id, batch.target, batch.target != pad_id, rngs=rngs
     )
     is_wanted = (batch.wanted != pad_id).reshape(-1)
-    losses = cross_entropy(
-        logits.reshape(-1, logits.shape[-1]), batch.wanted.reshape(-1), smoothing
-    )
-    return jnp.where(is_wanted, losses, 0).sum(), is_wanted.sum()
+    logits, wanted = logits.reshape(-1, logits.shape[-1]), batch.wanted.reshape(-1)
+    sums = [
+        jnp.where(is_wanted, cross_entropy(logits, wanted, smoothing), 0).sum()
+        for smoothing in smoothings
+    ]
+    return sums, is_wanted.sum()
 
 
 def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
     """What is minimised: label-smoothed nats a token (Szegedy et al., 2016, https://arxiv.org/abs/1512.00567, section 7)."""
 
     def loss(model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
-        total, number = summed_losses(model, batch, pad_id, smoothing, rngs)
+        (total,), number = summed_losses(model, batch, pad_id, [smoothing], rngs)
         return total / jnp.maximum(number, 1)
 
     return loss
 
 
 def make_evaluation(
-    graph: nnx.GraphDef, batches: PairBatches
-) -> Callable[[nnx.State], tuple[float, int]]:
-    """A function of the weights: the nats of all wanted tokens together, not smoothed, and how many there are."""
+    graph: nnx.GraphDef, batches: PairBatches, smoothing: float
+) -> Callable[[nnx.State], tuple[float, float]]:
+    """A function of the weights: nats a wanted token, and the same with smoothed labels, which is what was minimised."""
 
     @jax.jit
     def sums(params, batch):
-        return summed_losses(nnx.merge(graph, params), batch, batches.pad_id, 0.0)
+        return summed_losses(nnx.merge(graph, params), batch, batches.pad_id, (0.0, smoothing))
 
-    def evaluate(params) -> tuple[float, int]:
+    def evaluate(params) -> tuple[float, float]:
         found = [sums(params, jax.tree.map(jnp.asarray, batch)) for batch in batches]
-        return sum(float(a) for a, _ in found), sum(int(b) for _, b in found)
+        number = sum(int(number) for _, number in found)
+        nats, smoothed = (sum(float(sums[k]) for sums, _ in found) / number for k in (0, 1))
+        return nats, smoothed
 
     return evaluate

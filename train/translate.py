@@ -88,7 +88,7 @@ def train(run: Run) -> None:
     )
     lengths = pair_lengths(*learnt)
     every = [*lengths, *pair_lengths(*held)]
-    buckets = bucket_lengths(every, most, 4)
+    buckets = bucket_lengths(every, most, recipe.buckets)
     of_targets = target_lengths(every, [*learnt[1], *held[1]], buckets)
     batch_tokens = max(recipe.batch_tokens, buckets[-1])
     options.dtype = compute_dtype(options.dtype or "float32")
@@ -106,7 +106,11 @@ def train(run: Run) -> None:
         model = SequenceToSequence(config, rngs=nnx.Rngs(options.seed))
         graph, params = nnx.split(model, nnx.Param)
         plans = evaluation_plans(pair_lengths(*held), buckets, batch_tokens)
-        evaluate = make_evaluation(graph, PairBatches(plans, *held, of_targets, tokenizer.pad_id))
+        evaluate = make_evaluation(
+            graph,
+            PairBatches(plans, *held, of_targets, tokenizer.pad_id),
+            recipe.label_smoothing,
+        )
         parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
         print(
             f"model       {parameters:,} parameters, {tokenizer.spec}, at most {most} tokens a text, "
@@ -118,14 +122,12 @@ def train(run: Run) -> None:
             return translated(model, tokenizer, texts, beams=beams, alpha=options.alpha)
 
         def validate(params) -> dict[str, float]:
-            nats, tokens = evaluate(params)
+            nats, smoothed = evaluate(params)
             texts, references = (part[:SHOWN] for part in pairs.validation)
             for lines in zip(texts, write(params, texts, 1), references, strict=True):
                 tqdm.write("\n  {}\n  -> {}\n  == {}".format(*lines))
-            return {
-                "validation_loss": nats / tokens,
-                "validation_log_likelihood": -nats / tokens,
-            }
+            # A model that has learnt smoothed labels is unsure on purpose: by nats alone an early one would win.
+            return {"validation_loss": nats, "validation_objective": -smoothed}
 
         with event_log(folder, options.tensorboard) as log:
             fitted = fit(
@@ -135,7 +137,7 @@ def train(run: Run) -> None:
                 validate,
                 config=replace(recipe.fit, dtype=options.dtype),
                 run=folder,
-                select="validation_log_likelihood",
+                select="validation_objective",
                 count_tokens=lambda batch: int((batch.wanted != tokenizer.pad_id).sum()),
                 keep=lambda params: save_weights(folder / WEIGHTS, params),
                 log=log,

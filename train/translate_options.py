@@ -12,6 +12,7 @@ from train.program import (
     add_rates,
     check_numbers,
     check_rates,
+    chosen,
     fit_changes,
 )
 from train.step import FitConfig
@@ -27,12 +28,14 @@ class Recipe:
     fit: FitConfig
     batch_tokens: int
     label_smoothing: float
+    buckets: int  # how many lengths batches come in
 
 
 def recipe_of(options: argparse.Namespace) -> Recipe:
     """A small model of 2017, of the sizes that the options name."""
     sample = options.data == "sample"
-    D = options.embed_dim or (128 if sample else 192)
+    D = options.embed_dim or 128
+    dropout = chosen(options.dropout, 0.0 if sample else 0.15)
     stack = StackConfig(
         num_layers=options.layers or (2 if sample else 3),
         embed_dim=D,
@@ -40,7 +43,7 @@ def recipe_of(options: argparse.Namespace) -> Recipe:
         hidden_dim=(2 if sample else 4) * D,
         norm=options.norm,
         final_norm=options.norm == "pre",
-        dropout_rate=options.dropout if options.dropout is not None else (0.0 if sample else 0.2),
+        dropout_rate=dropout,
         attention_dropout_rate=0.0,
     )
     model = SequenceToSequenceConfig(
@@ -48,25 +51,26 @@ def recipe_of(options: argparse.Namespace) -> Recipe:
         max_length=options.max_length,
         encoder=stack,
         decoder=stack,
-        embedding_dropout_rate=stack.dropout_rate,
+        embedding_dropout_rate=dropout,
     )
     config = FitConfig(
-        epochs=5 if sample else 20,
+        epochs=3 if sample else 12,
         average_decay=0.99,
         optimizer=OptimizerConfig(
-            learning_rate=options.learning_rate,
-            muon_rate=options.muon_rate or None,
+            learning_rate=chosen(options.learning_rate, 2e-3 if sample else 4e-3),
+            muon_rate=chosen(options.muon_rate, 0.0 if sample else 0.02),
             warmup_fraction=0.1,
             weight_decay=0.01,
             b2=0.98,
         ),
     )
     return Recipe(
-        options.tokenizer or ("char" if sample else "bpe:8000"),
+        options.tokenizer or ("bpe:400" if sample else "bpe:6000"),
         model,
         replace(config, **fit_changes(options)),
-        options.batch_tokens or (1024 if sample else 2048),
-        options.label_smoothing,
+        options.batch_tokens or (1024 if sample else 4096),
+        chosen(options.label_smoothing, 0.0 if sample else 0.1),
+        1 if sample else 3,
     )
 
 
@@ -85,17 +89,17 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
     )
     add("--source", default="en", metavar="LANGUAGE", help="default: en")
     add("--target", default="de", metavar="LANGUAGE", help="default: de")
-    add("--tokenizer", metavar="SPEC", help="char or bpe:N, of both languages (default: bpe:8000)")
+    add("--tokenizer", metavar="SPEC", help="char or bpe:N, of both languages (default: bpe:6000)")
     add("--max-length", type=int, default=128, metavar="N", help="of a text (default: 128)")
     add("--layers", type=int, metavar="L", help="of each stack (default: 3)")
-    add("--embed-dim", type=int, metavar="D", help="default: 192")
+    add("--embed-dim", type=int, metavar="D", help="default: 128")
     add("--heads", type=int, default=4, metavar="N", help="default: 4")
     add("--norm", choices=("pre", "post"), default="pre", help="default: pre; 2017's is post")
-    add("--dropout", type=float, metavar="P", help="default: 0.2")
-    add("--label-smoothing", type=float, default=0.1, metavar="E", help="default: 0.1")
+    add("--dropout", type=float, metavar="P", help="default: 0.15")
+    add("--label-smoothing", type=float, metavar="E", help="default: 0.1; 0 of the sample")
     add("--beams", type=int, default=4, metavar="W", help="of the search at the end (default: 4)")
     add("--alpha", type=float, default=0.6, metavar="A", help="length penalty (default: 0.6)")
-    add_rates(add)
+    add_rates(add, "0.004; of the sample 0.002", "0.02; of the sample 0")
     add_common(add, "translate")
     return parser
 
@@ -109,7 +113,7 @@ def check(options: argparse.Namespace) -> None:
     check_rates(options)
     if not 0.0 <= options.alpha < math.inf:
         raise OptionError(f"--alpha must be 0 or more; got {options.alpha}")
-    if not 0.0 <= options.label_smoothing < 1.0:
+    if not 0.0 <= (options.label_smoothing or 0.0) < 1.0:
         raise OptionError(f"--label-smoothing must be in [0, 1); got {options.label_smoothing}")
     if options.batch_tokens is not None and options.batch_tokens < options.max_length:
         raise OptionError(

@@ -201,7 +201,8 @@ def train_tokenizer(
     frequent ones, those first in code point order. The same texts, in any order, give the same file.
     Small texts may give fewer than N tokens: a BPE pair has to occur twice to be merged.
 
-    With `lossless` the text comes back as it was, to the last space (`word` cannot); `char` always is. `gpt2` reads no
+    With `lossless` the text comes back as it was, to the last space (`word` cannot), and each digit is a token, as in
+    LLaMA; `char` always is. `gpt2` reads no
     texts and keeps case: tiktoken's copy of its files (fetched once, then cached), or a folder `gpt2_files` with
     encoder.json and vocab.bpe.
     """
@@ -224,7 +225,10 @@ def train_tokenizer(
     core, trainer = _untrained_bpe(size) if kind == "bpe" else _untrained_words(size)
     # People type ’ where the training texts have '.
     steps = [_line_breaks(), normalizers.Replace("’", "'")]
-    if not lossless:
+    if lossless:  # what is written again may need digits that no training text had side by side
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        core.pre_tokenizer = pre_tokenizers.Sequence([digits, core.pre_tokenizer])
+    else:
         core.normalizer = normalizers.Sequence(
             [*steps, normalizers.Lowercase()] if lowercase else steps
         )

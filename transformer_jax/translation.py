@@ -38,7 +38,8 @@ def translated(
         return found
     encoded = tokenizer.encode([texts[i] for i in chosen], most)
     lengths = [len(ids) for ids in encoded]
-    buckets = bucket_lengths(lengths, most, num_buckets=4)
+    # Each is compiled: a few texts are not worth several.
+    buckets = bucket_lengths(lengths, most, num_buckets=min(4, 1 + len(chosen) // 200))
     for plan in evaluation_plans(lengths, buckets, max(batch_tokens // beams, buckets[-1])):
         source = np.full((plan.rows, plan.length), tokenizer.pad_id, np.int32)
         source[:, 0] = tokenizer.sep_id  # rows that only fill the shape
