@@ -39,7 +39,8 @@ HEAD = 16  # features of a head
 def one(options: argparse.Namespace, width: int, folder: Path) -> dict:
     """Trains a model of this width; raises RuntimeError where it cannot be."""
     run = folder / str(width)
-    # Narrow models learn faster: Kaplan et al., 2020, appendix D.6, to the power that maximal update asks for.
+    # Of the table and the norms; narrow models learn faster: Kaplan et al., 2020, appendix D.6. Muon's rate, of the
+    # matrices, is the same for all widths.
     rate = options.learning_rate * (64 / width) ** 0.5
     arguments = [
         "--data", options.data, "--out", str(run), "--embed-dim", str(width),

@@ -133,6 +133,16 @@ def test_texts_of_a_folder_are_framed_and_held_out_whole(tmp_path):
     assert texts.separate
 
 
+def test_digits_are_tokens_of_their_own():
+    """Or a year that no text had would be spelled unlike all others."""
+    tokenizer = train_tokenizer("bpe:300", ["in 1984 and 1984, 19841984 times"] * 9, lossless=True)
+    (ids,) = tokenizer.pieces(["1984 4891"])
+    assert [tokenizer.token(i).strip() for i in ids.tolist() if tokenizer.token(i).strip()] == list(
+        "19844891"
+    )
+    assert tokenizer.decode(ids) == "1984 4891"
+
+
 def test_what_is_no_text_is_said(tmp_path):
     (tmp_path / "latin").write_bytes("für".encode("latin-1") * 20)
     (tmp_path / "empty").write_text("")

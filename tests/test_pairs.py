@@ -4,15 +4,20 @@ import datetime
 import gzip
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from train.corpus import DataError
 from train.hub import Unreachable
 from train.pairs import load_pairs
 from train.pairs_sample import ordinal, sample_pairs, spelled, spelled_year
-from train.transduction import PairBatches, pair_lengths, target_lengths
-from transformer_jax.batching import epoch_plans
+from train.transduction import PairBatches, make_evaluation, pair_lengths, target_lengths
+from transformer_jax.batching import epoch_plans, evaluation_plans
+from transformer_jax.config import SequenceToSequenceConfig, StackConfig
+from transformer_jax.language_models import SequenceToSequence
 
 
 def write(folder, name, lines):
@@ -158,3 +163,32 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
     monkeypatch.setattr("train.pairs.load_parts", unreachable)
     with pytest.raises(DataError, match=r"hub:a/b is not cached .*no answer.*; pass a folder"):
         load_pairs("hub:a/b", "en", "de", 0)
+
+
+def test_what_validation_says_is_nats_a_wanted_token_and_the_same_smoothed():
+    """By the definition, over batches with padded rows and targets."""
+    stack = StackConfig(1, 8, 2, 12)
+    config = SequenceToSequenceConfig(11, 8, encoder=stack, decoder=stack)
+    model = SequenceToSequence(config, rngs=nnx.Rngs(0))
+    rng = np.random.default_rng(0)
+    sources, targets = (
+        [rng.integers(1, 11, n) for n in lengths] for lengths in ((3, 6, 2), (5, 2, 4))
+    )
+    lengths = pair_lengths(sources, targets)
+    batches = PairBatches(evaluation_plans(lengths, [8], 16), sources, targets, {8: 8}, 0)
+    graph, params = nnx.split(model, nnx.Param)
+    found = make_evaluation(graph, batches, 0.2)(params)
+    sums, number = np.zeros(2), 0
+    for source, target in zip(sources, targets, strict=True):
+        rows = (
+            source[None],
+            np.ones((1, len(source)), bool),
+            target[None, :-1],
+            np.ones((1, len(target) - 1), bool),
+        )
+        log_p = np.asarray(jax.nn.log_softmax(model(*map(jnp.array, rows))[0]))
+        for smoothing, k in ((0.0, 0), (0.2, 1)):
+            q = (1 - smoothing) * np.eye(11)[target[1:]] + smoothing / 11
+            sums[k] -= (q * log_p).sum()
+        number += len(target) - 1
+    np.testing.assert_allclose(found, sums / number, rtol=1e-5)

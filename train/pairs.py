@@ -29,6 +29,7 @@ class Pairs:
 
     name: str
     origin: str
+    languages: tuple[str, str]  # source and target
     train: Texts
     validation: Texts
     test: Texts
@@ -39,7 +40,8 @@ def load_pairs(data: str, source: str, target: str, seed: int) -> Pairs:
     """The pairs that `--data` names, in these two languages."""
     if data == "sample":
         parts = sample_pairs(seed)
-        return Pairs("sample", f"spelled-out numbers and dates, generated, seed {seed}", *parts)
+        origin = f"spelled-out numbers and dates, generated, seed {seed}"
+        return Pairs("sample", origin, ("words", "digits"), *parts)
     if data.startswith("hub:"):
         return _from_hub(data.removeprefix("hub:"), source, target)
     path = Path(data)
@@ -48,7 +50,7 @@ def load_pairs(data: str, source: str, target: str, seed: int) -> Pairs:
             return _from_folder(path, source, target)
         if not path.exists():
             raise DataError(f"no file or folder {path}; pass {ACCEPTED}")
-        return _from_tsv(path, seed)
+        return _from_tsv(path, source, target, seed)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
@@ -85,6 +87,7 @@ def _from_folder(folder: Path, source: str, target: str) -> Pairs:
     return Pairs(
         folder.resolve().name,
         f"{folder.resolve().name}, {names[2]}",
+        (source, target),
         _columns(kept),
         *parts[1:],
         notes,
@@ -108,7 +111,7 @@ def _lines(folder: Path, name: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _from_tsv(path: Path, seed: int) -> Pairs:
+def _from_tsv(path: Path, source: str, target: str, seed: int) -> Pairs:
     pairs = {}  # each once, in their order
     for number, line in enumerate(_lines(path.parent, path.name), 1):
         columns = line.split("\t")
@@ -121,9 +124,8 @@ def _from_tsv(path: Path, seed: int) -> Pairs:
         raise DataError(f"{path} has {len(pairs)} different pairs; three are the least")
     order = np.random.default_rng(seed).permutation(len(pairs))
     parts = order[2 * count :], order[:count], order[count : 2 * count]
-    return Pairs(
-        path.stem, path.name, *(_columns([pairs[i] for i in np.sort(rows)]) for rows in parts)
-    )
+    texts = (_columns([pairs[i] for i in np.sort(rows)]) for rows in parts)
+    return Pairs(path.stem, path.name, (source, target), *texts)
 
 
 def _from_hub(name: str, source: str, target: str) -> Pairs:
@@ -141,7 +143,7 @@ def _from_hub(name: str, source: str, target: str) -> Pairs:
         if not rows or not {source, target} <= set(rows[0]):
             raise DataError(f"hub:{name} has no texts in {source} and {target} in `{split}`")
         found.append(_columns([(row[source], row[target]) for row in rows]))
-    return Pairs(name, f"{name} from {origin}", *found)
+    return Pairs(name, f"{name} from {origin}", (source, target), *found)
 
 
 def _columns(pairs: list[tuple[str, str]]) -> Texts:

@@ -101,7 +101,7 @@ def train(run: Run) -> None:
     with faults_of(folder, batch_tokens):
         options.epochs = recipe.fit.epochs
         run.begin(data_sha256(learnt, held, pairs))
-        spec = TranslatorSpec(config, options.source, options.target, pairs.name)
+        spec = TranslatorSpec(config, *pairs.languages, pairs.name)
         save_specification(folder, tokenizer, spec)
         model = SequenceToSequence(config, rngs=nnx.Rngs(options.seed))
         graph, params = nnx.split(model, nnx.Param)
@@ -152,7 +152,7 @@ def train(run: Run) -> None:
             "data": {
                 "name": pairs.name,
                 "source": pairs.origin,
-                "languages": f"{options.source} to {options.target}",
+                "languages": " to ".join(pairs.languages),
                 "notes": list(pairs.notes),
                 "train": len(pairs.train[0]),
                 "validation": len(pairs.validation[0]),

@@ -156,7 +156,7 @@ def _draw(state, how):
     token = draw(state.logits, how.sampling, draw_key, is_used=state.is_used)
     is_new = ~state.is_done
     rows = jnp.arange(len(token))
-    log_probability = jax.nn.log_softmax(state.logits)[rows, token]
+    log_probability = state.logits[rows, token] - jax.nn.logsumexp(state.logits, axis=1)
     is_used = state.is_used
     if is_used is not None:
         is_used = is_used.at[rows, token].max(is_new)
