@@ -204,10 +204,11 @@ def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
     assert counted.flops == costs.forward_flops(sizes, length, batch=B)
 
 
+STACK = StackConfig(2, 36, N, F)  # rotary positions turn pairs of features
 WRITERS = {
     LanguageModelConfig: (
         LanguageModel,
-        LanguageModelConfig(31, 17, decoder=StackConfig(2, D, N, F)),
+        LanguageModelConfig(31, 17, decoder=STACK),
         {
             "vocab_size": 37, "max_length": 19, "positions": "rotary", "rope_base": 1e3, "window": 3,
             "tied_head": False, "embedding_dropout_rate": 0.0,
@@ -215,7 +216,7 @@ WRITERS = {
     ),
     SequenceToSequenceConfig: (
         SequenceToSequence,
-        SequenceToSequenceConfig(31, 17, encoder=StackConfig(2, D, N, F), decoder=StackConfig(2, D, N, F)),
+        SequenceToSequenceConfig(31, 17, encoder=STACK, decoder=STACK),
         {
             "vocab_size": 37, "max_length": 19, "positions": "learned", "rope_base": 1e3,
             "embedding_dropout_rate": 0.0,
@@ -238,7 +239,7 @@ def writers():
             yield pytest.param(model, config, id=f"{model.__name__}, stack.{name}")
 
 
-@pytest.mark.parametrize(("model", "config"), writers())
+@pytest.mark.parametrize(("model", "config"), [*writers()])
 def test_parameters_and_forward_flops_equal_those_of_models_that_write(model, config):
     sizes = sizes_of(config)
     graph, params = nnx.split(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))))
@@ -250,11 +251,11 @@ def test_parameters_and_forward_flops_equal_those_of_models_that_write(model, co
 
 
 def test_stacks_of_two_sizes_are_not_counted():
-    config = SequenceToSequenceConfig(
-        31, 17, encoder=StackConfig(2, D, N, F), decoder=StackConfig(1, D, N, F)
-    )
+    fewer = dataclasses.replace(STACK, num_layers=1)
+    config = SequenceToSequenceConfig(31, 17, encoder=STACK, decoder=fewer)
     assert sizes_of(config).num_decoder_layers == 1
-    config = dataclasses.replace(config, decoder=StackConfig(2, D, N, F + 1))
+    other = dataclasses.replace(STACK, hidden_dim=F + 1)
+    config = dataclasses.replace(config, decoder=other)
     with pytest.raises(ValueError, match="layers of one size"):
         sizes_of(config)
     with pytest.raises(TypeError, match="got int"):

@@ -113,6 +113,8 @@ def test_a_mistake_is_one_line(run, arguments, message, capsys):
         (["--data", "TABLE", "--max-length", "2"], "--max-length must be at least 3"),
         (["--data", "TABLE", "--beams", "0"], "--beams must be at least 1"),
         (["--data", "TABLE", "--heads", "5"], "embed_dim"),
+        (["--data", "TABLE", "--learning-rate", "0"], "--learning-rate must be above 0"),
+        (["--data", "TABLE", "--muon-rate", "-1"], "--muon-rate must be 0 or more; got -1.0"),
         (["--data", "TABLE", "--label-smoothing", "1"], "--label-smoothing must be in [0, 1)"),
         (["--data", "TABLE", "--batch-tokens", "10"], "less than one text of 128"),
     ],

@@ -15,11 +15,11 @@ from transformer_jax.run_folder import parameter_name
 class OptimizerConfig:
     """AdamW: Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101.
 
-    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon: the momentum of a matrix, made orthogonal.
+    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon: the momentum of a matrix, made orthogonal. What is
+    no matrix of a layer is then moved by AdamW with Nesterov's momentum, as in optax.
     """
 
     learning_rate: float = 1e-3
-    muon_rate: float = 0.0  # the highest of the layers' kernels; 0: AdamW for all
     schedule: str = "cosine"  # "cosine" falls to zero at the last step, "constant" stays
     warmup_fraction: float = 0.1  # of all steps, linear from zero
     weight_decay: float = 0.01
@@ -31,6 +31,7 @@ class OptimizerConfig:
     faster: tuple[
         tuple[str, float], ...
     ] = ()  # ((prefix of a parameter's name, times the rate), ...)
+    muon_rate: float = 0.0  # the highest of the layers' kernels; 0: AdamW for all
 
     def __post_init__(self):
         if self.schedule not in ("cosine", "constant"):

@@ -64,9 +64,11 @@ def add_rates(add: Callable[..., object], learning_rate: str, muon_rate: str) ->
 
 
 def check_rates(options: argparse.Namespace) -> None:
-    for name, rate in (("learning-rate", options.learning_rate), ("muon-rate", options.muon_rate)):
-        if rate is not None and not 0 <= rate < math.inf:
-            raise OptionError(f"--{name} must be 0 or more; got {rate}")
+    rate, muon_rate = options.learning_rate, options.muon_rate
+    if rate is not None and not 0 < rate < math.inf:
+        raise OptionError(f"--learning-rate must be above 0; got {rate}")
+    if muon_rate is not None and not 0 <= muon_rate < math.inf:
+        raise OptionError(f"--muon-rate must be 0 or more; got {muon_rate}")
 
 
 def chosen(given: Any, default: Any) -> Any:
