@@ -402,6 +402,14 @@ def test_unknown_schedule_is_refused():
         OptimizerConfig(schedule="linear")
 
 
+@pytest.mark.parametrize(
+    "options", [{"muon_rate": -1.0}, {"muon_rate": 0.1, "faster": (("x", 2.0),)}]
+)
+def test_a_muon_rate_that_cannot_be_is_refused(options):
+    with pytest.raises(ValueError, match="muon_rate"):
+        OptimizerConfig(**options)
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_the_train_step_lowers(platform):
     encoder = StackConfig(1, 6, 2, 8, norm="pre")

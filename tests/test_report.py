@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from train.curves import draw_curves, smooth
-from train.report import SAMPLE_NOTE, machine, summary, versions, write_report
+from train.facts import machine, versions
+from train.report import SAMPLE_NOTE, summary, write_report
 from train.scores import mcnemar, score
 
 CLASSES = ("negative", "positive")

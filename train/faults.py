@@ -39,7 +39,7 @@ def faults_of(run: Path, batch_tokens: int) -> Iterator[None]:
         if not out_of_memory(error):
             raise
         raise TrainingError(
-            f"out of memory; start a new run with fewer than --batch-tokens {batch_tokens}, or a smaller --max-length",
+            f"out of memory; start a new run with fewer than --batch-tokens {batch_tokens}, shorter texts or a smaller model",
             mendable=False,
         ) from error
 

@@ -29,13 +29,14 @@ from train.classification import make_loss
 from train.corpus import Split
 from train.curves import draw_curves
 from train.data import load, split_validation
+from train.facts import training_facts
 from train.faults import faults_of
 from train.imdb_options import check, make_parser, recipe_of
 from train.loop import fit
 from train.precision import compute_dtype
 from train.program import OptionError, Program, run_program
 from train.recipes import Recipe
-from train.report import finished, summary, training_facts, write_report
+from train.report import finished, summary, write_report
 from train.run import Run, event_log
 from train.scores import score
 from transformer_jax.batching import Batches, bucket_lengths, epoch_plans

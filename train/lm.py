@@ -26,13 +26,14 @@ from tqdm import tqdm
 
 from train import program
 from train.curves import draw_curves
+from train.facts import training_facts
 from train.faults import faults_of
 from train.language import WindowBatches, epoch_batches, every_window, make_evaluation, mean_loss
 from train.lm_options import check, make_parser, recipe_of
 from train.loop import fit
 from train.precision import compute_dtype
 from train.program import OptionError, Program, run_program
-from train.report import training_facts, write_report
+from train.report import write_report
 from train.run import Run, event_log
 from train.texts import load_texts
 from train.token_file import TokenFile, token_files

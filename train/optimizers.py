@@ -36,6 +36,8 @@ class OptimizerConfig:
     def __post_init__(self):
         if self.schedule not in ("cosine", "constant"):
             raise ValueError(f"schedule must be cosine or constant; got {self.schedule!r}")
+        if self.muon_rate < 0:
+            raise ValueError(f"muon_rate must be 0 or more; got {self.muon_rate}")
         if self.muon_rate and self.faster:
             raise ValueError("faster scales the steps of AdamW: leave it out with a muon_rate")
 
@@ -101,6 +103,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
             adam_b2=config.b2,
             eps=config.epsilon,
             weight_decay=config.weight_decay,
+            # optax has no mask for it, so that an untied head does not decay beside Muon.
             adam_weight_decay=config.weight_decay if config.decay_everything else 0.0,
             muon_weight_dimension_numbers=matrices,
         )

@@ -29,7 +29,7 @@ def add_common(add: Callable[..., object], name: str) -> None:
     add("--epochs", type=int, metavar="E", help="passes over the training texts")
     add("--max-steps", type=int, metavar="N", help="stop after N updates")
     add("--batch-tokens", type=int, metavar="N", help="tokens in a batch, padding included")
-    add("--dtype", choices=("float32", "bfloat16"), help="default: the faster here, measured")
+    add("--dtype", choices=("float32", "bfloat16"), help="default: the recipe's")
     add("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
     add("--out", metavar="DIR", help=f"the run folder (default: runs/{name}-DATE-TIME)")
     add(

@@ -6,29 +6,20 @@ nothing here is assumed, and no number is made up for want of one.
 
 import json
 import math
-import os
-import platform
-import resource
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from train.checkpoints import Progress
-from train.memory import freed_memory_is_kept
 from train.scores import BINS
 from transformer_jax.files import write_text
-from transformer_jax.sharding import num_devices
 
 SIGNIFICANT = 0.05
 SAMPLE = "sample"  # Dataset.name of train/sample.py
 SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "transformer_jax", "numpy", "scikit-learn")
 ORDER = (  # of report.json and of "How it was made"; what is not named here follows
     "data", "split_rule", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
     "recipe", "tokenizer", "seed", "parameters", "compute_dtype", "freed_memory_kept", "steps", "epochs", "best_epoch",
@@ -37,51 +28,6 @@ ORDER = (  # of report.json and of "How it was made"; what is not named here fol
 )  # fmt: skip
 SHOWN_ABOVE = {"task", "data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
                "command", "settings"}  # fmt: skip
-
-
-def versions() -> dict[str, str]:
-    """The versions that a number depends on; a package that is not installed is left out."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def training_facts(progress: Progress) -> dict[str, Any]:
-    """What every report says of how its weights were made."""
-    return {
-        "freed_memory_kept": freed_memory_is_kept(),
-        "devices": num_devices(),
-        "steps": progress.step,
-        "skipped_steps": progress.skipped,
-        "epochs": progress.epoch,
-        "best_epoch": progress.best_epoch,
-        **(progress.best_metrics or {}),
-        "train_seconds": progress.train_seconds,
-        "checkpoint_seconds": progress.save_seconds,
-        "tokens_per_second": progress.tokens / max(progress.step_seconds, 1e-9),
-        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "versions": versions(),
-        "machine": machine(),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """What the numbers were made on, without a host's name; what cannot be known is left out."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found = {
-        "processor": _processor(),
-        "cores": cores,
-        "platform": f"{platform.system()} {platform.machine()}",
-        "accelerators": dict(Counter(device.device_kind for device in jax.devices())),
-    }
-    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        found["memory_gib"] = round(memory / 2**30, 1)
-    return found
 
 
 def write_report(run: Path, report: dict[str, Any]) -> None:
@@ -279,15 +225,6 @@ def _accuracy(model: dict[str, Any]) -> tuple[float | None, list[float] | None]:
 
 def _interval(interval: Sequence[float] | None, form: str = " (95% interval {})") -> str:
     return "" if interval is None else form.format(f"{100 * interval[0]:.2f} to {interval[1]:.2%}")
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _plain(value: Any) -> Any:

@@ -25,12 +25,13 @@ from tqdm import tqdm
 
 from train import program
 from train.curves import draw_curves
+from train.facts import training_facts
 from train.faults import faults_of
 from train.loop import fit
 from train.pairs import Pairs, load_pairs
 from train.precision import compute_dtype
 from train.program import Program, run_program
-from train.report import training_facts, write_report
+from train.report import write_report
 from train.run import Run, event_log
 from train.transduction import (
     PairBatches,
