@@ -51,7 +51,7 @@ TOLERANCE = {
 # Logits, weights and, going back, as much again for the gradient of either.
 STORED = {False: 2, True: 4}
 STORE_ALL = ("reference", "jax.nn", "flax.nnx", "PyTorch, written out")
-ALL_HEADS_UP_TO = 512  # longer, one head is checked: the definition takes its time
+ALL_HEADS_UP_TO = 2**26  # logits; of more, one head is checked: the definition takes its time
 
 
 def ready(
@@ -79,7 +79,7 @@ def error(cell: Cell, value: Any, expected: dict[int, tuple[np.ndarray, ...]]) -
 def too_large(name: str, cell: Cell, seconds_before: dict[str, tuple[int, float]]) -> str | None:
     """Why this is not even tried; None where it is."""
     itemsize = 2 if name == "PyTorch, written out" and cell.dtype != "float32" else 4
-    taken = STORED[cell.gradient] * itemsize * cell.batch * who.N * cell.length**2
+    taken = STORED[cell.gradient] * itemsize * cell.batch * cell.heads * cell.length**2
     if name in STORE_ALL and taken > LIMITS["bytes"]:
         return f"about {taken / 1e9:.0f} GB"
     length, seconds = seconds_before.get(name, (cell.length, 0.0))
@@ -98,7 +98,11 @@ def measure(
 ) -> dict[str, Any]:
     """One cell: everybody prepared, checked and then called in turns. What is `added` is a contestant too."""
     inputs = cell.inputs(seed)
-    heads = range(who.N) if cell.length <= ALL_HEADS_UP_TO else [cell.length // 128 % who.N]
+    heads = (
+        range(cell.heads)
+        if cell.batch * cell.heads * cell.length**2 <= ALL_HEADS_UP_TO
+        else [cell.length // 128 % cell.heads]
+    )
     expected = [{head: who.definition(cell, args, head) for head in heads} for args in inputs]
     calls, left_out, errors, slow = {}, {}, {}, False
     for name, (contestant, arrays) in (who.contestants(cell) | (added or {})).items():

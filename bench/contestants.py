@@ -7,6 +7,7 @@ Everybody is told of the mask in the way that suits it best: this library by a r
 import math
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -35,11 +36,12 @@ class Cell:
     dtype: str = "float32"
     gradient: bool = False
     batch: int = B
+    heads: int = N
 
     @property
     def plan(self) -> str:
         """What `implementation=None` stands for here."""
-        x = jax.ShapeDtypeStruct((self.batch, self.length, N, H), self.dtype)
+        x = jax.ShapeDtypeStruct((self.batch, self.length, self.heads, H), self.dtype)
         arrays = kinds.our_arrays(self.kind, self.length)
         return attention_plan(x, x, x, mask=kinds.our_mask(self.kind, *arrays)).implementation
 
@@ -47,12 +49,12 @@ class Cell:
     def flops(self) -> int:
         """Of what is visible: 4 H for each head, query and key that it sees; three times that with the gradient."""
         pairs = self.batch * kinds.pairs(self.kind, self.length)
-        return (3 if self.gradient else 1) * 4 * N * H * pairs
+        return (3 if self.gradient else 1) * 4 * self.heads * H * pairs
 
     def inputs(self, seed: int, sets: int = 2) -> list[tuple[np.ndarray, ...]]:
         """Query, key, value and, with the gradient, the cotangent of the output: standard normal numbers."""
         rng = np.random.default_rng([seed, self.length])
-        shape = (3 + self.gradient, self.batch, self.length, N, H)
+        shape = (3 + self.gradient, self.batch, self.length, self.heads, H)
         return [
             tuple(rng.standard_normal(shape, dtype=np.float32).astype(jnp.dtype(self.dtype)))
             for _ in range(sets)
@@ -73,8 +75,9 @@ def contestants(cell: Cell) -> dict[str, tuple[Contestant, tuple[np.ndarray, ...
     }
     if jax.default_backend() == "gpu" and cell.dtype != "float32":
         # Its padding is by lengths: an array would be read as one of T x S.
-        lengths = (np.full(B, max(cell.length // kinds.REAL, 1), np.int32),)
+        lengths = (np.full(cell.batch, max(cell.length // kinds.REAL, 1), np.int32),)
         fused = cudnn_padded if kind == "padded" else partial(jax_attention, implementation="cudnn")
+        by_name = named["causal"] if kind == "causal" else {}  # it takes no window to the right
         arrays = lengths if kind == "padded" else () if by_name else theirs
         found["jax.nn, cuDNN"] = (wrap(partial(fused, **by_name)), arrays)
     if has_torch():
@@ -82,6 +85,9 @@ def contestants(cell: Cell) -> dict[str, tuple[Contestant, tuple[np.ndarray, ...
         causal = kind == "causal"
         found["PyTorch"] = (wrap(torch_attention(causal)), () if causal else theirs)
         found["PyTorch, written out"] = (wrap(torch_written_out), theirs)
+        if jax.default_backend() == "gpu" and cell.dtype != "float32":
+            fused = torch_attention(causal, "CUDNN_ATTENTION")
+            found["PyTorch, cuDNN"] = (wrap(fused), () if causal else theirs)
     return found
 
 
@@ -109,12 +115,16 @@ def flax_attention(query, key, value, mask=None):
     return nnx.dot_product_attention(query, key, value, mask=mask)
 
 
-def torch_attention(causal: bool) -> Callable:
+def torch_attention(causal: bool, kernel: str | None = None) -> Callable:
+    """PyTorch's own choice of a kernel, or the one of this name (`torch.nn.attention.SDPBackend`)."""
+
     def attend(query, key, value, mask=None):
+        from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.nn.functional import scaled_dot_product_attention
 
         heads_first = (x.transpose(1, 2) for x in (query, key, value))
-        output = scaled_dot_product_attention(*heads_first, attn_mask=mask, is_causal=causal)
+        with nullcontext() if kernel is None else sdpa_kernel(getattr(SDPBackend, kernel)):
+            output = scaled_dot_product_attention(*heads_first, attn_mask=mask, is_causal=causal)
         return output.transpose(1, 2)
 
     return attend

@@ -445,7 +445,7 @@ MUTATIONS = [
     # Feed-forward and dropout
     Mutation(
         "gelu_is_its_approximation", "feed_forward.py",
-        '"gelu": partial(jax.nn.gelu, approximate=False),',
+        '"gelu": gelu,',
         '"gelu": partial(jax.nn.gelu, approximate=True),',
         "test_feed_forward.py::test_value_and_gradient_equal_the_formula[gelu]",
     ),

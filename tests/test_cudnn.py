@@ -1,6 +1,6 @@
 """What is ours around NVIDIA's kernel, with XLA's in its place: names of masks, rows that see nothing, broadcasting.
 
-The same contract holds as of every implementation (test_mask_contract.py, test_loops.py).
+The same contract holds as of every implementation (test_mask_contract.py, test_loops.py). On a GPU, the kernel itself.
 """
 
 from unittest.mock import patch
@@ -14,6 +14,7 @@ from tests.implementations import forced, without_a_gpu
 from transformer_jax.attention import dot_product_attention
 from transformer_jax.biases import alibi, dense_bias, relative_bias
 from transformer_jax.masks import causal, is_causal, left_window, padding, prefix, sliding_window
+from transformer_jax.plan import attention_plan
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -154,3 +155,92 @@ def test_bfloat16_comes_back_as_bfloat16():
         output = dot_product_attention(*inputs, mask=seen(B, 1, S, S), implementation="cudnn")
     assert output.dtype == jnp.bfloat16
     assert not output[:, 2].any() and np.isfinite(output.astype(jnp.float32)).all()
+
+
+on_a_gpu = pytest.mark.skipif(
+    jax.default_backend() != "gpu", reason="needs an NVIDIA GPU, which this machine lacks"
+)
+LONG = 640  # beyond what `unseen.sight` looks through at once
+
+
+def given(name, T):
+    """Inputs in bfloat16 and the options of a case, for T queries and keys."""
+    rng = np.random.default_rng(T)
+    mask = rng.random((N, T, T)) < 0.5
+    mask[:, 2] = False
+    options = {
+        "none": {},
+        "causal": {"mask": causal(), "scale": 0.9},
+        "window to the left": {"mask": sliding_window(37, 0)},
+        "window": {"mask": sliding_window(37, 5)},
+        "padding": {"mask": padding(np.arange(T)[None] < np.array([[0], [T // 3]]))},
+        "array of heads": {"mask": mask},
+        "array of queries": {"mask": np.arange(T)[None, None, :, None] % 3 > 0},
+        "alibi": {"bias": alibi(abs(normal(1, N)) / 10), "mask": causal()},
+        "array of keys": {"bias": normal(2, B, 1, 1, T)},
+        "array of keys, padding": {
+            "bias": normal(2, 1, N, 1, T),
+            "mask": padding(np.arange(T)[None] < np.array([[T], [T // 3]])),
+        },
+    }[name]
+    shapes = (B, T, N, 64), (B, T, K, 64), (B, T, K, 64)
+    return [normal(i, *shape, dtype=jnp.bfloat16) for i, shape in enumerate(shapes)], options
+
+
+@on_a_gpu
+@pytest.mark.usefixtures("mixed_dtypes")
+@pytest.mark.parametrize("T", [64, LONG])
+@pytest.mark.parametrize(
+    "name",
+    ["none", "causal", "window to the left", "window", "padding", "array of heads", "array of queries",
+     "alibi", "array of keys", "array of keys, padding"],
+)  # fmt: skip
+def test_the_kernel_itself_equals_the_reference(name, T):
+    inputs, options = given(name, T)
+    cotangent = normal(5, *inputs[0].shape)
+
+    def run(implementation, dtype):
+        def loss(bias, *inputs):
+            given = options | ({} if bias is None else {"bias": bias})
+            output = dot_product_attention(*inputs, **given, implementation=implementation)
+            return jnp.sum(output.astype(jnp.float32) * cotangent), output
+
+        inputs_then = [x.astype(dtype) for x in inputs]
+        with jax.default_matmul_precision("highest"):
+            return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True, allow_int=True))(
+                options.get("bias"), *inputs_then
+            )
+
+    ours, theirs = run("cudnn", jnp.bfloat16), run("reference", jnp.float32)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        if one.dtype != jax.dtypes.float0:
+            one, other = (np.asarray(x, np.float32) for x in (one, other))
+            np.testing.assert_allclose(one, other, rtol=0, atol=3e-2 * np.abs(other).max())
+
+
+@on_a_gpu
+@pytest.mark.usefixtures("mixed_dtypes")
+@pytest.mark.parametrize("T", [64, LONG])
+def test_the_kernel_itself_never_reads_what_is_hidden(T):
+    (query, key, value), options = given("padding", T)
+    cotangent = normal(5, *query.shape)
+
+    def run(key, value):
+        def loss(*inputs):
+            output = dot_product_attention(*inputs, **options)
+            return jnp.sum(output.astype(jnp.float32) * cotangent), output
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))(query, key, value)
+
+    hidden = ~options["mask"].is_token[:, :, None, None]
+    spoilt = run(jnp.where(hidden, jnp.nan, key), jnp.where(hidden, jnp.inf, value))
+    for one, other in zip(jax.tree.leaves(spoilt), jax.tree.leaves(run(key, value)), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert np.isfinite(one.astype(jnp.float32)).all()
+        assert not one[0].any()  # the first example sees nothing
+
+
+@on_a_gpu
+def test_it_is_what_is_chosen():
+    x = jax.ShapeDtypeStruct((2, 64, 4, 64), jnp.bfloat16)
+    assert attention_plan(x, x, x, mask=causal()).implementation == "cudnn"

@@ -304,3 +304,49 @@ def test_a_token_embedding_is_its_equation_and_its_table_is_the_head(positions):
     x = module(tokens, where)
     np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(module.logits(x), np.asarray(x) @ table.T, rtol=1e-4, atol=1e-6)
+
+
+MANY = jnp.array(np.random.default_rng(1).integers(0, 2, (64, 64)))  # 4,096 tokens of two kinds
+EVERY = jnp.ones(MANY.shape, bool)
+SHARED_BY_MANY = {
+    "token": (lambda r: Embedding(2, D, rngs=r), lambda m, x: m(MANY)),
+    "bert": (
+        lambda r: BertEmbedding(2, 64, D, rngs=r),
+        lambda m, x: m(MANY, EVERY),
+    ),
+    "learned positions": (
+        lambda r: TokenEmbedding(2, 1, D, positions="learned", rngs=r),
+        lambda m, x: m(MANY.reshape(-1, 1), jnp.zeros((1, 1), int)),
+    ),
+    "regions": (
+        lambda r: RegionFeatures(2, D, width=3, rngs=r),
+        lambda m, x: m(MANY, EVERY),
+    ),
+    "linear": (lambda r: Linear(D, D, rngs=r), lambda m, x: m(x)),
+    "norm": (lambda r: LayerNorm(D), lambda m, x: m(x)),
+    "feed-forward": (lambda r: FeedForward(D, F, rngs=r), lambda m, x: m(x)),
+}
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+@pytest.mark.parametrize("name", SHARED_BY_MANY)
+def test_bfloat16_loses_no_gradient_of_what_many_tokens_share(name):
+    """Summed in bfloat16, 4,096 equal terms come to 256 of them."""
+    make, call = SHARED_BY_MANY[name]
+    graph, params = nnx.split(drawn(lambda: make(nnx.Rngs(0))))
+    params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
+    x = (1 + normal(3, *MANY.shape, D) / 10).astype(jnp.bfloat16)
+    cotangent = normal(4, D)
+
+    @jax.jit
+    def gradient(params, x):
+        def loss(params):
+            return jnp.sum(call(nnx.merge(graph, params), x).astype(jnp.float32) * cotangent)
+
+        return jax.grad(loss)(params)
+
+    short = gradient(params, x)
+    to_float32 = lambda tree: jax.tree.map(lambda p: p.astype(jnp.float32), tree)  # noqa: E731
+    exact = gradient(to_float32(params), x.astype(jnp.float32))
+    for one, other in zip(jax.tree.leaves(to_float32(short)), jax.tree.leaves(exact), strict=True):
+        assert np.linalg.norm(one - other) < 0.05 * np.linalg.norm(other)

@@ -13,7 +13,7 @@ from transformer_jax import attention
 from transformer_jax.attention import dot_product_attention
 from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.encoder import Encoder
-from transformer_jax.masks import causal
+from transformer_jax.masks import causal, padding, sliding_window
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import MultiHeadAttention
 from transformer_jax.plan import (
@@ -194,7 +194,10 @@ HALF = {"dtype": jnp.bfloat16}
         ("9.0", HALF | {"dropout": True}, "its dropout drops other weights"),
         ("9.0", HALF | {"return_weights": True}, "it returns no weights"),
         ("9.0", HALF | {"return_logsumexp": True}, "it returns no logsumexp"),
-        ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": causal()}, "it takes even lengths"),
+        ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": causal()}, None),
+        ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": padding(np.ones((1, 5), bool))}, None),
+        ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": sliding_window(1, 1)}, "it takes even lengths"),
+        ("9.0", HALF | {"query": (1, 5, 2, 8), "bias": np.ones((5, 5), np.float32)}, "it takes even lengths"),
         ("9.0", HALF | {"query": (1, 0, 2, 8)}, "there is nothing to attend to"),
     ],
 )  # fmt: skip

@@ -88,51 +88,21 @@ def dot_product_attention(
     Array([[0.67, 0.33],
            [0.33, 0.67]], dtype=float32)
     """
-    check_rate(dropout_rate, dropout_rng)
-    plan = attention_plan(
+    return _attention(
         query,
         key,
         value,
+        is_hidden=False,
         bias=bias,
         mask=mask,
+        scale=scale,
         soft_cap=soft_cap,
-        dropout=dropout_rng is not None,
+        dropout_rate=dropout_rate,
+        dropout_rng=dropout_rng,
         return_weights=return_weights,
         return_logsumexp=return_logsumexp,
         implementation=implementation,
     )
-    bias, mask = fitting_rules(query, key, bias, mask)
-    query, key, value = _hidden(query, key, value, mask)
-    if plan.implementation == "cudnn":
-        return cudnn_attention(query, key, value, bias=bias, mask=mask, scale=scale)
-    if plan.implementation == "blockwise":
-        output, logsumexp = blockwise_attention(
-            query,
-            key,
-            value,
-            bias=bias,
-            mask=mask,
-            scale=scale,
-            soft_cap=soft_cap,
-            dropout_rate=dropout_rate,
-            dropout_rng=dropout_rng,
-        )
-        return (output, logsumexp) if return_logsumexp else output
-
-    logits = _logits(query, key, bias, scale, soft_cap)
-    seen = rendered(mask, *logits.shape[2:])
-    weights = dropout_weights(_softmax(logits, seen), dropout_rate, dropout_rng)
-    output = product(
-        "BKGTS,BKSO->BKGTO",
-        _group(weights, value.shape[2]).astype(value.dtype),
-        value.swapaxes(1, 2),
-        weights.dtype,
-    )
-    output = output.reshape(*weights.shape[:3], value.shape[3]).swapaxes(1, 2).astype(query.dtype)
-    returned = (output,) + (weights,) * return_weights
-    if return_logsumexp:
-        returned += (masked_logsumexp(logits, True if seen is None else seen).swapaxes(1, 2),)
-    return returned if len(returned) > 1 else output
 
 
 def multi_head_attention(
@@ -182,20 +152,22 @@ def multi_head_attention(
         out_bias=(out_bias, "M"),
     )
     (B, T, _), S, N = inputs_q.shape, inputs_kv.shape[1], query_kernel.shape[1]
-    mask = as_mask(mask)
+    mask, is_hidden = as_mask(mask), False
     check_fit("mask", mask, (B, N, T, S))
     if mask is not None:
         # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
         seen = sight(mask, T, S)
+        is_hidden = not seen.by_head  # what is zero here is finite after the projections
         inputs_q, inputs_kv = seen.of_inputs_q(inputs_q), seen.of_inputs_kv(inputs_kv)
     query = linear(inputs_q, query_kernel, query_bias)
     key = linear(inputs_kv, key_kernel, key_bias)
     if rotary is not None:
         query, key = rotary.turn(query), rotary.turn(key)
-    attended = dot_product_attention(
+    attended = _attention(
         query,
         key,
         linear(inputs_kv, value_kernel, value_bias),
+        is_hidden=is_hidden,
         bias=bias,
         mask=mask,
         scale=scale,
@@ -261,6 +233,71 @@ def additive_attention(
         preferred_element_type=weights.dtype,
     ).astype(value.dtype)
     return (output, weights) if return_weights else output
+
+
+def _attention(
+    query,
+    key,
+    value,
+    *,
+    is_hidden,
+    bias,
+    mask,
+    scale,
+    soft_cap,
+    dropout_rate,
+    dropout_rng,
+    return_weights=False,
+    return_logsumexp=False,
+    implementation=None,
+):
+    """`dot_product_attention`; where `is_hidden`, what the mask hides from everybody is finite already."""
+    check_rate(dropout_rate, dropout_rng)
+    plan = attention_plan(
+        query,
+        key,
+        value,
+        bias=bias,
+        mask=mask,
+        soft_cap=soft_cap,
+        dropout=dropout_rng is not None,
+        return_weights=return_weights,
+        return_logsumexp=return_logsumexp,
+        implementation=implementation,
+    )
+    bias, mask = fitting_rules(query, key, bias, mask)
+    if not is_hidden:
+        query, key, value = _hidden(query, key, value, mask)
+    if plan.implementation == "cudnn":
+        return cudnn_attention(query, key, value, bias=bias, mask=mask, scale=scale)
+    if plan.implementation == "blockwise":
+        output, logsumexp = blockwise_attention(
+            query,
+            key,
+            value,
+            bias=bias,
+            mask=mask,
+            scale=scale,
+            soft_cap=soft_cap,
+            dropout_rate=dropout_rate,
+            dropout_rng=dropout_rng,
+        )
+        return (output, logsumexp) if return_logsumexp else output
+
+    logits = _logits(query, key, bias, scale, soft_cap)
+    seen = rendered(mask, *logits.shape[2:])
+    weights = dropout_weights(_softmax(logits, seen), dropout_rate, dropout_rng)
+    output = product(
+        "BKGTS,BKSO->BKGTO",
+        _group(weights, value.shape[2]).astype(value.dtype),
+        value.swapaxes(1, 2),
+        weights.dtype,
+    )
+    output = output.reshape(*weights.shape[:3], value.shape[3]).swapaxes(1, 2).astype(query.dtype)
+    returned = (output,) + (weights,) * return_weights
+    if return_logsumexp:
+        returned += (masked_logsumexp(logits, True if seen is None else seen).swapaxes(1, 2),)
+    return returned if len(returned) > 1 else output
 
 
 def _hidden(query, key, value, mask: Mask | None):

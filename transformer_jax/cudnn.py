@@ -1,7 +1,7 @@
 """NVIDIA's fused attention, as `jax.nn` calls it, with this library's contract on masks around it.
 
-cuDNN takes causal masks and windows to the left by name, other masks as an array, and gives a query that sees
-nothing the mean of the values.
+cuDNN takes causal masks and windows to the left by name, padding as a length, other masks as an array, and gives a
+query that sees nothing the mean of the values.
 """
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.biases import Bias
-from transformer_jax.masks import Mask, is_causal, left_window
+from transformer_jax.masks import Mask, is_causal, left_window, padded_keys
 from transformer_jax.unseen import sight
 
 
@@ -25,28 +25,75 @@ def cudnn_attention(
 ) -> Float[Array, "B T N H"]:
     """`dot_product_attention` on an NVIDIA GPU, where `why_not_cudnn` has no objection.
 
-    What the mask hides from everybody must be zero already (`unseen.sight`).
+    What the mask hides from everybody must be finite already (`unseen.sight`). A bias is rounded to the dtype of the
+    query.
     """
     T, S = query.shape[1], key.shape[1]
-    if bias is not None:
-        bias = bias.to_array(T, S).astype(query.dtype)
-    named = {}
-    if T == S and is_causal(mask):
-        named, mask = {"is_causal": True}, None
-    elif T == S and (left := left_window(mask)) is not None:
-        named, mask = {"is_causal": True, "local_window_size": (left, 0)}, None
+    name = name_of(mask, T, S, bias)
+    named, array = {}, None
+    if name == "causal":
+        named = {"is_causal": True}
+    elif name == "window":
+        named = {"is_causal": True, "local_window_size": (left_window(mask), 0)}
+    elif name == "padding":
+        key, value, lengths = _real_first(key, value, padded_keys(mask))
+        everyone = jnp.full_like(lengths, T)
+        named = {"query_seq_lengths": everyone, "key_value_seq_lengths": lengths}
+    elif mask is not None:
+        array = mask.to_array(T, S)
     output = jax.nn.dot_product_attention(
         query,
         key,
         value,
-        bias,
-        None if mask is None else mask.to_array(T, S),
+        None if bias is None else bias.to_array(T, S).astype(query.dtype),
+        array,
         scale=scale,
         implementation=implementation,
         **named,
     )
-    # A query that sees nothing has got the mean of the values.
-    return output if mask is None else sight(mask, T, S).of_queries(output)
+    # A query that sees nothing has got the mean of the values; with a causal mask or a window it sees itself.
+    return output if name in ("none", "causal", "window") else sight(mask, T, S).of_queries(output)
+
+
+def name_of(mask: Mask | None, T: int, S: int, bias: Bias | None) -> str | None:
+    """How cuDNN is told of the mask without an array, None where it is not."""
+    if mask is None:
+        return "none"
+    if T == S and is_causal(mask):
+        return "causal"
+    if T == S and left_window(mask) is not None:
+        return "window"
+    return "padding" if bias is None and padded_keys(mask) is not None else None
+
+
+def _real_first(key, value, is_token):
+    """The real keys of every example in front, zeros behind them, and how many there are, 1 or more.
+
+    In another order the keys come to the same sum.
+    """
+    is_token = jnp.broadcast_to(is_token, key.shape[:2])
+    order = jnp.argsort(~is_token, axis=1, stable=True)
+    lengths = is_token.sum(axis=1, dtype=jnp.int32)
+    is_real = (jnp.arange(key.shape[1]) < lengths[:, None])[:, :, None, None]
+    key, value = (jnp.where(is_real, _permuted(x, order), 0) for x in (key, value))
+    return key, value, jnp.maximum(lengths, 1)
+
+
+@jax.custom_vjp
+def _permuted(x, order):
+    """The rows x[b, order[b]]; going back they are read too, where autodiff would add them up."""
+    return jnp.take_along_axis(x, order[:, :, None, None], axis=1, mode="promise_in_bounds")
+
+
+def _permuted_forward(x, order):
+    return _permuted(x, order), order
+
+
+def _permuted_backward(order, cotangent):
+    return _permuted(cotangent, jnp.argsort(order, axis=1)), None
+
+
+_permuted.defvjp(_permuted_forward, _permuted_backward)
 
 
 def why_not_cudnn(
@@ -69,7 +116,9 @@ def why_not_cudnn(
         "its dropout drops other weights": dropout,
         "it returns no weights": weights,
         "it returns no logsumexp": logsumexp,
-        "with a mask or a bias it takes even lengths": (bias is not None or mask is not None)
+        "with a bias, or a mask that it has no name for, it takes even lengths": (
+            bias is not None or name_of(mask, T, S, bias) is None
+        )
         and (T % 2 or S % 2),
         "there is nothing to attend to": 0 in (query.shape[0], T, S),
     }

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.dropout import dropout
 from transformer_jax.modules import LayerNorm, Linear, dropout_key, zeros
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
-from transformer_jax.products import product
+from transformer_jax.products import product, wide
 from transformer_jax.regions import region_embedding
 
 
@@ -60,12 +60,14 @@ class TokenEmbedding(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        x = self.token(tokens)
+        rows = self.token(tokens)
+        x = wide(rows)
         if self.position is not None:
             x = x + self.position(positions)
         if self.positions == "sinusoidal":
             D = x.shape[-1]
             x = x * math.sqrt(D) + sinusoidal_positions(positions, D).astype(x.dtype)
+        x = x.astype(rows.dtype)
         return dropout(x, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
     def logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
@@ -133,10 +135,13 @@ class BertEmbedding(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         is_region = isinstance(self.token, RegionEmbedding)
-        x = self.token(tokens, is_token) if is_region else self.token(tokens)
-        x = x + self.position(count_positions(is_token))
-        x = x + self.segment(jnp.zeros_like(tokens) if segments is None else segments)
-        return dropout(self.norm(x), self.dropout_rate, dropout_key(rngs, self.dropout_rate))
+        rows = self.token(tokens, is_token) if is_region else self.token(tokens)
+        # Without segments one row is added everywhere: a sum for its gradient, where an accelerator's scatter would be slow.
+        segments = jnp.zeros((1, 1), tokens.dtype) if segments is None else segments
+        x = wide(rows) + self.position(count_positions(is_token)) + self.segment(segments)
+        return dropout(
+            self.norm(x.astype(rows.dtype)), self.dropout_rate, dropout_key(rngs, self.dropout_rate)
+        )
 
 
 class RegionFeatures(nnx.Module):
@@ -150,7 +155,8 @@ class RegionFeatures(nnx.Module):
     def __call__(
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
     ) -> Float[Array, "B T D"]:
-        return jax.nn.relu(self.region(tokens, is_token) + self.bias[...])
+        regions = self.region(tokens, is_token)
+        return jax.nn.relu(wide(regions) + self.bias[...]).astype(regions.dtype)
 
 
 class PatchEmbedding(nnx.Module):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from transformer_jax.products import product
+from transformer_jax.products import product, returned_dtype, wide
 from transformer_jax.shapes import check_arrays
 
 
@@ -46,12 +46,13 @@ def linear(
     # One plain matrix product is what every backend runs fastest; the reshapes cost nothing.
     rows, contracted = x.shape[: x.ndim - axes], math.prod(kernel.shape[:axes])
     letters = ascii_lowercase[: len(rows)]
+    dtype = x.dtype if dtype is None else jnp.dtype(dtype)
     y = product(
         f"{letters}D,DF->{letters}F",
         x.reshape(*rows, contracted),
         kernel.reshape(contracted, math.prod(kernel.shape[axes:])),
-        jnp.promote_types(x.dtype, jnp.float32),
+        returned_dtype(dtype),
     ).reshape(*rows, *kernel.shape[axes:])
     if bias is not None:
-        y = y + bias
-    return y.astype(x.dtype if dtype is None else dtype)
+        y = wide(y) + bias
+    return y.astype(dtype)

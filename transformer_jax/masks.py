@@ -68,6 +68,11 @@ class Mask(Rule):
             every=jnp.zeros((1, grid.rows, grid.columns), bool),
         )
 
+    @property
+    def sees_itself(self) -> bool:
+        """Whether it is known, without its arrays, that with T = S every query sees the key in its own place."""
+        return False
+
     def __and__(self, other: "MaskLike") -> "Mask":
         return _Both(self, _rule(other))
 
@@ -93,6 +98,10 @@ class _Causal(Mask):
     def coverage(self, grid):
         (first_query, last_query), (first_key, last_key) = position_ranges(self, grid)
         return Coverage(some=first_key <= last_query, every=last_key <= first_query)
+
+    @property
+    def sees_itself(self):
+        return not jax.tree.leaves(self)
 
 
 @rule_class(static=("left", "right"))
@@ -121,6 +130,10 @@ class _Window(Mask):
             some &= first_key - last_query <= self.right
             every &= last_key - first_query <= self.right
         return Coverage(some, every)
+
+    @property
+    def sees_itself(self):
+        return not jax.tree.leaves(self)
 
 
 @rule_class
@@ -190,6 +203,10 @@ class _Both(Mask):
         first, second = self.first.coverage(grid), self.second.coverage(grid)
         return Coverage(first.some & second.some, first.every & second.every)
 
+    @property
+    def sees_itself(self):
+        return self.first.sees_itself and self.second.sees_itself
+
 
 @rule_class
 class _Either(Mask):
@@ -202,6 +219,10 @@ class _Either(Mask):
     def coverage(self, grid):
         first, second = self.first.coverage(grid), self.second.coverage(grid)
         return Coverage(first.some | second.some, first.every | second.every)
+
+    @property
+    def sees_itself(self):
+        return self.first.sees_itself or self.second.sees_itself
 
 
 def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:
@@ -346,6 +367,11 @@ def as_mask(mask: MaskLike) -> Mask | None:
 def is_causal(mask: MaskLike) -> bool:
     """Whether it is `causal()` at the default positions and nothing else."""
     return isinstance(mask, _Causal) and not jax.tree.leaves(mask)
+
+
+def padded_keys(mask: MaskLike) -> Bool[Array, "#B S"] | None:
+    """The `is_token` of `padding(is_token)`; None for anything else."""
+    return mask.is_token if isinstance(mask, _Padding) else None
 
 
 def left_window(mask: MaskLike) -> int | None:

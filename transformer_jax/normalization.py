@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
+from transformer_jax.products import wide
 from transformer_jax.shapes import check_arrays
 
 
@@ -25,9 +26,9 @@ def layer_norm(
     Array([-1.34, -0.45,  0.45,  1.34], dtype=float32)
     """
     _check(x, scale, bias, epsilon)
-    wide = _wide(x)
+    x_wide = wide(x)
     # Two passes: E[x^2] - E[x]^2 loses every digit when the mean is large (nnx.LayerNorm's default does).
-    centred = wide - wide.mean(axis=-1, keepdims=True)
+    centred = x_wide - x_wide.mean(axis=-1, keepdims=True)
     variance = jnp.square(centred).mean(axis=-1, keepdims=True)
     return _affine(centred * lax.rsqrt(variance + epsilon), scale, bias).astype(x.dtype)
 
@@ -44,9 +45,9 @@ def rms_norm(
     Array([0.849, 1.131], dtype=float32)
     """
     _check(x, scale, None, epsilon)
-    wide = _wide(x)
-    power = jnp.square(wide).mean(axis=-1, keepdims=True)
-    return _affine(wide * lax.rsqrt(power + epsilon), scale, None).astype(x.dtype)
+    x_wide = wide(x)
+    power = jnp.square(x_wide).mean(axis=-1, keepdims=True)
+    return _affine(x_wide * lax.rsqrt(power + epsilon), scale, None).astype(x.dtype)
 
 
 class BatchStatistics(NamedTuple):
@@ -81,7 +82,7 @@ def batch_norm(
     if statistics is None:
         statistics = batch_statistics(x)
     mean, variance = _pair("statistics", statistics, x)
-    y = (_wide(x) - mean) * lax.rsqrt(variance + epsilon)
+    y = (wide(x) - mean) * lax.rsqrt(variance + epsilon)
     return _affine(y, scale, bias).astype(x.dtype)
 
 
@@ -96,7 +97,7 @@ def batch_statistics(x: Float[Array, "... D"]) -> BatchStatistics:
     check_arrays(x=(x, "... D"))
     if not x.size:
         raise ValueError(f"x must hold a row and a feature at least; got the shape {x.shape}")
-    rows = _wide(x).reshape(-1, x.shape[-1])
+    rows = wide(x).reshape(-1, x.shape[-1])
     mean = rows.mean(axis=0)
     return BatchStatistics(mean, jnp.square(rows - mean).mean(axis=0))
 
@@ -140,10 +141,6 @@ def _check(x, scale, bias, epsilon):
     check_arrays(x=(x, "... D"), scale=(scale, "D"), bias=(bias, "D"))
     if not epsilon >= 0:
         raise ValueError(f"epsilon must be 0 or more; got {epsilon}")
-
-
-def _wide(x):
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _affine(y, scale, bias):

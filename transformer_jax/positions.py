@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.products import wide
 from transformer_jax.shapes import check_arrays
 
 
@@ -42,11 +43,12 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
            [1., 0., 0.]], dtype=float32)
     """
     check_arrays(table=(table, "L D"), positions=(positions, "int ..."))
-    return (
-        jnp.asarray(table)
-        .at[positions]
-        .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    table = jnp.asarray(table)
+    # In float32 for its gradient's sake, where a row is a sum over all its places; only rows that are read are widened.
+    rows = (
+        wide(table).at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
     )
+    return rows.astype(table.dtype)
 
 
 def count_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:

@@ -32,6 +32,21 @@ def processor_has(flag: str) -> bool:
     return info.exists() and flag in info.read_text(encoding="utf-8", errors="replace").split()
 
 
+def wide(x: Array) -> Array:
+    """In float32 or wider, as sums are made: in bfloat16 a sum of equal terms no longer grows beyond 256 of them."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
+    """What a product is returned in where it is rounded to this dtype soon: that, or float32 on a CPU.
+
+    Accelerators sum a short product in float32 and round it on the way out, so that half the bytes are written. A CPU
+    writes float32 anyway.
+    """
+    on_cpu = jax.default_backend() == "cpu"
+    return jnp.promote_types(dtype, jnp.float32) if on_cpu else jnp.dtype(dtype)
+
+
 def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
     """`jnp.einsum` of two arrays, summed and returned in `dtype`; its gradients multiply in the dtype of the operands.
 
@@ -59,6 +74,7 @@ def _short_product_backward(spec, dtype, operands, cotangent):
     one, other = operands
     cotangent = cotangent.astype(one.dtype)
     (first, second), result = spec.split("->")[0].split(","), spec.split("->")[1]
+    dtype = returned_dtype(one.dtype)
     d_one = product(f"{result},{second}->{first}", cotangent, other, dtype)
     d_other = product(f"{first},{result}->{second}", one, cotangent, dtype)
     return d_one.astype(one.dtype), d_other.astype(other.dtype)

@@ -26,6 +26,11 @@ class Sight(NamedTuple):
     queries: Bool[Array, "#B #N T"]
     keys: Bool[Array, "#B #N S"]
 
+    @property
+    def by_head(self) -> bool:
+        """Whether it differs from head to head."""
+        return max(self.queries.shape[1], self.keys.shape[1]) > 1
+
     def of_queries(self, query: Shaped[Array, "B T N H"]) -> Shaped[Array, "B T N H"]:
         """Zeros in the queries that see nothing."""
         return jnp.where(self.queries.swapaxes(1, 2)[..., None], query, 0)
@@ -54,8 +59,14 @@ class Sight(NamedTuple):
 
 
 def sight(mask: Mask, T: int, S: int) -> Sight:
-    """Who sees and is seen, found without the T x S matrix: only blocks that are seen in part are rendered."""
-    if T <= EDGE and S <= EDGE:
+    """Who sees and is seen, found without the T x S matrix: only blocks that are seen in part are rendered.
+
+    An accelerator renders all of it inside its sums, without storing it: loops cost it more than arithmetic.
+    """
+    if T == S and mask.sees_itself:
+        everybody = jnp.ones((1, 1, T), bool)  # which XLA takes out again
+        return Sight(everybody, everybody)
+    if (T <= EDGE and S <= EDGE) or jax.default_backend() != "cpu":
         array = rendered(mask, T, S)
         return Sight(
             jnp.broadcast_to(array.any(axis=3), (*array.shape[:2], T)),
