@@ -1,6 +1,7 @@
 """What a GPU makes of this library: attention beside cuDNN's and PyTorch's kernels, and a training step of BERT's size.
 
-    python -m bench.gpu                                    six minutes on an H100
+    python -m bench.gpu                                    a quarter of an hour on an H100
+    python -m bench.gpu --passes gradient --kinds full causal padded
     python -m bench.gpu --parts step --rounds 3            the training step alone
 
 As many texts as come to --tokens together, 16 heads of 64 features, bfloat16. Everybody is called in turns and
@@ -48,7 +49,8 @@ STEPS = {
 
 
 def attention_cells(options: argparse.Namespace, keep: Callable[[dict], None]) -> None:
-    for length, kind, gradient in itertools.product(options.lengths, options.kinds, (False, True)):
+    passes = [what == "gradient" for what in options.passes]
+    for length, kind, gradient in itertools.product(options.lengths, options.kinds, passes):
         batch = max(1, options.tokens // length)
         cell = Cell(kind, length, "bfloat16", gradient, batch, HEADS)
         # What the plan leaves: blocks, which skip what a mask hides.
@@ -156,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="default: 512 to 16384"
     )
     add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of mask; default: all")
+    add("--passes", nargs="+", choices=("forward", "gradient"), default=("forward", "gradient"))
     add("--tokens", type=int, default=16384, help="of a batch of attention (default: 16384)")
     add("--seconds", type=float, default=0.2, help="for a contestant in a cell (default: 0.2)")
     add("--rounds", type=int, default=9, help="of training steps that are timed (default: 9)")
@@ -197,7 +200,7 @@ def measured(
         "steps": [],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    for part, records in (("attention", "attention"), ("step", "steps")):
+    for part, records in (("step", "steps"), ("attention", "attention")):
         if part not in options.parts:
             continue
 

@@ -394,7 +394,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the_kernel_gives_blind_queries_the_mean", "cudnn.py",
-        "return output if mask is None else sight(mask, T, S).of_queries(output)",
+        'return output if name in ("none", "causal", "window") else sight(mask, T, S).of_queries(output)',
         "return output",
         f"{CONTRACT}query_without_keys_gets_zeros[dot_product_attention cudnn]",
     ),
@@ -406,6 +406,18 @@ MUTATIONS = [
     ),
     # Norms
     Mutation(
+        "the_kernel_counts_one_key_too_few", "cudnn.py",
+        "lengths = is_token.sum(axis=1, dtype=jnp.int32)",
+        "lengths = is_token.sum(axis=1, dtype=jnp.int32) - 1",
+        "test_cudnn.py::test_value_and_gradient_equal_the_reference[padding-7]",
+    ),
+    Mutation(
+        "the_gradient_of_a_row_is_summed_short", "positions.py",
+        "wide(table)",
+        "table",
+        "test_modules.py::test_bfloat16_loses_no_gradient_of_what_many_tokens_share[token]",
+    ),
+    Mutation(
         "epsilon_stands_outside_the_root", "normalization.py",
         "centred * lax.rsqrt(variance + epsilon)",
         "centred / (jnp.sqrt(variance) + epsilon)",
@@ -414,20 +426,20 @@ MUTATIONS = [
     Mutation(
         "the_variance_takes_one_pass", "normalization.py",
         "variance = jnp.square(centred).mean(axis=-1, keepdims=True)",
-        "variance = jnp.square(wide).mean(-1, keepdims=True)"
-        " - jnp.square(wide.mean(-1, keepdims=True))",
+        "variance = jnp.square(x_wide).mean(-1, keepdims=True)"
+        " - jnp.square(x_wide.mean(-1, keepdims=True))",
         f"{NORM}a_large_mean_costs_no_digits",
     ),
     Mutation(
-        "statistics_are_bfloat16", "normalization.py",
+        "statistics_are_bfloat16", "products.py",
         "return x.astype(jnp.promote_types(x.dtype, jnp.float32))",
         "return x",
         f"{NORM}statistics_of_bfloat16_are_float32",
     ),
     Mutation(
         "the_rms_norm_centres", "normalization.py",
-        "power = jnp.square(wide).mean(axis=-1, keepdims=True)",
-        "power = wide.var(axis=-1, keepdims=True)",
+        "power = jnp.square(x_wide).mean(axis=-1, keepdims=True)",
+        "power = x_wide.var(axis=-1, keepdims=True)",
         f"{PARITY}rms_norm_equals_nnx",
     ),
     Mutation(

@@ -263,7 +263,9 @@ def test_a_gradient_of_ones_own_is_what_counts():
 
 @pytest.mark.parametrize("devices", [1, 4])
 def test_a_shard_map_counts_what_all_its_devices_do(devices):
-    mesh = jax.sharding.AbstractMesh((devices,), ("data",))
+    mesh = jax.sharding.AbstractMesh(
+        (devices,), ("data",), axis_types=(jax.sharding.AxisType.Auto,)
+    )
     split, whole = PartitionSpec("data"), PartitionSpec()
     sharded = jax.shard_map(jnp.matmul, mesh=mesh, in_specs=(split, whole), out_specs=split)
     assert flops(sharded, array(4 * M, K), W) == 4 * PRODUCT

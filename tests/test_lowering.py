@@ -141,6 +141,7 @@ FUNCTIONS = {
     ),
     "dropout": (lambda x: tj.dropout(x, 0.1, KEY), TEXT),
     "feed_forward": (tj.feed_forward, TEXT, floats(D, F), floats(F), floats(F, D), floats(D)),
+    "gelu": (tj.gelu, TEXT),
     "layer_norm": (tj.layer_norm, TEXT, floats(D), floats(D)),
     "linear": (tj.linear, TEXT, floats(D, F), floats(F)),
     "lookup": (lambda table: tj.lookup(table, jnp.array(TOKENS)), floats(V, D)),

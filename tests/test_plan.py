@@ -218,6 +218,23 @@ def test_an_accelerator_stores_what_its_memory_holds(gpu, B):
     assert first_by_blocks(B, 8, 64) * B * 8 * 64 == ON_AN_ACCELERATOR  # float32: not cuDNN's
 
 
+@pytest.mark.parametrize(
+    ("mask", "choice"),
+    [
+        (sliding_window(5, 5), "blockwise"),
+        (sliding_window(5, 0), "cudnn"),
+        (causal(), "cudnn"),
+        (padding(np.ones((1, 2**14), bool)), "cudnn"),
+    ],
+    ids=["window", "window to the left", "causal", "padding"],
+)
+def test_its_kernel_is_not_given_an_array_that_fills_the_memory(gpu, mask, choice):
+    gpu("9.0")
+    x = shaped(1, 2**14, 2, 64, dtype=jnp.bfloat16)
+    assert attention_plan(x, x, x, mask=mask).implementation == choice
+    assert attention_plan(x, x, x, mask=mask, implementation="cudnn").implementation == "cudnn"
+
+
 def test_dtypes_that_differ_are_no_case_for_it(gpu):
     gpu("9.0")
     arrays = [shaped(*LONG, dtype=dtype) for dtype in (jnp.bfloat16, jnp.bfloat16, jnp.float16)]

@@ -118,27 +118,25 @@ def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
     count = 0
 
     class Header(tarfile.TarInfo):
-        @classmethod
-        def frombuf(cls, buf: bytes, encoding: str, errors: str) -> tarfile.TarInfo:
+        # tarfile says that its `_proc_` methods may be overridden. This one is asked for every header, before anything
+        # behind it is read; `frombuf` is passed by in Pythons from 3.12.
+        def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
             nonlocal count
             count += 1
             if count > ARCHIVE_HEADERS:
                 raise DataError(
                     f"{name}: more than {ARCHIVE_HEADERS:,} files; the release has 100 thousand"
                 )
-            header = super().frombuf(buf, encoding, errors)
             # A long name or a list of attributes is read into memory whole, a file through to its end.
-            limit = HEADER_BYTES if header.type in EXTENSIONS else ARCHIVE_BYTES
-            if not 0 <= header.size <= limit:
+            limit = HEADER_BYTES if self.type in EXTENSIONS else ARCHIVE_BYTES
+            if not 0 <= self.size <= limit:
                 raise DataError(
-                    f"{name}: {header.name[-60:]!r} claims {header.size:,} bytes, at most {limit:,} expected; fetch it again"
+                    f"{name}: {self.name[-60:]!r} claims {self.size:,} bytes, at most {limit:,} expected; fetch it again"
                 )
-            return header
+            return super()._proc_member(archive)
 
         def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-            """Passes over attributes: nothing here needs them, and some keep some Pythons busy for hours.
-
-            tarfile says that its `_proc_` methods may be overridden."""
+            """Passes over attributes: nothing here needs them, and some keep some Pythons busy for hours."""
             if b" size=" in archive.fileobj.read(self._block(self.size)):
                 raise DataError(
                     f"{name}: it tells of a file of more than 8 GB; pass the release, or its unpacked folder"

@@ -26,7 +26,7 @@ from transformer_jax.attention import (
 )
 from transformer_jax.biases import alibi, alibi_slopes, relative_bias, relative_buckets
 from transformer_jax.dropout import dropout
-from transformer_jax.feed_forward import feed_forward, gated_feed_forward
+from transformer_jax.feed_forward import feed_forward, gated_feed_forward, gelu
 from transformer_jax.linear import linear
 from transformer_jax.masks import causal, dense, padding, prefix, segments, sliding_window
 from transformer_jax.normalization import (
@@ -75,6 +75,7 @@ __all__ = [
     "dropout",
     "feed_forward",
     "gated_feed_forward",
+    "gelu",
     "integer_positions",
     "last_pool",
     "layer_norm",

@@ -16,11 +16,12 @@ def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x Phi(x), exact: Phi is the normal distribution's (Hendrycks and Gimpel, 2016, section 2).
 
     By erf, as PyTorch has it: jax.nn's, by erfc, keeps more digits below -2, where it is nearly 0, and takes twice as
-    long.
+    long. Raises TypeError for what is not floating point.
 
     >>> gelu(jnp.array([-1.0, 0.0, 1.0])).round(4)
     Array([-0.1587,  0.    ,  0.8413], dtype=float32)
     """
+    check_arrays(x=(x, "..."))
     return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
 
 

@@ -5,17 +5,19 @@ What is chosen, and the reason in a sentence:
     print(attention_plan(query, key, value, mask=causal()).reason)
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.biases import Bias, BiasLike, as_bias
-from transformer_jax.cudnn import why_not_cudnn
+from transformer_jax.cudnn import name_of, why_not_cudnn
 from transformer_jax.masks import Mask, MaskLike, as_mask
 from transformer_jax.products import processor_has
-from transformer_jax.rules import check_fit
+from transformer_jax.rules import check_fit, rendered
 from transformer_jax.shapes import check_attention
 
 Implementation = Literal["reference", "blockwise", "cudnn"]
@@ -24,7 +26,7 @@ IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 # What the reference may store. On a CPU it is faster while an example's logits about fit the caches, alone or one of
 # several, and in all do not reach so far beyond them that fresh pages cost more than the arithmetic. Measured in float32
 # at 8 heads of 64 on two cores of a Xeon with AVX-512 and of an EPYC without (docs/attention.md): that AVX-512 is what
-# makes the difference is a guess. On an accelerator only the memory counts; nothing was measured there.
+# makes the difference is a guess. On an accelerator only the memory counts: of logits, and of masks passed to cuDNN.
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
 WITHOUT_AVX512 = 2**22  # of one example or of several
 ON_AN_ACCELERATOR = 2**28
@@ -88,7 +90,7 @@ def attention_plan(
                 "pass None to have one chosen"
             )
         return AttentionPlan(implementation, "it is asked for")
-    if not_cudnn is None:
+    if not_cudnn is None and _passed_on(mask, bias, T, S) < ON_AN_ACCELERATOR:
         return AttentionPlan("cudnn", "the GPU's own fused kernel takes these arguments")
     if objections["blockwise"] is not None:
         return AttentionPlan("reference", objections["blockwise"])
@@ -110,6 +112,13 @@ def fitting_rules(
     for name, rule in zip(("bias", "mask"), rules, strict=True):
         check_fit(name, rule, sizes)
     return rules
+
+
+def _passed_on(mask: Mask | None, bias: Bias | None, T: int, S: int) -> int:
+    """Numbers in the arrays that cuDNN must be given for the mask and the bias, which blocks do without."""
+    rules = [bias] if name_of(mask, T, S, bias) else [mask, bias]
+    shapes = [jax.eval_shape(lambda r=r: rendered(r, T, S)).shape for r in rules if r is not None]
+    return math.prod(jnp.broadcast_shapes(*shapes)[:2]) * T * S if shapes else 0
 
 
 def _few(examples: int, logits: int) -> bool:
