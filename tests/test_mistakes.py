@@ -182,6 +182,7 @@ MISTAKES = [
     ("linear", lambda: tj.linear([1.0], ones(1, F)), TYPE, "x must be an array .*; got list"),
     ("linear", lambda: tj.linear(integers(B, D), ones(D, F)), TYPE, "x must be floating point"),
     # normalization
+    ("gelu", lambda: tj.gelu(integers(B, D)), TYPE, "x must be floating point"),
     ("layer_norm", lambda: tj.layer_norm(TEXT, ones(D + 1)), VALUE, r"scale must have .* D=7 of x; got the shape \(8,\)"),
     ("layer_norm", lambda: tj.layer_norm(TEXT, ROW, ones(1)), VALUE, "bias must have .* D=7 of x"),
     ("layer_norm", lambda: tj.layer_norm(TEXT, ROW, epsilon=-1e-5), VALUE, "epsilon must be 0 or more; got -1e-05"),
