@@ -77,7 +77,8 @@ def dot_product_attention(
     softmax's denominator [B, T, N], -inf where a query sees no key: two parts of the keys are joined by it.
 
     The `implementation` is "reference" (below, which stores T x S logits), "blockwise" (which does not, and skips what
-    the mask hides), "cudnn" (NVIDIA's), or chosen where it is None: `attention_plan` says which and why.
+    the mask hides), "cudnn" (NVIDIA's, which rounds a bias to the dtype of the query), or chosen where it is None:
+    `attention_plan` says which and why.
 
     Raises ValueError where axes do not fit, K does not divide N, or a key comes without a rate, TypeError where
     arrays are not floating point or a mask is not boolean, or the implementation asked for cannot be had.

@@ -43,7 +43,7 @@ def blockwise_attention(
 ) -> tuple[Float[Array, "B T N O"], Float[Array, "B T N"]]:
     """The output and the logsumexp of `dot_product_attention`, which has checked the arguments.
 
-    What the mask hides from everybody must be zero already (`unseen.sight`).
+    What the mask hides from everybody must be finite already (`unseen.sight`).
     """
     (B, T, N, H), K = query.shape, key.shape[2]
     settings = Settings(

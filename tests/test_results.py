@@ -1,0 +1,24 @@
+"""What the written pages say is what the files of results hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.mark.parametrize("file", ["multi30k.json", "multi30k-fr.json"])
+def test_the_page_on_translation_says_what_was_measured(file):
+    found = json.loads((DOCS / "results" / file).read_text(encoding="utf-8"))
+    page = (DOCS / "translation.md").read_text(encoding="utf-8")
+    cells = (
+        f"{found['bleu']:.2f}",
+        f"{100 * found['exact']:.1f}%",
+        f"{found['parameters']:,}",
+        f"{found['epochs']}",
+        f"{found['train_seconds'] / 60:.0f} min",
+    )
+    assert f"| {' | '.join(cells)} |" in page
+    assert found["bleu_signature"] in page
+    assert found["command"].replace("--target fr", "--target de") in page
