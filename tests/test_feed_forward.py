@@ -179,3 +179,15 @@ def test_dropout_falls_on_the_gated_features():
     kept = np.abs(y - (5 + 2 * opened)) < 1e-5
     assert ((y == 5) | kept).all()
     assert abs(kept.mean() - 0.5) < 4 * 0.5 / np.sqrt(x.size)
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_gelu_of_a_short_dtype_is_rounded_once(dtype):
+    """Where 1 + erf is small, rounding within would leave no digit."""
+    z = jnp.linspace(-4, 4, 801).astype(dtype)
+    exact = np.array([0.5 * x * math.erfc(-x / math.sqrt(2)) for x in np.asarray(z, np.float64)])
+    found = ACTIVATIONS["gelu"](z)
+    assert found.dtype == dtype
+    error = np.abs(np.asarray(found, np.float64) - exact)
+    assert (error <= float(jnp.finfo(dtype).eps) * np.abs(exact) + 1e-6).all()
