@@ -1,6 +1,6 @@
 """What a GPU makes of this library: attention beside cuDNN's and PyTorch's kernels, and a training step of BERT's size.
 
-    python -m bench.gpu                                    a quarter of an hour on an H100
+    python -m bench.gpu                                    all of it
     python -m bench.gpu --passes gradient --kinds full causal padded
     python -m bench.gpu --parts step --rounds 3            the training step alone
 

@@ -235,6 +235,15 @@ def test_its_kernel_is_not_given_an_array_that_fills_the_memory(gpu, mask, choic
     assert attention_plan(x, x, x, mask=mask, implementation="cudnn").implementation == "cudnn"
 
 
+def test_its_kernel_does_not_round_a_bias_unasked(gpu):
+    gpu("9.0")
+    short, long = (jnp.ones((8, 8), dtype) for dtype in (jnp.bfloat16, jnp.float32))
+    case = HALF | {"query": (1, 8, 2, 8)}
+    assert plan(**case, bias=short).implementation == "cudnn"
+    assert plan(**case, bias=long).implementation == "reference"
+    assert plan(**case, bias=long, implementation="cudnn").implementation == "cudnn"
+
+
 def test_dtypes_that_differ_are_no_case_for_it(gpu):
     gpu("9.0")
     arrays = [shaped(*LONG, dtype=dtype) for dtype in (jnp.bfloat16, jnp.bfloat16, jnp.float16)]

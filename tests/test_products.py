@@ -1,5 +1,6 @@
 """Products are computed in the dtype that the machine is fast in, and summed in one that is wide enough."""
 
+import re
 from functools import partial
 
 import jax
@@ -35,6 +36,29 @@ def test_short_products_are_left_to_machines_that_have_them(
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(products, "processor_has", lambda flag: WITH[amx])
     assert operands_dtype(jnp.dtype(dtype)) == jnp.dtype(expected)
+
+
+@pytest.mark.parametrize(
+    ("backend", "x", "asked", "expected"),
+    [
+        ("gpu", jnp.bfloat16, None, jnp.bfloat16),
+        ("gpu", jnp.bfloat16, jnp.float32, jnp.float32),
+        ("gpu", jnp.float32, jnp.bfloat16, jnp.float32),
+        ("cpu", jnp.bfloat16, None, jnp.float32),
+        ("cpu", jnp.float64, jnp.float32, jnp.float64),
+    ],
+)
+def test_a_linear_map_writes_short_products_short_where_they_are_summed_long(
+    monkeypatch, backend, x, asked, expected
+):
+    with jax.enable_x64(True):
+        monkeypatch.setattr(jax, "default_backend", lambda: backend)
+        jaxpr = jax.make_jaxpr(lambda x, kernel: linear(x, kernel, dtype=asked))(
+            jnp.ones((2, 3), x), jnp.ones((3, 5), x)
+        )
+    dots = re.findall(r"preferred_element_type=(\w+)", str(jaxpr))
+    assert set(dots) == {jnp.dtype(expected).name}
+    assert jaxpr.out_avals[0].dtype == (x if asked is None else asked)
 
 
 @pytest.mark.parametrize(

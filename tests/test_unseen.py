@@ -118,3 +118,35 @@ def test_a_group_of_heads_keeps_a_key_that_any_of_them_sees():
         True,
     ]
     assert np.isnan(seen.of_inputs_q(jnp.full((1, 2, 1), jnp.nan))).all()
+
+
+SEE_THEMSELVES = {
+    "causal": (causal(), True),
+    "window": (sliding_window(2, 1), True),
+    "both": (causal() & sliding_window(3, 3), True),
+    "either": (causal() | dense(np.zeros((1, 1), bool)), True),
+    "nothing": (dense(np.zeros((1, 1), bool)), False),
+    "causal and padding": (causal() & padding(few(B, 23, share=0.3)), False),
+    "neither": (prefix(2) | padding(few(B, 23, share=0.3)), False),
+    "causal at positions": (causal(query_positions=jnp.arange(23) - 4), False),
+    "window at positions": (sliding_window(1, 1, key_positions=jnp.arange(23) + 9), False),
+}
+
+
+@pytest.mark.parametrize("name", SEE_THEMSELVES)
+def test_who_sees_itself_is_known_without_looking_and_nobody_else(name):
+    mask, known = SEE_THEMSELVES[name]
+    assert mask.sees_itself is known
+    for T, S in ((23, 23), (23, 23 if not known else 29)):
+        array = np.asarray(mask.to_array(T, S))
+        queries, keys = sight(mask, T, S)
+        for found, axis in ((queries, 3), (keys, 2)):
+            np.testing.assert_array_equal(*np.broadcast_arrays(found, array.any(axis=axis)))
+
+
+def test_an_accelerator_looks_at_all_at_once(monkeypatch):
+    mask = padding(few(B, 1100)) & sliding_window(3, 0)
+    by_blocks = str(jax.make_jaxpr(lambda: sight(mask, 700, 1100))())
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    at_once = str(jax.make_jaxpr(lambda: sight(mask, 700, 1100))())
+    assert "while" in by_blocks and "while" not in at_once

@@ -51,7 +51,7 @@ def linear(
         f"{letters}D,DF->{letters}F",
         x.reshape(*rows, contracted),
         kernel.reshape(contracted, math.prod(kernel.shape[axes:])),
-        returned_dtype(dtype),
+        returned_dtype(jnp.promote_types(x.dtype, dtype)),
     ).reshape(*rows, *kernel.shape[axes:])
     if bias is not None:
         y = wide(y) + bias

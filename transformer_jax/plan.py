@@ -90,7 +90,11 @@ def attention_plan(
                 "pass None to have one chosen"
             )
         return AttentionPlan(implementation, "it is asked for")
-    if not_cudnn is None and _passed_on(mask, bias, T, S) < ON_AN_ACCELERATOR:
+    if (
+        not_cudnn is None
+        and not _is_wider(bias, query, T, S)  # which cuDNN would round
+        and _passed_on(mask, bias, T, S) < ON_AN_ACCELERATOR
+    ):
         return AttentionPlan("cudnn", "the GPU's own fused kernel takes these arguments")
     if objections["blockwise"] is not None:
         return AttentionPlan("reference", objections["blockwise"])
@@ -119,6 +123,12 @@ def _passed_on(mask: Mask | None, bias: Bias | None, T: int, S: int) -> int:
     rules = [bias] if name_of(mask, T, S, bias) else [mask, bias]
     shapes = [jax.eval_shape(lambda r=r: rendered(r, T, S)).shape for r in rules if r is not None]
     return math.prod(jnp.broadcast_shapes(*shapes)[:2]) * T * S if shapes else 0
+
+
+def _is_wider(bias: Bias | None, query: Any, T: int, S: int) -> bool:
+    if bias is None:
+        return False
+    return jax.eval_shape(lambda: rendered(bias, T, S)).dtype.itemsize > query.dtype.itemsize
 
 
 def _few(examples: int, logits: int) -> bool:
