@@ -172,6 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.page:
             results = json.loads(path.read_text(encoding="utf-8"))
+            if not isinstance(results, dict) or {"machine", "attention", "steps"} - set(results):
+                raise ValueError
         else:
             if jax.default_backend() != "gpu":
                 raise InputError(
@@ -181,6 +183,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (InputError, OSError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
+    except ValueError:
+        print(f"error: {path} is not what {PROGRAM} wrote", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\nstopped; what was measured stands in {path}", file=sys.stderr)
+        return 130
     write_text(options.docs / "gpu.md", "\n".join(page(results)) + "\n")
     print(options.docs / "gpu.md")
     return 0

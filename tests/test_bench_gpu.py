@@ -21,6 +21,16 @@ def test_without_a_gpu_one_line_says_so(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("contents", [None, "{", "[]", "{}"])
+def test_a_page_of_no_numbers_is_one_line(tmp_path, capsys, contents):
+    (tmp_path / "results").mkdir()
+    if contents is not None:
+        (tmp_path / "results/gpu.json").write_text(contents)
+    assert gpu.main(["--page", "--docs", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "gpu.md").exists()
+
+
 def test_the_page_says_what_was_measured():
     results = json.loads((DOCS / "results/gpu.json").read_text())
     assert "\n".join(gpu.page(results)) + "\n" == (DOCS / "gpu.md").read_text()
