@@ -6,14 +6,18 @@ import sys
 from transformer_jax.commands import (
     attention,
     cost,
+    embed,
+    fill,
     generate,
     next_tokens,
     predict,
+    similar,
     tokens,
     translate,
     walk,
 )
 from transformer_jax.errors import InputError
+from transformer_jax.pretrained.files import PretrainedError
 from transformer_jax.run_folder import RunFolderError
 from transformer_jax.tokenizers import TokenizerError
 
@@ -26,6 +30,9 @@ COMMANDS = {
     "generate": generate,
     "next": next_tokens,
     "translate": translate,
+    "embed": embed,
+    "similar": similar,
+    "fill": fill,
 }
 
 
@@ -45,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         options.run(options)
-    except (RunFolderError, TokenizerError, InputError) as error:
+    except (RunFolderError, PretrainedError, TokenizerError, InputError) as error:
         print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `| head` has seen enough

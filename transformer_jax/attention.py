@@ -15,6 +15,7 @@ from transformer_jax.cudnn import cudnn_attention
 from transformer_jax.dropout import check_rate, dropout_weights
 from transformer_jax.linear import linear
 from transformer_jax.masks import Mask, MaskLike, as_mask
+from transformer_jax.normalization import rms_norm
 from transformer_jax.plan import Implementation, attention_plan, fitting_rules
 from transformer_jax.products import product
 from transformer_jax.rotary import Rotary
@@ -118,6 +119,9 @@ def multi_head_attention(
     key_bias: Float[Array, "K H"] | None = None,
     value_bias: Float[Array, "K O"] | None = None,
     out_bias: Float[Array, " M"] | None = None,
+    query_scale: Float[Array, " H"] | None = None,
+    key_scale: Float[Array, " H"] | None = None,
+    norm_epsilon: float = 1e-6,
     rotary: Rotary | None = None,
     bias: BiasLike = None,
     mask: MaskLike = None,
@@ -132,9 +136,9 @@ def multi_head_attention(
 
     The concatenation and W^O are one sum over heads and features, so nothing is ever split or merged.
     Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. Self-attention is inputs_q = inputs_kv,
-    cross-attention is not; the biases of the projections are those that most implementations add. With `rotary`
-    queries and keys, which then stand at the same positions, are turned by them. Raises as
-    `dot_product_attention` does.
+    cross-attention is not; the biases of the projections are those that most implementations add. With `query_scale`
+    and `key_scale` every head's queries and keys pass an `rms_norm` (Qwen3). With `rotary` queries and keys, which then
+    stand at the same positions, are turned by them. Raises as `dot_product_attention` does.
 
     >>> x, kernel = jnp.ones((1, 3, 4)), jnp.ones((4, 2, 2))  # D = 4 features, N = 2 heads of H = 2
     >>> multi_head_attention(x, x, kernel, kernel, kernel, jnp.ones((2, 2, 4))).shape
@@ -151,6 +155,8 @@ def multi_head_attention(
         key_bias=(key_bias, "K H"),
         value_bias=(value_bias, "K O"),
         out_bias=(out_bias, "M"),
+        query_scale=(query_scale, "H"),
+        key_scale=(key_scale, "H"),
     )
     (B, T, _), S, N = inputs_q.shape, inputs_kv.shape[1], query_kernel.shape[1]
     mask, is_hidden = as_mask(mask), False
@@ -162,6 +168,10 @@ def multi_head_attention(
         inputs_q, inputs_kv = seen.of_inputs_q(inputs_q), seen.of_inputs_kv(inputs_kv)
     query = linear(inputs_q, query_kernel, query_bias)
     key = linear(inputs_kv, key_kernel, key_bias)
+    if query_scale is not None:
+        query = rms_norm(query, query_scale, epsilon=norm_epsilon)
+    if key_scale is not None:
+        key = rms_norm(key, key_scale, epsilon=norm_epsilon)
     if rotary is not None:
         query, key = rotary.turn(query), rotary.turn(key)
     attended = _attention(

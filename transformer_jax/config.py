@@ -39,7 +39,7 @@ def _rates(config, *names):
 def _one_of(config, name, choices):
     if getattr(config, name) not in choices:
         raise ValueError(
-            f"{name} must be one of {', '.join(choices)}; got {getattr(config, name)!r}"
+            f"{name} must be one of {', '.join(map(str, choices))}; got {getattr(config, name)!r}"
         )
 
 
@@ -60,6 +60,12 @@ class StackConfig:
     norm_epsilon: float = 1e-5
     activation: str = "relu"  # or of a gated network: swiglu, geglu, geglu_tanh
     biases: bool = True  # of the linear maps
+    qkv_biases: bool | None = (
+        None  # of queries, keys and values (Qwen2 has these alone); None: as biases
+    )
+    norm_biases: bool = True  # of layer norms
+    first_norm: bool = True  # False: what a pre-norm stack reads is normed already (ModernBERT)
+    head_norm: bool = False  # an RMS norm of every head's queries and keys (Qwen3)
     dropout_rate: float = 0.1  # after the attention, inside and after the feed-forward network
     attention_dropout_rate: float = 0.1  # on the attention weights
 
@@ -74,6 +80,8 @@ class StackConfig:
         _one_of(self, "activation", (*ACTIVATIONS, *GATES))
         if not 0.0 < self.norm_epsilon < math.inf:
             raise ValueError(f"norm_epsilon must be a number above 0; got {self.norm_epsilon}")
+        if not self.first_norm and self.norm != "pre":
+            raise ValueError('first_norm=False leaves out a norm that norm="post" does not have')
         check_heads(self.embed_dim, self.num_heads, self.head_dim, self.num_kv_heads)
 
     @property
@@ -116,6 +124,69 @@ class ClassifierConfig:
             raise ValueError(f"region_width must be odd; got {self.region_width}")
 
 
+@dataclass(frozen=True)
+class TextEncoderConfig:
+    """Tokens in, a vector for each out: BERT and what came of it. The defaults are BERT's (Devlin et al., 2019)."""
+
+    vocab_size: int
+    max_length: int = 512
+    encoder: StackConfig = StackConfig(12, 768, 12, 3072, norm_epsilon=1e-12, activation="gelu")
+    num_segments: int = 2  # 0: no table of them (DistilBERT)
+    positions: str = "learned"  # or rotary, inside attention (ModernBERT)
+    rope_base: float = 10_000.0  # of rotary positions
+    window: int | None = (
+        None  # how many tokens a local layer sees on each side; None: all layers see all
+    )
+    global_every: int = 1  # the first of so many layers sees all
+    local_rope_base: float = 10_000.0  # of local layers
+    pooler: bool = False  # tanh of a linear map of the first token, beside the vectors
+    embedding_dropout_rate: float = 0.1
+
+    def __post_init__(self):
+        _sizes(self, "vocab_size", "max_length", "global_every")
+        _sizes(self, "num_segments", *(["window"] if self.window is not None else []), least=0)
+        _rates(self, "embedding_dropout_rate")
+        _one_of(self, "positions", ("learned", "rotary"))
+        _rotary(self)
+
+
+@dataclass(frozen=True)
+class EncoderClassifierConfig:
+    """A text encoder and the logits of classes: what a pretrained encoder is fine-tuned as."""
+
+    text: TextEncoderConfig
+    num_classes: int = 2
+    pooling: str = "cls"  # or mean
+    activation: str | None = "tanh"  # of a linear map before the last; None: there is none
+    head_dropout_rate: float = 0.1
+
+    def __post_init__(self):
+        _sizes(self, "num_classes")
+        _rates(self, "head_dropout_rate")
+        _one_of(self, "pooling", ("cls", "mean"))
+        _one_of(self, "activation", (None, "tanh", "relu"))
+        if self.text.pooler:
+            raise ValueError("a classifier has the pooler in its head: text.pooler must be False")
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Rotary positions slowed down for longer texts; the arguments of `rope_frequencies` that say how."""
+
+    scaling: str
+    factor: float
+    original_length: int | None = None
+    low: float = 1.0  # of llama3 alone
+    high: float = 4.0
+
+    def __post_init__(self):
+        _one_of(self, "scaling", ("linear", "ntk", "llama3"))
+        if not 1.0 <= self.factor < math.inf:
+            raise ValueError(f"factor must be 1 or more; got {self.factor}")
+        if self.scaling == "llama3" and not (self.original_length and 0 < self.low < self.high):
+            raise ValueError("llama3 needs original_length, and low between 0 and high")
+
+
 POSITIONS = ("learned", "sinusoidal", "rotary", "alibi", "none")
 
 
@@ -130,6 +201,7 @@ class LanguageModelConfig:
         "learned"  # or sinusoidal, added to the tokens; rotary, alibi: inside attention
     )
     rope_base: float = 10_000.0  # of rotary positions
+    rope_scaling: RopeScaling | None = None
     window: int | None = None  # how many tokens before its own a token sees; None: all
     tied_head: bool = True  # the table of tokens is the head's too
     embedding_dropout_rate: float = 0.1
@@ -170,7 +242,8 @@ class SequenceToSequenceConfig:
 def _rotary(config):
     if not 1.0 < config.rope_base < math.inf:
         raise ValueError(f"rope_base must be a number above 1; got {config.rope_base}")
-    for stack in (getattr(config, "encoder", config.decoder), config.decoder):
+    stacks = (getattr(config, name, None) for name in ("encoder", "decoder"))
+    for stack in filter(None, stacks):
         head_dim = stack.axes[2]
         if config.positions == "rotary" and head_dim % 2:
             raise ValueError(f"rotary positions turn pairs of features; head_dim is {head_dim}")

@@ -104,16 +104,19 @@ class Decoder(nnx.Module):
         step: Step | None = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
+        return_states: bool = False,
         implementation: Implementation | None = None,
     ):
-        """x after every layer; after it, where asked for, the maps and, where one is given, the cache with the new tokens.
+        """x after every layer; after it, where asked for, the maps and the states and, where one is given, the cache with
+        the new tokens.
 
-        The maps are two lists, of self- and of cross-attention, one array a layer. The caller makes the mask, since only
+        The states are what each layer reads, and x. The maps are two lists, of self- and of cross-attention, one array a layer. The caller makes the mask, since only
         it knows the rule: causal in a language model. With a cache `step` is `cache.step(is_token)`, whose positions the
         mask needs too.
         """
-        maps, layers = ([], []), []
+        maps, layers, states = ([], []), [], []
         for i, layer in enumerate(self.layers):
+            states.append(x)
             x, weights, written = layer(
                 x,
                 memory=None if memory is None else memory[i],
@@ -136,6 +139,8 @@ class Decoder(nnx.Module):
         returned = (x,)
         if return_weights:
             returned += (maps[0], maps[1] if memory is not None else [])
+        if return_states:
+            returned += ([*states, x],)
         if cache is not None:
             returned += (cache.after(layers, step),)
         return returned if len(returned) > 1 else x

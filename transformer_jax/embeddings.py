@@ -9,7 +9,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.dropout import dropout
-from transformer_jax.modules import LayerNorm, Linear, dropout_key, zeros
+from transformer_jax.modules import LayerNorm, Linear, drawn, dropout_key, zeros
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
 from transformer_jax.products import product, wide
 from transformer_jax.regions import region_embedding
@@ -19,9 +19,7 @@ class Embedding(nnx.Module):
     """Stores the table of `lookup`."""
 
     def __init__(self, num_rows: int, features: int, *, stddev: float = 0.02, rngs: nnx.Rngs):
-        self.embedding = nnx.Param(
-            stddev * jax.random.normal(rngs.params(), (num_rows, features), jnp.float32)
-        )
+        self.embedding = drawn(rngs, jax.nn.initializers.normal(stddev), num_rows, features)
 
     def __call__(self, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
         return lookup(self.embedding[...], tokens)
@@ -89,8 +87,8 @@ class RegionEmbedding(nnx.Module):
         stddev: float = 0.02,
         rngs: nnx.Rngs,
     ):
-        shape = (width, vocab_size, features)
-        self.embedding = nnx.Param(stddev * jax.random.normal(rngs.params(), shape, jnp.float32))
+        init = jax.nn.initializers.normal(stddev)
+        self.embedding = drawn(rngs, init, width, vocab_size, features)
 
     def __call__(
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
@@ -102,7 +100,8 @@ class BertEmbedding(nnx.Module):
     """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
 
     Positions are counted over the real tokens, so padding on either side changes nothing. With a
-    `region_width` above 1 a token is embedded together with its neighbours.
+    `region_width` above 1 a token is embedded together with its neighbours. Without `positions` these come in with
+    attention (ModernBERT); with `num_segments=0` there is no segment (DistilBERT).
     """
 
     def __init__(
@@ -113,17 +112,19 @@ class BertEmbedding(nnx.Module):
         *,
         num_segments: int = 2,
         region_width: int = 1,
+        positions: bool = True,
         dropout_rate: float = 0.0,
         norm_epsilon: float = 1e-5,
+        norm_bias: bool = True,
         rngs: nnx.Rngs,
     ):
         if region_width == 1:
             self.token = Embedding(vocab_size, features, rngs=rngs)
         else:
             self.token = RegionEmbedding(vocab_size, features, width=region_width, rngs=rngs)
-        self.position = Embedding(max_length, features, rngs=rngs)
-        self.segment = Embedding(num_segments, features, rngs=rngs)
-        self.norm = LayerNorm(features, epsilon=norm_epsilon)
+        self.position = Embedding(max_length, features, rngs=rngs) if positions else None
+        self.segment = Embedding(num_segments, features, rngs=rngs) if num_segments else None
+        self.norm = LayerNorm(features, epsilon=norm_epsilon, use_bias=norm_bias)
         self.dropout_rate = dropout_rate
 
     def __call__(
@@ -136,9 +137,12 @@ class BertEmbedding(nnx.Module):
     ) -> Float[Array, "B T D"]:
         is_region = isinstance(self.token, RegionEmbedding)
         rows = self.token(tokens, is_token) if is_region else self.token(tokens)
-        # Without segments one row is added everywhere: a sum for its gradient, where an accelerator's scatter would be slow.
-        segments = jnp.zeros((1, 1), tokens.dtype) if segments is None else segments
-        x = wide(rows) + self.position(count_positions(is_token)) + self.segment(segments)
+        x = wide(rows)
+        if self.position is not None:
+            x += self.position(count_positions(is_token))
+        if self.segment is not None:
+            # Without segments one row is added everywhere: a sum for its gradient, where an accelerator's scatter would be slow.
+            x += self.segment(jnp.zeros((1, 1), tokens.dtype) if segments is None else segments)
         return dropout(
             self.norm(x.astype(rows.dtype)), self.dropout_rate, dropout_key(rngs, self.dropout_rate)
         )

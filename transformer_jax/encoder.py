@@ -19,7 +19,7 @@ from transformer_jax.unseen import sight
 def residual(
     x: Float[Array, "B T D"],
     sublayer: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
-    norm: nnx.Module,
+    norm: nnx.Module | None,
     config: StackConfig,
     rngs: nnx.Rngs | None,
 ) -> Float[Array, "B T D"]:
@@ -27,22 +27,27 @@ def residual(
 
     post: norm(x + dropout(sublayer(x)))      (2017, BERT)
     pre:  x + dropout(sublayer(norm(x)))      (Xiong et al., 2020, https://arxiv.org/abs/2002.04745)
+
+    No norm: x + dropout(sublayer(x)).
     """
     rate = config.dropout_rate
 
     def add(y):
         return x + dropout(y, rate, dropout_key(rngs, rate))
 
+    if norm is None:
+        return add(sublayer(x))
     return add(sublayer(norm(x))) if config.norm == "pre" else norm(add(sublayer(x)))
 
 
 class EncoderLayer(nnx.Module):
     """Self-attention, then a feed-forward network, each inside a `residual` connection."""
 
-    def __init__(self, config: StackConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: StackConfig, *, is_normed: bool = False, rngs: nnx.Rngs):
         self.attention = attention_of(config, rngs=rngs)
         self.feed_forward = feed_forward_of(config, rngs=rngs)
-        self.attention_norm, self.feed_forward_norm = norm_of(config), norm_of(config)
+        self.attention_norm = None if is_normed else norm_of(config)
+        self.feed_forward_norm = norm_of(config)
         self.config = config
 
     def __call__(
@@ -86,28 +91,38 @@ class Encoder(nnx.Module):
     """A stack of `EncoderLayer`s, with a norm at the end when the configuration asks for one."""
 
     def __init__(self, config: StackConfig, *, rngs: nnx.Rngs):
-        self.layers = nnx.List([EncoderLayer(config, rngs=rngs) for _ in range(config.num_layers)])
+        self.layers = nnx.List(
+            [
+                EncoderLayer(config, is_normed=i == 0 and not config.first_norm, rngs=rngs)
+                for i in range(config.num_layers)
+            ]
+        )
         self.final_norm = norm_of(config) if config.final_norm else None
 
     def __call__(
         self,
         x: Float[Array, "B T D"],
         *,
-        rotary: Rotary | None = None,
+        rotary: Rotary | list[Rotary] | None = None,
         bias: BiasLike = None,
-        mask: MaskLike = None,
+        mask: MaskLike | list[MaskLike] = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
+        return_states: bool = False,
         implementation: Implementation | None = None,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], list[Float[Array, "B N T T"]]]:
-        """x after every layer; with return_weights also the attention weights, one array a layer."""
-        maps = []
-        for layer in self.layers:
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"] | list, ...]:
+        """x after every layer; behind it, where asked for, the attention weights, an array a layer, and the states.
+
+        The states are what each layer reads, and x. A list of rotary positions or masks has one for each layer.
+        """
+        maps, states = [], []
+        for i, layer in enumerate(self.layers):
+            states.append(x)
             x = layer(
                 x,
-                rotary=rotary,
+                rotary=rotary[i] if isinstance(rotary, list) else rotary,
                 bias=bias,
-                mask=mask,
+                mask=mask[i] if isinstance(mask, list) else mask,
                 rngs=rngs,
                 return_weights=return_weights,
                 implementation=implementation,
@@ -117,4 +132,5 @@ class Encoder(nnx.Module):
                 maps.append(weights)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        return (x, maps) if return_weights else x
+        returned = (x, *([maps] * return_weights), *([[*states, x]] * return_states))
+        return returned if len(returned) > 1 else x

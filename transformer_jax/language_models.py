@@ -54,9 +54,11 @@ class LanguageModel(nnx.Module):
         last: bool = False,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
+        return_states: bool = False,
         implementation: Implementation | None = None,
     ):
-        """The logits [B, T, V]; after them, where asked for, the maps of attention and, where one is given, the cache.
+        """The logits [B, T, V]; after them, where asked for, the maps of attention, the states (what each layer reads, and
+        what the head does) and, where one is given, the cache.
 
         `is_token` is False in padding, which may stand on either side. `segment_ids` keep several texts in a row apart:
         each is read as if it were alone. With a cache the tokens follow those that it holds. `last` gives the logits
@@ -85,6 +87,7 @@ class LanguageModel(nnx.Module):
             step=step,
             rngs=rngs,
             return_weights=return_weights,
+            return_states=return_states,
             implementation=implementation,
         )
         x, *rest = x if isinstance(x, tuple) else (x,)
@@ -241,7 +244,9 @@ def _last(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"] | None) -> Floa
 def _rotary(config, stack: StackConfig, positions) -> Rotary | None:
     if config.positions != "rotary":
         return None
-    return Rotary(positions, rope_frequencies(stack.axes[2], base=config.rope_base))
+    scaled = getattr(config, "rope_scaling", None)
+    options = {} if scaled is None else vars(scaled)
+    return Rotary(positions, rope_frequencies(stack.axes[2], base=config.rope_base, **options))
 
 
 def _alibi(config, stack: StackConfig, **positions) -> Bias | None:

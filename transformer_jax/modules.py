@@ -4,6 +4,8 @@ Parameters are float32 `nnx.Param`s; a module holds no random state. `rngs` at c
 values, `rngs` at a call draws dropout, and without it there is none.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -26,12 +28,23 @@ def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
     return None if rngs is None or rate == 0.0 else rngs.dropout()
 
 
+class Shapes(nnx.Rngs):
+    """In the place of random numbers: what is built with it has shapes for parameters and draws nothing, for loaders."""
+
+
+def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
+    """A parameter with values of `init`."""
+    if isinstance(rngs, Shapes):
+        return nnx.Param(jax.ShapeDtypeStruct(shape, jnp.float32))
+    return nnx.Param(init(rngs.params(), shape, jnp.float32))
+
+
 def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:
     """LeCun-normal weights (variance 1/fan-in); the first `inputs` axes are the ones summed over."""
     init = jax.nn.initializers.lecun_normal(
         in_axis=tuple(range(inputs)), out_axis=tuple(range(inputs, len(shape)))
     )
-    return nnx.Param(init(rngs.params(), shape, jnp.float32))
+    return drawn(rngs, init, *shape)
 
 
 def zeros(*shape: int) -> nnx.Param:
@@ -65,13 +78,13 @@ class Linear(nnx.Module):
 class LayerNorm(nnx.Module):
     """Stores the scale and bias of `layer_norm`."""
 
-    def __init__(self, features: int, *, epsilon: float = 1e-5):
+    def __init__(self, features: int, *, epsilon: float = 1e-5, use_bias: bool = True):
         self.scale = nnx.Param(jnp.ones(features, jnp.float32))
-        self.bias = zeros(features)
+        self.bias = bias_of(use_bias, features)
         self.epsilon = epsilon
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        return layer_norm(x, self.scale[...], self.bias[...], epsilon=self.epsilon)
+        return layer_norm(x, self.scale[...], read(self.bias), epsilon=self.epsilon)
 
 
 class RMSNorm(nnx.Module):
@@ -152,16 +165,23 @@ class MultiHeadAttention(nnx.Module):
         value_dim: int | None = None,
         num_kv_heads: int | None = None,
         use_bias: bool = True,
+        use_qkv_bias: bool | None = None,
+        head_norm: bool = False,
+        norm_epsilon: float = 1e-6,
         dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
         D, N, K = embed_dim, num_heads, num_kv_heads or num_heads
         H = head_dim or D // N
         O = value_dim or H  # noqa: E741 (the letter of the axis)
-        self.query_kernel, self.query_bias = kernel(rngs, D, N, H), bias_of(use_bias, N, H)
-        self.key_kernel, self.key_bias = kernel(rngs, D, K, H), bias_of(use_bias, K, H)
-        self.value_kernel, self.value_bias = kernel(rngs, D, K, O), bias_of(use_bias, K, O)
+        qkv = use_bias if use_qkv_bias is None else use_qkv_bias
+        self.query_kernel, self.query_bias = kernel(rngs, D, N, H), bias_of(qkv, N, H)
+        self.key_kernel, self.key_bias = kernel(rngs, D, K, H), bias_of(qkv, K, H)
+        self.value_kernel, self.value_bias = kernel(rngs, D, K, O), bias_of(qkv, K, O)
         self.out_kernel, self.out_bias = kernel(rngs, N, O, D, inputs=2), bias_of(use_bias, D)
+        self.query_norm = RMSNorm(H, epsilon=norm_epsilon) if head_norm else None
+        self.key_norm = RMSNorm(H, epsilon=norm_epsilon) if head_norm else None
+        self.norm_epsilon = norm_epsilon
         self.dropout_rate = dropout_rate
 
     def __call__(
@@ -187,6 +207,9 @@ class MultiHeadAttention(nnx.Module):
             key_bias=read(self.key_bias),
             value_bias=read(self.value_bias),
             out_bias=read(self.out_bias),
+            query_scale=None if self.query_norm is None else self.query_norm.scale[...],
+            key_scale=None if self.key_norm is None else self.key_norm.scale[...],
+            norm_epsilon=self.norm_epsilon,
             rotary=rotary,
             bias=bias,
             mask=mask,
@@ -202,6 +225,7 @@ class MultiHeadAttention(nnx.Module):
         """What a cache keeps of these inputs."""
         key = linear(inputs_kv, self.key_kernel[...], read(self.key_bias))
         value = linear(inputs_kv, self.value_kernel[...], read(self.value_bias))
+        key = key if self.key_norm is None else self.key_norm(key)
         return key if rotary is None else rotary.turn(key), value
 
     def attend(
@@ -219,6 +243,7 @@ class MultiHeadAttention(nnx.Module):
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
         """A call with keys and values that are there already."""
         query = linear(inputs_q, self.query_kernel[...], read(self.query_bias))
+        query = query if self.query_norm is None else self.query_norm(query)
         attended = dot_product_attention(
             query if rotary is None else rotary.turn(query),
             key,
@@ -238,8 +263,10 @@ class MultiHeadAttention(nnx.Module):
 
 def norm_of(config: StackConfig) -> LayerNorm | RMSNorm:
     """The norm that the layers of a stack have."""
-    kind = {"layer": LayerNorm, "rms": RMSNorm}[config.norm_kind]
-    return kind(config.embed_dim, epsilon=config.norm_epsilon)
+    D, epsilon = config.embed_dim, config.norm_epsilon
+    if config.norm_kind == "rms":
+        return RMSNorm(D, epsilon=epsilon)
+    return LayerNorm(D, epsilon=epsilon, use_bias=config.norm_biases)
 
 
 def attention_of(config: StackConfig, *, rngs: nnx.Rngs) -> MultiHeadAttention:
@@ -251,6 +278,9 @@ def attention_of(config: StackConfig, *, rngs: nnx.Rngs) -> MultiHeadAttention:
         value_dim=config.value_dim,
         num_kv_heads=config.num_kv_heads,
         use_bias=config.biases,
+        use_qkv_bias=config.qkv_biases,
+        head_norm=config.head_norm,
+        norm_epsilon=config.norm_epsilon,
         dropout_rate=config.attention_dropout_rate,
         rngs=rngs,
     )

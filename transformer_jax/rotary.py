@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.shapes import check_arrays
 
 LAYOUTS = ("half", "interleaved")
-SCALINGS = ("linear", "ntk", "yarn")
+SCALINGS = ("linear", "ntk", "yarn", "llama3")
 
 
 def rope(
@@ -86,6 +86,8 @@ def rope_frequencies(
     scaling: str | None = None,
     factor: float = 1.0,
     original_length: int | None = None,
+    low: float = 1.0,
+    high: float = 4.0,
 ) -> Float[Array, " R"]:
     """f_i = base^(-2i/H), i = 0..H/2-1, slowed down for texts `factor` times as long as those of the training:
 
@@ -93,12 +95,14 @@ def rope_frequencies(
         ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest is divided by factor
         yarn     pairs that turn more than 32 times in original_length keep their speed, those that turn less than once
                  are divided by factor, those between in proportion to their number i
+        llama3   pairs that turn more than `high` times in original_length keep their speed, those that turn less than
+                 `low` times are divided by factor, those between in proportion to their turns
 
     linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023, https://arxiv.org/abs/2309.00071,
-    section 3.2. Its logits are also sharpened: pass scale = `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
+    section 3.2; llama3: Grattafiori et al., 2024, https://arxiv.org/abs/2407.21783, as released. YaRN's logits are also sharpened: pass scale = `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
 
     Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a factor below 1 or one
-    without a scaling, and for yarn without `original_length`.
+    without a scaling, for yarn and llama3 without `original_length`, and for a `low` that is not below `high`.
 
     >>> rope_frequencies(4)
     Array([1.  , 0.01], dtype=float32)
@@ -115,8 +119,12 @@ def rope_frequencies(
         raise ValueError(f"factor must be 1 or more; got {factor}")
     if scaling is None and factor != 1.0:
         raise ValueError(f"factor={factor} needs a scaling, one of {', '.join(SCALINGS)}")
-    if scaling == "yarn" and not (original_length and original_length > 0):
-        raise ValueError('scaling="yarn" needs original_length, the length of the training texts')
+    if scaling in ("yarn", "llama3") and not (original_length and original_length > 0):
+        raise ValueError(
+            f'scaling="{scaling}" needs original_length, the length of the training texts'
+        )
+    if not 0 < low < high:
+        raise ValueError(f"low and high must be 0 < low < high; got {low} and {high}")
     if scaling == "ntk" and features > 2:
         base = base * factor ** (features / (features - 2))
     frequencies = base ** (-jnp.arange(0, features, 2, dtype=jnp.float32) / features)
@@ -125,6 +133,10 @@ def rope_frequencies(
     if scaling == "yarn":
         share = _slowed(features, base, original_length)
         return frequencies * (1 - share) + frequencies / factor * share
+    if scaling == "llama3":
+        turns = original_length * frequencies / (2 * math.pi)
+        kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+        return frequencies * kept + frequencies / factor * (1 - kept)
     return frequencies
 
 

@@ -125,7 +125,7 @@ class Tokenizer:
 
         encoded = []
         cuts = np.zeros(len(texts), np.int32)
-        for ids in self._token_ids(texts):
+        for ids in token_ids(self._core, texts):
             if len(ids) > room:
                 cuts[len(encoded)] = len(ids) - room
                 ids = ids[:head] + ids[len(ids) - tail :]
@@ -134,14 +134,14 @@ class Tokenizer:
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """The ids of each text alone: no frame, and nothing cut."""
-        return [np.array(ids, np.int32) for ids in self._token_ids(texts)]
+        return [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
         """The text of the ids, without padding, [CLS] and [SEP]; words are set apart by one space."""
         frame = {self.pad_id, self.cls_id, self.sep_id}
         # Not `skip_special_tokens`, which would also hide that a word was unknown.
         kept = [int(i) for i in ids if int(i) not in frame]
-        with _told("the tokenizer cannot join tokens; its file is damaged or of another kind"):
+        with told("the tokenizer cannot join tokens; its file is damaged or of another kind"):
             return self._core.decode(kept, skip_special_tokens=False)
 
     def id_of(self, token: str) -> int | None:
@@ -160,22 +160,6 @@ class Tokenizer:
         """Writes one JSON file, which `tokenizers.Tokenizer.from_file` reads as well."""
         write_text(Path(path), self._core.to_str())
 
-    def _token_ids(self, texts: Sequence[str]) -> Iterable[list[int]]:
-        quiet = True if len(texts) <= CHUNK else None  # None: shown on a terminal only
-        with tqdm(
-            total=len(texts), desc="tokenizing", unit="text", leave=False, disable=quiet
-        ) as bar:
-            for start in range(0, len(texts), CHUNK):
-                chunk = [_valid(text) for text in texts[start : start + CHUNK]]
-                # The fast one leaves out where in the text a token stood, which nobody asks for.
-                with _told(
-                    "the tokenizer cannot cut a text; its file is damaged or of another kind"
-                ):
-                    encodings = self._core.encode_batch_fast(chunk, add_special_tokens=False)
-                for encoding in encodings:
-                    yield encoding.ids
-                bar.update(len(chunk))
-
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer that `save` wrote. Raises TokenizerError where there is none."""
@@ -183,7 +167,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise TokenizerError(f"{path} cannot be read: {one_line(error)}") from None
-    with _told(f"{path} is not a tokenizer of ours"):
+    with told(f"{path} is not a tokenizer of ours"):
         return Tokenizer(tokenizers.Tokenizer.from_str(text))
 
 
@@ -233,7 +217,7 @@ def train_tokenizer(
             [*steps, normalizers.Lowercase()] if lowercase else steps
         )
     bar = tqdm(texts, desc="training the tokenizer", unit="text", leave=False, disable=None)
-    core.train_from_iterator(map(_valid, bar), trainer)
+    core.train_from_iterator(map(valid, bar), trainer)
     if core.get_vocab_size() < SMALLEST_SIZES[kind]:
         raise TokenizerError(f"no words to learn {spec} from: the training texts are empty")
     return Tokenizer(_framed(core))
@@ -261,7 +245,7 @@ def _untrained_words(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]
 
 
 def _characters(texts: Iterable[str]) -> tokenizers.Tokenizer:
-    found = sorted({character for text in texts for character in _valid(text)})
+    found = sorted({character for text in texts for character in valid(text)})
     if not found:
         raise TokenizerError("no characters to learn from: the training texts are empty")
     ids = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *found])}
@@ -275,7 +259,7 @@ def _characters(texts: Iterable[str]) -> tokenizers.Tokenizer:
 def _gpt2(folder: str | Path | None, lossless: bool) -> tokenizers.Tokenizer:
     """GPT-2's vocabulary; [PAD], [CLS], [SEP] take the three ids behind it, as in the tutorial's listing 1.25."""
     vocabulary, merges = read_gpt2_files(folder)
-    with _told(f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged"):
+    with told(f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged"):
         _, *lines = merges.decode().splitlines()  # the first line is the format's version
         pairs = [tuple(line.split(" ")) for line in lines if line]
         ids = json.loads(vocabulary)
@@ -308,7 +292,21 @@ def _framed(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return core
 
 
-def _valid(text: str) -> str:
+def token_ids(core: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
+    """The ids of each text without a frame, under a progress bar where the texts are many."""
+    quiet = True if len(texts) <= CHUNK else None  # None: shown on a terminal only
+    with tqdm(total=len(texts), desc="tokenizing", unit="text", leave=False, disable=quiet) as bar:
+        for start in range(0, len(texts), CHUNK):
+            chunk = [valid(text) for text in texts[start : start + CHUNK]]
+            # The fast one leaves out where in the text a token stood, which nobody asks for.
+            with told("the tokenizer cannot cut a text; its file is damaged or of another kind"):
+                encodings = core.encode_batch_fast(chunk, add_special_tokens=False)
+            for encoding in encodings:
+                yield encoding.ids
+            bar.update(len(chunk))
+
+
+def valid(text: str) -> str:
     """The text itself, but for half characters (lone surrogates), which become U+FFFD, as in tiktoken."""
     if not isinstance(text, str):
         raise TypeError(f"a text must be a string, got {type(text).__name__}: {text!r}")
@@ -320,7 +318,7 @@ def _valid(text: str) -> str:
 
 
 @contextmanager
-def _told(problem: str) -> Iterator[None]:
+def told(problem: str) -> Iterator[None]:
     """Makes a TokenizerError of what the library raises: plain Exceptions, and panics, which are not even those."""
     try:
         yield

@@ -3,6 +3,7 @@
     python -m transformer_jax generate RUN "Once upon a time"
     python -m transformer_jax generate RUN "Once" --greedy --tokens 50
     python -m transformer_jax generate RUN "Once" --beams 4
+    python -m transformer_jax generate gpt2 "Once"              (from the Hugging Face Hub, or a folder)
 
 prints the prompt and what follows, as it is drawn. The same --seed draws the same text.
 """
@@ -14,17 +15,23 @@ import jax
 import numpy as np
 
 from transformer_jax.commands.texts import writable
+from transformer_jax.commands.writers import LONG, MODEL_HELP, end_of_text, load_writer, prompt_of
 from transformer_jax.errors import InputError
 from transformer_jax.generation import generate, stream
-from transformer_jax.run_folder import Trained, load_model
+from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
 from transformer_jax.sampling import Sampling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", metavar="RUN", help="a run folder, the --out of train.lm")
+    add("folder", metavar="MODEL", help=MODEL_HELP)
     add("prompt", metavar="PROMPT", help="what it goes on from")
-    add("--tokens", type=int, metavar="N", help="at most so many (default: what the model holds)")
+    add(
+        "--tokens",
+        type=int,
+        metavar="N",
+        help=f"at most so many (default: what the model holds, of a published one {LONG})",
+    )
     add("--temperature", type=float, default=0.8, metavar="X", help="default: 0.8")
     add("--top-k", type=int, metavar="K", help="of the K likeliest tokens alone")
     add("--top-p", type=float, metavar="P", help="of the likeliest that reach P together")
@@ -37,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    trained = load_model(options.folder, "LanguageModel")
+    trained = load_writer(options.folder)
     tokenizer, config = trained.tokenizer, trained.spec.config
     prompt = prompt_of(trained, options.prompt)
     room = config.max_length - len(prompt)
@@ -46,12 +53,13 @@ def run(options: argparse.Namespace) -> None:
             f"the prompt has {len(prompt)} tokens, and the model holds {config.max_length} with what it "
             "writes; pass a shorter one"
         )
-    tokens = room if options.tokens is None else options.tokens
+    usual = min(room, LONG) if isinstance(tokenizer, PretrainedTokenizer) else room
+    tokens = usual if options.tokens is None else options.tokens
     if not 1 <= tokens <= room:
         raise InputError(
             f"--tokens must be 1 to {room}, what the model holds behind this prompt; got {tokens}"
         )
-    stop = tokenizer.sep_id
+    stop = end_of_text(trained)
     if options.stop is not None:
         stop = tokenizer.id_of(options.stop)
         if stop is None:
@@ -71,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
     drawn = not options.greedy and options.beams == 1
     how = {
         "max_tokens": tokens,
-        "stop": (stop,),
+        "stop": () if stop is None else (stop,),
         "pad_id": tokenizer.pad_id,
         "sampling": sampling if drawn else None,
         "key": jax.random.key(options.seed),
@@ -92,11 +100,3 @@ def run(options: argparse.Namespace) -> None:
             shown = text
     print()
     sys.stdout.flush()
-
-
-def prompt_of(trained: Trained, text: str) -> np.ndarray:
-    """The ids of a prompt as the model was taught to read texts."""
-    if not text:
-        raise InputError("an empty prompt; pass a word at least")
-    (ids,) = trained.tokenizer.pieces([text])
-    return np.concatenate([[trained.tokenizer.cls_id], ids]) if trained.spec.framed else ids

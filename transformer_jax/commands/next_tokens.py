@@ -9,15 +9,14 @@ import argparse
 
 import numpy as np
 
-from transformer_jax.commands.generate import prompt_of
 from transformer_jax.commands.texts import writable
+from transformer_jax.commands.writers import MODEL_HELP, load_writer, prompt_of, spelled
 from transformer_jax.errors import InputError
 from transformer_jax.generation import next_tokens
-from transformer_jax.run_folder import load_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="a run folder, the --out of train.lm")
+    parser.add_argument("folder", metavar="MODEL", help=MODEL_HELP)
     parser.add_argument("prompt", metavar="TEXT", help="what it goes on from")
     parser.add_argument("--count", type=int, default=10, metavar="N", help="default: 10")
 
@@ -25,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.count < 1:
         raise InputError(f"--count must be 1 or more; got {options.count}")
-    trained = load_model(options.folder, "LanguageModel")
+    trained = load_writer(options.folder)
     prompt = prompt_of(trained, options.prompt)
     most = trained.spec.config.max_length
     if len(prompt) > most:
@@ -34,4 +33,4 @@ def run(options: argparse.Namespace) -> None:
         trained.model, prompt[None], np.ones((1, len(prompt)), bool), options.count
     )
     for token, probability in zip(best[0].tolist(), probabilities[0].tolist(), strict=True):
-        print(writable(f"{probability:8.3%}  {trained.tokenizer.token(token)!r}"))
+        print(writable(f"{probability:8.3%}  {spelled(trained, token)!r}"))

@@ -1,0 +1,167 @@
+"""config.json and safetensors of a folder as Hugging Face lays it out, read with care: every mistake is one line.
+
+Nothing is unpickled. Tensors are read one by one, so that a file never stands in memory beside the model.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from transformer_jax.errors import one_line
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
+HEADER_BYTES = 8  # before the header stands its length
+
+
+class PretrainedError(ValueError):
+    """A folder or a name of the hub that holds no model that can be read."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a tensor stands."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int  # byte
+
+    def read(self) -> np.ndarray:
+        """The numbers, as stored."""
+        if self.dtype not in DTYPES:
+            raise PretrainedError(
+                f"{self.path}: a tensor is of {self.dtype}; {', '.join(DTYPES)} can be read"
+            )
+        count = int(np.prod(self.shape, dtype=np.int64))
+        dtype = np.dtype(DTYPES[self.dtype])
+        # Not mapped: mapped pages of the file would stand in memory beside what is made of them.
+        flat = np.fromfile(self.path, dtype, count, offset=self.start)
+        if flat.size != count:
+            raise PretrainedError(f"{self.path} is cut: it ends inside a tensor")
+        return flat.reshape(self.shape)
+
+
+class Settings:
+    """What a config.json says, value by value; what is missing or of another type is named."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise PretrainedError(f"{path.parent} has no {path.name}") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise PretrainedError(f"{path} cannot be read: {one_line(error)}") from None
+        if not isinstance(values, dict):
+            raise PretrainedError(f"{path} is not a configuration: it holds no object")
+        self.values = values
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A number of something."""
+        return self._get(name, default, lambda v: type(v) is int, "a whole number")
+
+    def number(self, name: str, default: float | None = None) -> float:
+        return float(self._get(name, default, lambda v: type(v) in (int, float), "a number"))
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        return self._get(name, default, lambda v: type(v) is bool, "true or false")
+
+    def text(self, name: str, default: str | None = None) -> str:
+        return self._get(name, default, lambda v: isinstance(v, str), "a string")
+
+    def choice(self, name: str, choices: dict[str, Any], default: str | None = None) -> Any:
+        """What a name stands for; an unknown one is an error, since another function would be computed."""
+        value = self.text(name, default)
+        if value not in choices:
+            raise self.error(f"{name} is {value!r:.60}; known are {', '.join(choices)}")
+        return choices[value]
+
+    def must_be(self, name: str, value: Any) -> None:
+        """For switches of which one side alone is implemented; missing is fine."""
+        found = self.values.get(name, value)
+        if found != value:
+            raise self.error(f"{name}={found!r:.60} is not supported, {value!r} is")
+
+    def part(self, name: str) -> "Settings | None":
+        """An object inside, where there is one."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(f"{name} must be an object, got {value!r:.60}")
+        inner = object.__new__(Settings)
+        inner.path, inner.values = self.path, value
+        return inner
+
+    def error(self, problem: str) -> PretrainedError:
+        return PretrainedError(f"{self.path}: {problem}")
+
+    def _get(self, name, default, is_right, wanted):
+        value = self.values.get(name)
+        if value is None:
+            if default is None:
+                raise self.error(f"{name} is missing")
+            return default
+        if not is_right(value):
+            raise self.error(f"{name} must be {wanted}, got {value!r:.60}")
+        return value
+
+
+def tensors_of(folder: Path) -> dict[str, Entry]:
+    """Every tensor of model.safetensors, or of the files that its index names."""
+    if (folder / WEIGHTS).is_file():
+        return _tensors_of_file(folder / WEIGHTS)
+    if not (folder / INDEX).is_file():
+        if pickle := next((name for name in PICKLES if (folder / name).is_file()), None):
+            raise PretrainedError(
+                f"{folder} holds {pickle}, which is never unpickled; convert it to {WEIGHTS} where it was made"
+            )
+        raise PretrainedError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
+    index = Settings(folder / INDEX)
+    places = index.part("weight_map")
+    if places is None:
+        raise index.error("weight_map is missing")
+    names = {name: places.text(name) for name in places.values}
+    found: dict[str, Entry] = {}
+    for file in sorted(set(names.values())):
+        if Path(file).name != file:
+            raise index.error(f"{file!r:.60} is not a file beside it")
+        found |= _tensors_of_file(folder / file)
+    if lost := next((name for name in names if name not in found), None):
+        raise PretrainedError(f"{folder / names[lost]} has no {lost}, which {INDEX} says it has")
+    return found
+
+
+def _tensors_of_file(path: Path) -> dict[str, Entry]:
+    if not path.is_file():
+        raise PretrainedError(f"{path.parent} has no {path.name}, which its {INDEX} names")
+    try:
+        with safe_open(path, "numpy"):  # checks header, offsets and length
+            pass
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(HEADER_BYTES), "little")
+            header = json.loads(file.read(length))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise PretrainedError(
+            f"{path} cannot be read as safetensors, it may be cut: {one_line(error)}"
+        ) from None
+    header.pop("__metadata__", None)
+    first = HEADER_BYTES + length
+    return {
+        name: Entry(path, at["dtype"], tuple(at["shape"]), first + at["data_offsets"][0])
+        for name, at in header.items()
+    }
+
+
+def some(names: Iterable[str]) -> str:
+    """The first three of them."""
+    names = sorted(names)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

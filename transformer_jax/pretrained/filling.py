@@ -1,0 +1,58 @@
+"""What stands at a mask: the likeliest words of a masked language model (Devlin et al., 2019, section 3.1)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
+from transformer_jax.text_encoder import MaskedLanguageModel
+
+
+class Guess(NamedTuple):
+    """A token at a mask."""
+
+    token: str
+    probability: float
+    text: str  # with the token in the place of the mask
+
+
+def fill_masks(
+    model: MaskedLanguageModel, tokenizer: PretrainedTokenizer, text: str, top: int = 5
+) -> list[list[Guess]]:
+    """The `top` likeliest tokens at each mask of the text, best first; each mask as if the others stayed masks.
+
+    Raises ValueError where the text has no mask, or is longer than the model holds.
+    """
+    mask_id = tokenizer.mask_id
+    if mask_id is None:
+        raise ValueError("the tokenizer has no mask token: the model fills none")
+    mask = tokenizer.token(mask_id)
+    (tokens,), is_token, _ = tokenizer([text])
+    places = np.flatnonzero(tokens == mask_id)
+    if not len(places):
+        raise ValueError(f"the text has no {mask}; put one where a word is wanted")
+    if len(tokens) > model.config.max_length:
+        raise ValueError(
+            f"the text has {len(tokens)} tokens; the model holds {model.config.max_length}"
+        )
+    logits = model(jnp.asarray(tokens[None]), jnp.asarray(is_token))[0, places]
+    probabilities = jax.nn.softmax(logits)
+    guesses = []
+    for place, row in zip(places, np.asarray(probabilities), strict=True):
+        best = np.argsort(-row, kind="stable")[:top]
+        filled = np.array(tokens)
+        found = []
+        for token in best:
+            filled[place] = token
+            found.append(
+                Guess(tokenizer.token(int(token)), float(row[token]), _text(tokenizer, filled))
+            )
+        guesses.append(found)
+    return guesses
+
+
+def _text(tokenizer: PretrainedTokenizer, tokens: np.ndarray) -> str:
+    frame = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.bos_id, tokenizer.eos_id}
+    return tokenizer.decode([int(token) for token in tokens if int(token) not in frame])

@@ -1,0 +1,93 @@
+"""From the name of a model to a folder: a local one as it is, one of the Hugging Face Hub through its cache.
+
+The cache is asked first, so that what was fetched once needs no network; the hub only where the cache lacks it, and a hub
+that does not answer is given up after five seconds.
+"""
+
+import threading
+from pathlib import Path
+
+from transformer_jax.errors import one_line
+from transformer_jax.pretrained.files import CONFIG, INDEX, PretrainedError
+
+# What is fetched: no pickles, no exports for other programs, no code.
+FILES = [
+    CONFIG, "model*.safetensors", INDEX, "generation_config.json",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "modules.json", "*_Pooling/config.json", "sentence_bert_config.json",
+]  # fmt: skip
+PATIENCE = 5.0  # seconds
+
+
+def folder_of(source: str | Path, revision: str | None = None) -> Path:
+    """The folder that holds the model `source`: a folder, or the name of a repository on the hub.
+
+    Raises PretrainedError for what is neither, and where the hub is needed and cannot be reached.
+    """
+    path = Path(source)
+    if path.is_dir():
+        return path
+    if path.exists() or path.is_absolute() or str(source).startswith((".", "~")):
+        raise PretrainedError(f"{source} is not a folder; pass one that holds {CONFIG}")
+    return _fetched(str(source), revision)
+
+
+def _fetched(name: str, revision: str | None) -> Path:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    def snapshot(**options) -> Path:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES, **options))
+
+    way_out = "pass a folder that holds its files"
+    try:
+        folder = snapshot(local_files_only=True)
+        if any(folder.glob("*.safetensors")):
+            return folder
+    except LocalEntryNotFoundError:
+        pass
+    except HFValidationError as error:
+        raise PretrainedError(
+            f"{name!r} is neither a folder nor a name on the hub: {one_line(error)}"
+        ) from None
+    if constants.HF_HUB_OFFLINE:
+        raise PretrainedError(
+            f"{name} is not in the local cache and HF_HUB_OFFLINE is set; unset it, or {way_out}"
+        )
+    if reason := _silence(name):
+        raise PretrainedError(
+            f"{name} is not in the local cache and {constants.ENDPOINT} could not be reached "
+            f"({reason}); {way_out}"
+        )
+    try:
+        return snapshot()
+    except (HfHubHTTPError, OSError) as error:
+        raise PretrainedError(
+            f"{name} could not be fetched: {one_line(error)}; {way_out}"
+        ) from None
+
+
+def _silence(name: str) -> str | None:
+    """Why the hub does not answer, None where it does, if only to say that it has no such model.
+
+    In a thread that is left behind: a name server that hangs does not know of the client's time limit.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    answers: list[str | None] = []
+
+    def ask() -> None:
+        try:
+            HfApi().model_info(name, timeout=PATIENCE)
+            answers.append(None)
+        except HfHubHTTPError as error:
+            answers.append(None if error.response is not None else one_line(error))
+        except Exception as error:
+            answers.append(one_line(error))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    return answers[0] if answers else f"no answer within {PATIENCE:g} seconds"

@@ -1,0 +1,251 @@
+"""Models to and from folders as Hugging Face lays them out: config.json and safetensors, both directions."""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+from safetensors.numpy import save_file
+
+from transformer_jax.config import EncoderClassifierConfig, LanguageModelConfig, TextEncoderConfig
+from transformer_jax.files import write, write_text
+from transformer_jax.language_models import LanguageModel
+from transformer_jax.modules import Shapes
+from transformer_jax.pretrained import bert, distilbert, gpt2, llama, modernbert, roberta
+from transformer_jax.pretrained.files import (
+    CONFIG,
+    WEIGHTS,
+    Entry,
+    PretrainedError,
+    Settings,
+    some,
+    tensors_of,
+)
+from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.pretrained.layout import Shape, Tensor
+from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
+from transformer_jax.run_folder import KINDS as RUN_KINDS
+from transformer_jax.run_folder import load_model, parameter_name
+from transformer_jax.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
+
+FAMILIES = (bert, roberta, distilbert, modernbert, gpt2, llama)
+MODELS: dict[str, Callable] = {
+    "encoder": TextEncoder,
+    "masked": MaskedLanguageModel,
+    "classifier": EncoderClassifier,
+    "language": LanguageModel,
+}
+
+
+def from_pretrained(
+    source: str | Path,
+    *,
+    kind: str | None = None,
+    dtype: DTypeLike = jnp.float32,
+    revision: str | None = None,
+) -> nnx.Module:
+    """The model of a folder, of a name on the Hugging Face Hub, or of a run folder of ours.
+
+    BERT, RoBERTa, XLM-R, DistilBERT, MiniLM and ModernBERT come as `TextEncoder` ("encoder"), `MaskedLanguageModel`
+    ("masked") or `EncoderClassifier` ("classifier"), GPT-2, Llama, SmolLM and Qwen as `LanguageModel` ("language"): the
+    `kind` that config.json says the file holds, or a lesser one that is asked for. The parameters get `dtype`, whatever
+    the file has.
+
+    Raises PretrainedError, in one line, where anything does not fit: the architecture, a setting that is not implemented,
+    a tensor that is missing, unknown or of another shape, a file that is cut, a pickle, a hub that cannot be reached.
+    """
+    folder = folder_of(source, revision)
+    settings = Settings(folder / CONFIG)
+    if settings.values.get("model") in RUN_KINDS and "model_type" not in settings.values:
+        return _of_run(folder, settings.values["model"], dtype)
+    family = family_of(settings)
+    kind = _kind(family, settings, kind)
+    entries = _named(tensors_of(folder), family)
+    try:
+        config = family.read_config(settings, kind, set(entries))
+    except PretrainedError:
+        raise
+    except ValueError as error:  # of our configuration: a size of 0, heads that do not divide
+        raise settings.error(str(error)) from None
+    _check_depth(folder, entries, config)
+    graph, state = nnx.split(MODELS[kind](config, rngs=Shapes()), nnx.Param)
+    flat, tree = jax.tree_util.tree_flatten_with_path(state)
+    names = [parameter_name(path) for path, _ in flat]
+    shapes = {name: leaf.shape for name, (_, leaf) in zip(names, flat, strict=True)}
+    tensors = family.tensors(config, kind)
+    _check(folder, tensors, entries, shapes, family, kind)
+    found = _read(tensors, entries, shapes, jnp.dtype(dtype))
+    return nnx.merge(graph, jax.tree.unflatten(tree, [found[name] for name in names]))
+
+
+def save_pretrained(
+    model: nnx.Module,
+    folder: str | Path,
+    *,
+    tokenizer: PretrainedTokenizer | None = None,
+    classes: tuple[str, ...] | None = None,
+) -> None:
+    """Writes config.json, model.safetensors and the tokenizer's files; Transformers loads them and gives our outputs.
+
+    The family follows from the configuration. Raises ValueError for a model that no family holds.
+    """
+    folder = Path(folder)
+    kind = next((name for name, of in MODELS.items() if type(model) is of), None)
+    family = None if kind is None else _family_of_config(model.config)
+    if family is None:
+        raise ValueError(
+            f"no family of pretrained models holds this {type(model).__name__}; a run folder does"
+        )
+    state = nnx.state(model, nnx.Param)
+    flat, _ = jax.tree_util.tree_flatten_with_path(state)
+    parameters = {parameter_name(path): np.asarray(leaf) for path, leaf in flat}
+    prefix = "" if kind == "encoder" else family.PREFIX
+    arrays = {
+        _with_prefix(tensor.name, prefix, family): tensor.write(parameters)
+        for tensor in family.tensors(model.config, kind)
+    }
+    dtype = str(next(iter(arrays.values())).dtype)
+    # Left out, Transformers would take ids that it knows of the family, which this vocabulary may not have.
+    ids = {f"{name}_token_id": _id(tokenizer, name) for name in ("pad", "bos", "eos", "cls", "sep")}
+    content = ids | family.write_config(model.config, kind)
+    content |= {"dtype": dtype, "torch_dtype": dtype}
+    if kind == "classifier":
+        classes = classes or tuple(f"LABEL_{i}" for i in range(model.config.num_classes))
+        content["id2label"] = {str(i): name for i, name in enumerate(classes)}
+        content["label2id"] = {name: i for i, name in enumerate(classes)}
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / WEIGHTS, lambda beside: save_file(arrays, beside, metadata={"format": "pt"}))
+    write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
+    if tokenizer is not None:
+        tokenizer.save(folder)
+
+
+def _id(tokenizer: PretrainedTokenizer | None, name: str) -> int | None:
+    return None if tokenizer is None else getattr(tokenizer, f"{name}_id")
+
+
+def family_of(settings: Settings) -> Any:
+    """The file of this package that knows the architecture."""
+    model_type = settings.text("model_type")
+    for family in FAMILIES:
+        if model_type in family.MODEL_TYPES:
+            return family
+    known = ", ".join(name for family in FAMILIES for name in family.MODEL_TYPES)
+    raise settings.error(f"model_type {model_type!r:.60} is not among those known: {known}")
+
+
+def _family_of_config(config) -> Any:
+    """By what makes the families differ."""
+    if isinstance(config, EncoderClassifierConfig):
+        config = config.text
+    if isinstance(config, TextEncoderConfig):
+        if config.positions == "rotary":
+            return modernbert
+        return {0: distilbert, 1: roberta}.get(config.num_segments, bert)
+    if isinstance(config, LanguageModelConfig):
+        stack = config.decoder
+        if config.positions == "learned" and config.tied_head and stack.norm_kind == "layer":
+            return gpt2
+        if config.positions == "rotary" and stack.norm_kind == "rms" and not stack.biases:
+            return llama
+    return None
+
+
+def _kind(family, settings: Settings, wanted: str | None) -> str:
+    kinds = sorted(set(family.ARCHITECTURES.values()))
+    if wanted is not None and wanted not in kinds:
+        raise ValueError(
+            f"kind must be one of {', '.join(kinds)} for {settings.text('model_type')}; got {wanted!r}"
+        )
+    names = settings.values.get("architectures")
+    if not names:
+        return wanted or kinds[0]
+    name = names[0] if isinstance(names, list) else names
+    if wanted is not None:
+        return wanted
+    if name not in family.ARCHITECTURES:
+        raise settings.error(
+            f"architecture {name!r:.60} is not among {', '.join(family.ARCHITECTURES)}; "
+            f'pass kind="{kinds[0]}" for what is known of it'
+        )
+    return family.ARCHITECTURES[name]
+
+
+def _named(entries: dict[str, Entry], family) -> dict[str, Entry]:
+    """By the names that the family's table has: without prefix, and old names as new ones."""
+    named = {}
+    for name, entry in entries.items():
+        name = name.removeprefix(family.PREFIX)
+        for old, new in family.RENAMED.items():
+            name = name.replace(old, new)
+        named[name] = entry
+    return named
+
+
+def _with_prefix(name: str, prefix: str, family) -> str:
+    is_head = name.startswith((*family.HEADS, "lm_head.")) and not name.startswith("pooler.")
+    return name if is_head else prefix + name
+
+
+def _check_depth(folder: Path, entries: dict[str, Entry], config) -> None:
+    """Before the model is laid out: each wrong layer would cost milliseconds."""
+    config = getattr(config, "text", config)
+    layers = getattr(config, "encoder", getattr(config, "decoder", None)).num_layers
+    numbers = [
+        int(m[1]) for name in entries if (m := re.search(r"(?:^|\.)(?:layers?|h)\.(\d+)\.", name))
+    ]
+    if layers > max(numbers, default=-1) + 1:
+        raise PretrainedError(
+            f"{folder} has tensors of {max(numbers, default=-1) + 1} layers; its {CONFIG} says {layers}"
+        )
+
+
+def _check(
+    folder: Path,
+    tensors: list[Tensor],
+    entries: dict[str, Entry],
+    shapes: dict[str, Shape],
+    family,
+    kind: str,
+) -> None:
+    """Every tensor there, none too many, each of its shape: before one is read."""
+    expected = {tensor.name: tensor.shape(shapes) for tensor in tensors}
+    if missing := set(expected) - set(entries):
+        raise PretrainedError(f"{folder} lacks {some(missing)}")
+    ignored = re.compile("|".join([*family.IGNORED, *map(re.escape, family.HEADS)]) or r"(?!)")
+    if unknown := [n for n in set(entries) - set(expected) if not ignored.match(n)]:
+        raise PretrainedError(f"{folder} has {some(unknown)}, which a model of this kind has not")
+    for name, shape in expected.items():
+        if entries[name].shape != shape:
+            raise PretrainedError(
+                f"{folder}: {name} is of the shape {entries[name].shape}; {CONFIG} says {shape}"
+            )
+
+
+def _read(
+    tensors: list[Tensor], entries: dict[str, Entry], shapes: dict[str, Shape], dtype: jnp.dtype
+) -> dict[str, jax.Array]:
+    def read(tensor: Tensor) -> dict[str, jax.Array]:
+        parts = tensor.read(entries[tensor.name].read(), shapes)
+        return {name: jnp.asarray(part, dtype) for name, part in parts.items()}
+
+    # Axes are exchanged in threads: NumPy copies with one, and a few tensors at a time are all that stands in memory.
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        return dict(
+            itertools.chain.from_iterable(found.items() for found in pool.map(read, tensors))
+        )
+
+
+def _of_run(folder: Path, name: str, dtype: DTypeLike) -> nnx.Module:
+    model = load_model(folder, name).model
+    graph, state = nnx.split(model, nnx.Param)
+    return nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(dtype), state))
