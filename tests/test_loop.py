@@ -17,6 +17,7 @@ from train.classification import make_loss
 from train.faults import TrainingError
 from train.loop import LOG_EVERY, SKIPPED_LIMIT, fit
 from train.optimizers import OptimizerConfig, decayed, learning_rate_schedule, make_optimizer
+from train.rates import Rates
 from train.signals import Stopped
 from train.step import FitConfig, TrainState, make_train_step
 from transformer_jax.batching import Batch
@@ -357,7 +358,7 @@ def test_named_parameters_take_larger_steps():
         optimizer = make_optimizer(config, 1)
         return optimizer.update(gradient, optimizer.init(params), params)[0]
 
-    plain, faster = steps(), steps(faster=(("kernel", 5.0),))
+    plain, faster = steps(), steps(rates=Rates(faster=(("kernel", 5.0),)))
     np.testing.assert_allclose(faster.kernel[...], 5 * plain.kernel[...], rtol=1e-6)
     np.testing.assert_array_equal(faster.bias[...], plain.bias[...])
 
@@ -403,7 +404,7 @@ def test_unknown_schedule_is_refused():
 
 
 @pytest.mark.parametrize(
-    "options", [{"muon_rate": -1.0}, {"muon_rate": 0.1, "faster": (("x", 2.0),)}]
+    "options", [{"muon_rate": -1.0}, {"muon_rate": 0.1, "rates": Rates(head=2.0)}]
 )
 def test_a_muon_rate_that_cannot_be_is_refused(options):
     with pytest.raises(ValueError, match="muon_rate"):

@@ -4,6 +4,7 @@ r"""Trains a transformer to tell good reviews from bad, and reports it beside a 
     python -m train.imdb --data FOLDER              train.parquet and test.parquet, or aclImdb
     python -m train.imdb --data reviews.csv --label-column stars
     python -m train.imdb --recipe tutorial          the source document's model and schedule
+    python -m train.imdb --pretrained MODEL         fine-tunes a text encoder, as BERT or MiniLM
 
 It leaves a run folder: the model (use it with `python -m transformer_jax predict RUN "text"`), report.md,
 report.json, metrics.jsonl and curves.png.
@@ -21,11 +22,11 @@ from dataclasses import asdict, replace
 
 import jax
 import numpy as np
-from flax import nnx
 
 from train import program
 from train.baseline import compare_with_baseline
 from train.classification import make_loss
+from train.classifiers import FromPretrained, FromScratch
 from train.corpus import Split
 from train.curves import draw_curves
 from train.data import load, split_validation
@@ -40,19 +41,12 @@ from train.report import finished, summary, write_report
 from train.run import Run, event_log
 from train.scores import score
 from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
-from transformer_jax.models import TextClassifier
 from transformer_jax.predict import Scorer
-from transformer_jax.run_folder import (
-    WEIGHTS,
-    ClassifierSpec,
-    save_specification,
-    save_weights,
-)
+from transformer_jax.run_folder import WEIGHTS, save_specification, save_weights
 from transformer_jax.sharding import num_devices
-from transformer_jax.tokenizers import train_tokenizer
 
 PROGRAM = "train.imdb"
-MAY_CHANGE = program.MAY_CHANGE | {"no_baseline", "gpt2_files"}
+MAY_CHANGE = program.MAY_CHANGE | {"no_baseline", "gpt2_files", "pretrained"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,7 +71,9 @@ def train(run: Run) -> None:
     fell_back = options.data == "auto" and data.name == "sample"
     for i, note in enumerate(data.notes):
         announce(note) if fell_back and i == 0 else print(f"note        {note}")
-    recipe = recipe_of(options, data.name)
+    begin = FromPretrained if options.pretrained else FromScratch
+    beginning = begin(recipe_of(options, data.name), options)
+    recipe = beginning.recipe
     train_split, validation, split_rule = split_validation(
         data.train, recipe.validation_fraction, options.seed
     )
@@ -89,7 +85,7 @@ def train(run: Run) -> None:
 
     splits = (train_split, validation, data.test)
     tokenizer = run.tokenizer(
-        lambda: train_tokenizer(recipe.tokenizer, train_split.texts, gpt2_files=options.gpt2_files)
+        lambda: beginning.make_tokenizer(train_split.texts), beginning.load_tokenizer
     )
     if recipe.token_dropout and tokenizer.mask_id is None:
         print(f"note        {tokenizer.spec} has no mask token: no token dropout")
@@ -105,24 +101,22 @@ def train(run: Run) -> None:
         return Batches(plans, encoded[0], train_split.labels, tokenizer.pad_id, num_devices())
 
     options.dtype = compute_dtype(options.dtype or recipe.dtype)
-    config = replace(recipe.model, vocab_size=tokenizer.vocab_size, num_classes=len(data.classes))
     with faults_of(folder, batch_tokens):
         options.data = data.name if options.data == "auto" else options.data
         options.epochs = recipe.fit.epochs
-        run.begin(data_sha256(encoded, splits))
-        save_specification(
-            folder, tokenizer, ClassifierSpec(config, data.classes, recipe.truncate, data.name)
-        )
-        model = TextClassifier(config, rngs=nnx.Rngs(options.seed))
-        scorer = Scorer(model, tokenizer.pad_id, buckets, batch_tokens)
+        classifier = beginning.make(tokenizer.vocab_size, data.classes, data.name)
+        beginning.begin(run, data_sha256(encoded, splits))
+        save_specification(folder, tokenizer, classifier.spec)
+        scorer = Scorer(classifier.model, tokenizer.pad_id, buckets, batch_tokens)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(scorer.params))
         print(
-            f"model       {parameters:,} parameters, {tokenizer.spec}, at most {config.max_length} tokens a "
+            f"model       {parameters:,} parameters, {tokenizer.spec}, at most {recipe.model.max_length} tokens a "
             f"text, {batch_tokens:,} a batch, {options.dtype}"
         )
 
         def validate(params) -> dict[str, float]:
-            found = score(scorer(encoded[1], params), validation.labels, data.classes)
+            probabilities = scorer(encoded[1], classifier.kept(params))
+            found = score(probabilities, validation.labels, data.classes)
             return {
                 "validation_accuracy": found["accuracy"],
                 "validation_loss": found["log_loss"],
@@ -130,7 +124,7 @@ def train(run: Run) -> None:
 
         with event_log(folder, options.tensorboard) as log:
             fitted = fit(
-                model,
+                classifier.trained,
                 make_loss(
                     tokenizer, token_dropout=recipe.token_dropout, smoothing=recipe.label_smoothing
                 ),
@@ -140,14 +134,14 @@ def train(run: Run) -> None:
                 run=folder,
                 select="validation_accuracy",
                 count_tokens=lambda batch: int((batch.tokens != tokenizer.pad_id).sum()),
-                keep=lambda params: save_weights(folder / WEIGHTS, params),
+                keep=lambda params: save_weights(folder / WEIGHTS, classifier.kept(params)),
                 log=log,
                 resume=bool(options.resume),
             )
         draw_curves(folder / "metrics.jsonl", folder / "curves.png")
 
         # The one reading of the test split, by the weights that validation chose.
-        probabilities = scorer(encoded[2], fitted.params)
+        probabilities = scorer(encoded[2], classifier.kept(fitted.params))
         scores = score(probabilities, data.test.labels, data.classes)
         report = {
             "data": {
@@ -160,6 +154,7 @@ def train(run: Run) -> None:
             },
             "split_rule": split_rule,
             "recipe": recipe.name,
+            **({"pretrained": options.pretrained} if options.pretrained else {}),
             "settings": asdict(recipe),
             "tokenizer": tokenizer.spec,
             "seed": options.seed,

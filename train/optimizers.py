@@ -1,4 +1,7 @@
-"""AdamW, with Muon for the matrices of the layers where asked for; warm-up, a schedule, clipping, what decays."""
+"""AdamW, with Muon for the matrices of the layers where asked for; warm-up, a schedule, clipping, what decays.
+
+`rates` has what makes one parameter move faster than another.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
+from train.rates import Rates, moving, scale_by_rates
 from transformer_jax.run_folder import parameter_name
 
 
@@ -28,9 +32,7 @@ class OptimizerConfig:
     b1: float = 0.9
     b2: float = 0.999
     epsilon: float = 1e-8
-    faster: tuple[
-        tuple[str, float], ...
-    ] = ()  # ((prefix of a parameter's name, times the rate), ...)
+    rates: Rates = Rates()  # of single parameters, times the rate of all
     muon_rate: float = 0.0  # the highest of the layers' kernels; 0: AdamW for all
 
     def __post_init__(self):
@@ -38,8 +40,8 @@ class OptimizerConfig:
             raise ValueError(f"schedule must be cosine or constant; got {self.schedule!r}")
         if self.muon_rate < 0:
             raise ValueError(f"muon_rate must be 0 or more; got {self.muon_rate}")
-        if self.muon_rate and self.faster:
-            raise ValueError("faster scales the steps of AdamW: leave it out with a muon_rate")
+        if self.muon_rate and self.rates != Rates():
+            raise ValueError("rates scale the steps of AdamW: leave them out with a muon_rate")
 
 
 def learning_rate_schedule(config: OptimizerConfig, total_steps: int) -> Callable:
@@ -108,12 +110,5 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
             muon_weight_dimension_numbers=matrices,
         )
     clip = [] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]
-    scaled = [optax.masked(optax.scale(times), named(prefix)) for prefix, times in config.faster]
-    return optax.chain(*clip, update, *scaled)
-
-
-def named(prefix: str) -> Callable[[Any], Any]:
-    """True for the parameters whose dotted name begins so."""
-    return lambda params: jax.tree_util.tree_map_with_path(
-        lambda path, _: parameter_name(path).startswith(prefix), params
-    )
+    scaled = [] if config.rates == Rates() else [scale_by_rates(config.rates, total_steps)]
+    return moving(optax.chain(*clip, update, *scaled), config.rates)

@@ -3,8 +3,20 @@
 from dataclasses import dataclass, replace
 
 from train.optimizers import OptimizerConfig
+from train.rates import Rates
 from train.step import FitConfig
 from transformer_jax.config import ClassifierConfig, StackConfig
+
+
+@dataclass(frozen=True)
+class PretrainedConfig:
+    """What is made of a pretrained encoder."""
+
+    max_length: int  # tokens of a text that are read, at most what the model holds
+    pooling: str | None = None  # cls or mean; None: as the model's own files have it
+    lora_rank: int = 0  # 0: every kernel is trained whole
+    # Published encoders were trained with 0.1. On a CPU that makes a step a quarter longer.
+    attention_dropout_rate: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -12,9 +24,10 @@ class Recipe:
     """What a name on the command line stands for."""
 
     name: str
-    tokenizer: str
+    tokenizer: str | None  # None: the pretrained model's own
     truncate: str
-    model: ClassifierConfig  # its vocab_size and num_classes are those of the data
+    # Made anew, with the vocab_size and num_classes of the data; or from a pretrained encoder.
+    model: ClassifierConfig | PretrainedConfig
     fit: FitConfig
     batch_examples: int  # of average length: short texts come in batches of as many
     buckets: int  # lengths of batches, each compiled once
@@ -88,7 +101,7 @@ FAST = Recipe(
             clip_norm=1.0,
             b2=0.99,
             # Adam moves every weight by about the rate; a word's has to go far in the few steps that meet it.
-            faster=(("regions.region", 5.0),),
+            rates=Rates(faster=(("regions.region", 5.0),)),
         ),
     ),
     batch_examples=64,
@@ -109,7 +122,9 @@ SAMPLE = replace(
         head_dropout_rate=0.1,
     ),
     fit=replace(
-        FAST.fit, epochs=8, optimizer=replace(FAST.fit.optimizer, learning_rate=2e-3, faster=())
+        FAST.fit,
+        epochs=8,
+        optimizer=replace(FAST.fit.optimizer, learning_rate=2e-3, rates=Rates()),
     ),
     batch_examples=32,
     buckets=2,
@@ -117,4 +132,41 @@ SAMPLE = replace(
     dtype="float32",  # in bfloat16 it ended on 0.9545, not 0.9995
 )
 
-RECIPES = {recipe.name: recipe for recipe in (FAST, TUTORIAL)}
+# A pretrained encoder knows its language and forgets it at high rates: the lower a layer, the less it moves (Howard and
+# Ruder, 2018, https://arxiv.org/abs/1801.06146). The head begins with random numbers and has to arrive first, or what
+# it knows not yet would pull at the layers (Kumar et al., 2022, https://arxiv.org/abs/2202.10054).
+FINETUNE = Recipe(
+    name="finetune",
+    tokenizer=None,
+    truncate="head-tail",
+    model=PretrainedConfig(max_length=256),
+    fit=FitConfig(
+        epochs=2,
+        average_decay=0.0,
+        optimizer=OptimizerConfig(
+            learning_rate=1e-4,
+            warmup_fraction=0.06,
+            weight_decay=0.01,
+            clip_norm=1.0,
+            rates=Rates(layer_decay=0.8, head=10.0),
+        ),
+    ),
+    batch_examples=32,
+    buckets=4,
+)
+
+# With --lora: the encoder stays as it is, so nothing of it can be forgotten, and what stands beside its kernels begins at
+# zero: at a higher rate, the same in all layers (Hu et al., 2021, https://arxiv.org/abs/2106.09685, appendix D).
+FINETUNE_LORA = replace(
+    FINETUNE,
+    fit=replace(
+        FINETUNE.fit,
+        optimizer=replace(
+            FINETUNE.fit.optimizer,
+            learning_rate=1e-3,
+            rates=Rates(frozen=("model.text.",)),
+        ),
+    ),
+)
+
+RECIPES = {recipe.name: recipe for recipe in (FAST, TUTORIAL, FINETUNE)}

@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from train.signals import stop_if_asked, undisturbed
 from transformer_jax.files import write_text
-from transformer_jax.run_folder import TOKENIZER
-from transformer_jax.tokenizers import Tokenizer, TokenizerError, load_tokenizer
+from transformer_jax.run_folder import load_own_tokenizer
+from transformer_jax.tokenizers import TokenizerError
 
 OPTIONS, LOCK = "options.json", ".lock"
 
@@ -102,25 +103,29 @@ class Run:
     began_with: str | None = None  # the sum of the data, where it goes on
     command: str = ""
 
-    def begin(self, data_sha256: str) -> None:
+    def begin(self, data_sha256: str, *beside: str) -> None:
         """Writes what `resumed_options` reads: from here on the run can be gone on with.
 
-        Raises RunError where it goes on with other data.
+        The sum is of the data, and of what the options `beside` name. Raises RunError where it goes on with other data.
         """
         if self.began_with not in (None, data_sha256):
+            others = "".join(f", or the {name} model," for name in beside)
+            options = " and ".join(f"--{name}" for name in ("data", *beside))
             raise RunError(
-                f"the data are not those that {self.folder} began with; pass the same with --data"
+                f"the data{others} are not those that {self.folder} began with; pass the same with {options}"
             )
         stop_if_asked()
         values = {k: v for k, v in vars(self.options).items() if k not in ("out", "resume")}
         content = {"program": self.program, "data_sha256": data_sha256, "options": values}
         write_text(self.folder / OPTIONS, json.dumps(content, indent=2) + "\n")
 
-    def tokenizer(self, learn: Callable[[], Tokenizer]) -> Tokenizer:
+    def tokenizer(
+        self, learn: Callable[[], Any], load: Callable[[Path], Any] = load_own_tokenizer
+    ) -> Any:
         """The run's own when it goes on, else one that is learned now."""
         if self.began_with is not None:
             try:
-                return load_tokenizer(self.folder / TOKENIZER)
+                return load(self.folder)
             except TokenizerError as error:
                 print(f"note        {error}; it is learned again")
         return learn()

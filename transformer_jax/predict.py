@@ -13,6 +13,7 @@ from transformer_jax.batching import Batches, bucket_lengths, evaluation_plans, 
 from transformer_jax.models import TextClassifier
 from transformer_jax.run_folder import Trained
 from transformer_jax.sharding import num_devices, replicate, split_rows
+from transformer_jax.text_encoder import EncoderClassifier
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,11 @@ class Scorer:
     """Class probabilities of encoded texts, batched by length; each shape of a batch compiles once."""
 
     def __init__(
-        self, model: TextClassifier, pad_id: int, buckets: Sequence[int], batch_tokens: int
+        self,
+        model: TextClassifier | EncoderClassifier,
+        pad_id: int,
+        buckets: Sequence[int],
+        batch_tokens: int,
     ):
         graph, self.params = nnx.split(model, nnx.Param)
         self.pad_id, self.buckets, self.batch_tokens = pad_id, buckets, batch_tokens
@@ -61,8 +66,8 @@ def predict(
     if not texts:
         return []
     spec, tokenizer = classifier.spec, classifier.tokenizer
-    encoded, cuts = tokenizer.encode_with_cuts(texts, spec.config.max_length, spec.truncate)
-    buckets = bucket_lengths([len(ids) for ids in encoded], spec.config.max_length, num_buckets=4)
+    encoded, cuts = tokenizer.encode_with_cuts(texts, spec.max_length, spec.truncate)
+    buckets = bucket_lengths([len(ids) for ids in encoded], spec.max_length, num_buckets=4)
     scorer = Scorer(classifier.model, tokenizer.pad_id, buckets, max(batch_tokens, buckets[-1]))
     predictions = []
     for text, ids, cut, row in zip(texts, encoded, cuts, scorer(encoded), strict=True):

@@ -2,7 +2,7 @@
 
     model.safetensors   the weights, float32, by their dotted names
     config.json         what to build, which classes, how texts are cut
-    tokenizer.json      how texts become tokens
+    tokenizer.json      how texts become tokens; a pretrained tokenizer has more files beside it
     report.json/.md, metrics.jsonl, curves.png, checkpoints/   how it came about; nothing here needs them
 
 Nothing is unpickled, and a folder that does not fit together is refused in one line.
@@ -10,6 +10,8 @@ Nothing is unpickled, and a folder that does not fit together is refused in one 
 
 import json
 import os
+import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from safetensors.numpy import load_file, save_file
 
 from transformer_jax.config import (
     ClassifierConfig,
+    EncoderClassifierConfig,
     LanguageModelConfig,
     SequenceToSequenceConfig,
     from_dict,
@@ -31,6 +34,7 @@ from transformer_jax.errors import one_line
 from transformer_jax.files import write, write_text
 from transformer_jax.language_models import LanguageModel, SequenceToSequence
 from transformer_jax.models import TextClassifier
+from transformer_jax.text_encoder import EncoderClassifier
 from transformer_jax.tokenizers import Tokenizer, Truncation, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -50,19 +54,43 @@ class ClassifierSpec:
     data: str  # the name of what it was trained on
     model: str = "TextClassifier"
 
+    @property
+    def max_length(self) -> int:
+        """Tokens of a text that are read."""
+        return self.config.max_length
+
     def __post_init__(self):
-        if (
-            len(set(self.classes)) != len(self.classes)
-            or len(self.classes) != self.config.num_classes
-        ):
-            raise ValueError(
-                f"classes must be {self.config.num_classes} different names, as num_classes says; "
-                f"got {len(self.classes)}, {len(set(self.classes))} of them different"
-            )
-        if self.config.max_length < 3:
-            raise ValueError(
-                f"max_length must be 3 or more to hold a text; got {self.config.max_length}"
-            )
+        _check_classifier(self, self.config.max_length)
+
+
+@dataclass(frozen=True)
+class EncoderClassifierSpec:
+    """What config.json holds of a classifier that was a pretrained encoder."""
+
+    config: EncoderClassifierConfig
+    classes: tuple[str, ...]
+    truncate: Truncation
+    data: str
+    max_length: int  # tokens of a text that are read
+    model: str = "EncoderClassifier"
+
+    def __post_init__(self):
+        _check_classifier(self, self.config.text.max_length)
+
+
+def _check_classifier(spec: "ClassifierSpec | EncoderClassifierSpec", holds: int) -> None:
+    wanted, names = spec.config.num_classes, set(spec.classes)
+    if len(names) != len(spec.classes) or len(spec.classes) != wanted:
+        raise ValueError(
+            f"classes must be {wanted} different names, as num_classes says; "
+            f"got {len(spec.classes)}, {len(names)} of them different"
+        )
+    if spec.max_length < 3:
+        raise ValueError(f"max_length must be 3 or more to hold a text; got {spec.max_length}")
+    if spec.max_length > holds:
+        raise ValueError(
+            f"max_length must be at most the {holds} of the encoder; got {spec.max_length}"
+        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +114,20 @@ class TranslatorSpec:
     model: str = "SequenceToSequence"
 
 
-Spec = ClassifierSpec | LanguageModelSpec | TranslatorSpec
+Spec = ClassifierSpec | EncoderClassifierSpec | LanguageModelSpec | TranslatorSpec
+
+
+def load_own_tokenizer(folder: Path) -> Tokenizer:
+    """One that was learned from the texts of the run. Raises TokenizerError where there is none."""
+    return load_tokenizer(folder / TOKENIZER)
+
+
+def load_pretrained_tokenizer(folder: Path) -> Any:
+    """The `PretrainedTokenizer` that came with an encoder. Raises TokenizerError where there is none."""
+    # Not above: what is in `pretrained` reads run folders, too.
+    from transformer_jax.pretrained import tokenizer
+
+    return tokenizer.load_pretrained_tokenizer(folder)
 
 
 @dataclass(frozen=True)
@@ -97,10 +138,14 @@ class Kind:
     model: type
     program: str
     command: str
+    tokenizer: Callable[[Path], Any] = load_own_tokenizer  # of a folder
 
 
 KINDS = {
     "TextClassifier": Kind(ClassifierSpec, TextClassifier, "train.imdb", "predict"),
+    "EncoderClassifier": Kind(
+        EncoderClassifierSpec, EncoderClassifier, "train.imdb", "predict", load_pretrained_tokenizer
+    ),
     "LanguageModel": Kind(LanguageModelSpec, LanguageModel, "train.lm", "generate"),
     "SequenceToSequence": Kind(TranslatorSpec, SequenceToSequence, "train.translate", "translate"),
 }
@@ -111,25 +156,25 @@ class Trained:
     """A model with what it takes to use it on texts."""
 
     model: Any
-    tokenizer: Tokenizer
+    tokenizer: Any  # Tokenizer, or PretrainedTokenizer
     spec: Any
 
 
-def save_model(folder: Path, params: nnx.State, tokenizer: Tokenizer, spec: Spec) -> None:
+def save_model(folder: Path, params: nnx.State, tokenizer: Any, spec: Spec) -> None:
     """Writes the three files that make a folder usable."""
     save_specification(folder, tokenizer, spec)
     save_weights(folder / WEIGHTS, params)
 
 
-def save_specification(folder: Path, tokenizer: Tokenizer, spec: Spec) -> None:
-    """The two files beside the weights, which do not change while training."""
-    tokenizer.save(folder / TOKENIZER)
+def save_specification(folder: Path, tokenizer: Any, spec: Spec) -> None:
+    """The files beside the weights, which do not change while training."""
+    tokenizer.save(folder / TOKENIZER if isinstance(tokenizer, Tokenizer) else folder)
     write_text(folder / CONFIG, json.dumps(asdict(spec), indent=2) + "\n")
 
 
 def save_weights(path: Path, params: nnx.State) -> None:
     """Raises OSError when they cannot be written."""
-    arrays = {name: np.asarray(leaf) for name, leaf in _named(params)}
+    arrays = {name: np.asarray(leaf) for name, leaf in named_parameters(params)}
     try:
         write(path, lambda beside: save_file(arrays, beside))
     except SafetensorError as error:  # its name for what the system said
@@ -137,32 +182,35 @@ def save_weights(path: Path, params: nnx.State) -> None:
 
 
 def load_classifier(folder: str | Path) -> Trained:
-    """The classifier of a run folder, in float32.
+    """The classifier of a run folder, made anew or from a pretrained encoder, in float32.
 
     Raises RunFolderError when the folder is not a run, or a file of it is cut, unknown or of another model.
     """
-    return load_model(folder, "TextClassifier")
+    return load_model(folder, "TextClassifier", "EncoderClassifier")
 
 
-def load_model(folder: str | Path, kind: str) -> Trained:
-    """The model of a run folder, which must be of this kind (`KINDS`). Raises as `load_classifier` does."""
+def load_model(folder: str | Path, *kinds: str) -> Trained:
+    """The model of a run folder, which must be of one of these kinds (`KINDS`). Raises as `load_classifier` does."""
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
         if not os.path.isfile(
             folder / name
         ):  # Path.is_file raises where a text stands for the folder
             raise RunFolderError(
-                f"{folder} is not a run folder: it has no {name}. Pass the --out folder of {KINDS[kind].program}"
+                f"{folder} is not a run folder: it has no {name}. Pass the --out folder of {KINDS[kinds[0]].program}"
             )
-    spec = read_spec(folder / CONFIG, kind)
+    spec = read_spec(folder / CONFIG, *kinds)
+    kind = KINDS[spec.model]
     _check_layers(folder / WEIGHTS, spec.config)
-    tokenizer = load_tokenizer(folder / TOKENIZER)
-    if tokenizer.vocab_size != spec.config.vocab_size:
+    tokenizer = kind.tokenizer(folder)
+    rows = getattr(spec.config, "text", spec.config).vocab_size
+    spare = rows - tokenizer.vocab_size  # a published table may have some
+    if spare < 0 or (spare and isinstance(tokenizer, Tokenizer)):
         raise RunFolderError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
-            f"{spec.config.vocab_size}; they are of different runs"
+            f"{rows}; they are of different runs"
         )
-    abstract = nnx.eval_shape(lambda: KINDS[kind].model(spec.config, rngs=nnx.Rngs(0)))
+    abstract = nnx.eval_shape(lambda: kind.model(spec.config, rngs=nnx.Rngs(0)))
     graph, shapes = nnx.split(abstract, nnx.Param)
     return Trained(nnx.merge(graph, load_weights(folder / WEIGHTS, shapes)), tokenizer, spec)
 
@@ -170,7 +218,7 @@ def load_model(folder: str | Path, kind: str) -> Trained:
 def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
     """The weights in the structure of `shapes`, each tensor checked: its name, shape and type before any is read."""
     found = _tensors(path)
-    expected = {name: (leaf.shape, "F32") for name, leaf in _named(shapes)}
+    expected = {name: (leaf.shape, "F32") for name, leaf in named_parameters(shapes)}
     for problem, names in (
         ("lacks", sorted(set(expected) - set(found))),
         ("has unknown", sorted(set(found) - set(expected))),
@@ -203,10 +251,11 @@ def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 def _check_layers(path: Path, config: Any) -> None:
     """Before the model is laid out: a wrong size costs nothing there, each wrong layer milliseconds."""
-    found = {".".join(name.split(".")[:3]) for name in _tensors(path)}
+    found = {m[0] for name in _tensors(path) if (m := re.match(r".*?\.layers\.\d+", name))}
+    at, config = ("text.", config.text) if hasattr(config, "text") else ("", config)
     for stack in ("encoder", "decoder"):
         number = getattr(config, stack).num_layers if hasattr(config, stack) else 0
-        layers = (f"{stack}.layers.{i}" for i in range(number))
+        layers = (f"{at}{stack}.layers.{i}" for i in range(number))
         if missing := next((layer for layer in layers if layer not in found), None):
             raise RunFolderError(f"{path} lacks {missing}; {CONFIG} says num_layers={number}")
 
@@ -217,24 +266,26 @@ def parameter_name(path: tuple) -> str:
     return ".".join(str(key) for key in keys if key is not None)
 
 
-def _named(params: nnx.State) -> list[tuple[str, Any]]:
+def named_parameters(params: nnx.State) -> list[tuple[str, Any]]:
+    """Every parameter with its dotted name, in the order of the tree."""
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     return [(parameter_name(path), leaf) for path, leaf in flat]
 
 
-def read_spec(path: Path, kind: str | None = None) -> Spec:
+def read_spec(path: Path, *kinds: str) -> Spec:
     """What config.json holds; of any kind where none is asked for."""
+    usual = kinds[0] if kinds else "TextClassifier"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         # Without one it is a classifier's: what is wrong with it is said below.
         found = content.get("model", "TextClassifier") if isinstance(content, dict) else None
-        if isinstance(found, str) and found in KINDS and found != (kind or found):
+        if isinstance(found, str) and found in KINDS and kinds and found not in kinds:
             raise RunFolderError(
-                f"{path.parent} holds a {found}, not a {kind}: "
+                f"{path.parent} holds a {found}, not a {' or '.join(kinds)}: "
                 f"python -m transformer_jax {KINDS[found].command} {path.parent} uses it"
             )
         if not isinstance(found, str) or found not in KINDS:
-            found = kind or "TextClassifier"
+            found = usual
         spec = from_dict(KINDS[found].spec, content)
     except RunFolderError:
         raise

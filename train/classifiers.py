@@ -1,0 +1,136 @@
+"""The two beginnings of a classifier: made anew from a recipe, or a pretrained encoder with a new head.
+
+Each says what the recipe comes to, with which tokenizer texts are read, and what is trained.
+"""
+
+import argparse
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from train.finetuning import classifier_of, load_encoder
+from train.program import OptionError
+from train.recipes import Recipe
+from transformer_jax.lora import Lora, merged
+from transformer_jax.models import TextClassifier
+from transformer_jax.pretrained import PretrainedError
+from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.run_folder import (
+    ClassifierSpec,
+    EncoderClassifierSpec,
+    RunFolderError,
+    Spec,
+    load_own_tokenizer,
+    load_pretrained_tokenizer,
+    named_parameters,
+)
+from transformer_jax.tokenizers import train_tokenizer
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """What is trained, and what is kept of it."""
+
+    trained: nnx.Module
+    model: nnx.Module  # what is scored and kept; the same but for LoRA
+    kept: Callable[[nnx.State], nnx.State]  # the parameters of `model`, from those of `trained`
+    spec: Spec
+
+
+class FromScratch:
+    """A `TextClassifier` whose words and weights are all learned here."""
+
+    load_tokenizer = staticmethod(load_own_tokenizer)
+
+    def __init__(self, recipe: Recipe, options: argparse.Namespace):
+        self.recipe, self.options = recipe, options
+
+    def make_tokenizer(self, texts: Sequence[str]) -> Any:
+        return train_tokenizer(self.recipe.tokenizer, texts, gpt2_files=self.options.gpt2_files)
+
+    def make(self, vocab_size: int, classes: tuple[str, ...], data: str) -> Classifier:
+        config = replace(self.recipe.model, vocab_size=vocab_size, num_classes=len(classes))
+        model = TextClassifier(config, rngs=nnx.Rngs(self.options.seed))
+        spec = ClassifierSpec(config, classes, self.recipe.truncate, data)
+        return Classifier(model, model, lambda params: params, spec)
+
+    def begin(self, run, data_sha256: str) -> None:
+        run.begin(data_sha256)
+
+
+class FromPretrained:
+    """An `EncoderClassifier`: the encoder of --pretrained, and a head that knows nothing yet.
+
+    Raises OptionError where there is no text encoder, or the options do not fit it.
+    """
+
+    load_tokenizer = staticmethod(load_pretrained_tokenizer)
+
+    def __init__(self, recipe: Recipe, options: argparse.Namespace):
+        self.source, self.seed = options.pretrained, options.seed
+        try:
+            self.folder = folder_of(self.source)
+            pretrained = load_encoder(self.folder, recipe.model.pooling)
+        except (PretrainedError, RunFolderError) as error:
+            raise OptionError(f"--pretrained: {error}") from None
+        config, model = pretrained.config, recipe.model
+        _check(recipe, options, config.text)
+        stack = replace(config.text.encoder, attention_dropout_rate=model.attention_dropout_rate)
+        text = replace(config.text, encoder=stack)
+        self.pretrained = pretrained._replace(config=replace(config, text=text))
+        length = min(model.max_length, text.max_length)
+        self.recipe = replace(
+            recipe, model=replace(model, max_length=length, pooling=config.pooling)
+        )
+
+    def make_tokenizer(self, texts: Sequence[str]) -> Any:
+        return load_pretrained_tokenizer(self.folder)
+
+    def make(self, vocab_size: int, classes: tuple[str, ...], data: str) -> Classifier:
+        rows = self.pretrained.config.text.vocab_size
+        if vocab_size > rows:
+            raise OptionError(
+                f"--pretrained: {self.folder} has a tokenizer of {vocab_size} tokens and a model of {rows}; "
+                "they do not belong together"
+            )
+        recipe, rngs = self.recipe.model, nnx.Rngs(self.seed)
+        model = classifier_of(self.pretrained, len(classes), rngs=rngs)
+        spec = EncoderClassifierSpec(
+            model.config, classes, self.recipe.truncate, data, recipe.max_length
+        )
+        if not recipe.lora_rank:
+            return Classifier(model, model, lambda params: params, spec)
+        lora = Lora(model, recipe.lora_rank, rngs=rngs)
+        return Classifier(lora, model, jax.jit(partial(merged, scale=lora.scale)), spec)
+
+    def begin(self, run, data_sha256: str) -> None:
+        """A run goes on with the weights that it began with, too."""
+        digest = hashlib.sha256(data_sha256.encode())
+        for _, leaf in named_parameters(nnx.state(self.pretrained.encoder, nnx.Param)):
+            digest.update(np.asarray(leaf).tobytes())
+        run.begin(digest.hexdigest(), "pretrained")
+
+
+def _check(recipe: Recipe, options: argparse.Namespace, text) -> None:
+    """What the command line asks of an encoder that not every one has."""
+    width, parts = text.encoder.embed_dim, text.encoder.num_layers + 1
+    if (options.max_length or 0) > text.max_length:
+        raise OptionError(
+            f"--max-length {options.max_length} is more than the {text.max_length} tokens that {options.pretrained} holds"
+        )
+    if recipe.model.lora_rank > width:
+        raise OptionError(
+            f"--lora {recipe.model.lora_rank} is more than the width of {options.pretrained}, {width}"
+        )
+    share = recipe.fit.optimizer.rates.unfreeze
+    if share * parts >= 1:
+        raise OptionError(
+            f"--unfreeze {share:g} is too much for {parts - 1} layers and the embeddings: "
+            f"the last would join after the end; pass less than {1 / parts:.3g}"
+        )
