@@ -18,9 +18,12 @@ from transformer_jax.__main__ import main
 from transformer_jax.attention import dot_product_attention, multi_head_attention
 from transformer_jax.config import (
     ClassifierConfig,
+    EncoderClassifierConfig,
     LanguageModelConfig,
+    RopeScaling,
     SequenceToSequenceConfig,
     StackConfig,
+    TextEncoderConfig,
 )
 from transformer_jax.costs import FEED_FORWARD, PRODUCTS, PROJECTIONS, Sizes
 from transformer_jax.counting import count
@@ -32,6 +35,7 @@ from transformer_jax.model_sizes import sizes_of
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import MultiHeadAttention
 from transformer_jax.published import PUBLISHED
+from transformer_jax.text_encoder import EncoderClassifier, TextEncoder
 
 B, T, D, N, H, F = 2, 11, 42, 6, 7, 13
 
@@ -163,6 +167,7 @@ ENCODER_CHANGES = {
     "num_layers": 3, "embed_dim": 48, "num_heads": 3, "hidden_dim": 11, "head_dim": 5, "value_dim": 7,
     "num_kv_heads": 2, "norm": "pre", "final_norm": True, "norm_kind": "rms", "norm_epsilon": 1e-3,
     "activation": "swiglu", "biases": False, "dropout_rate": 0.0, "attention_dropout_rate": 0.0,
+    "qkv_biases": False, "norm_biases": False, "head_norm": True, "first_norm": False,
 }  # fmt: skip
 
 
@@ -171,7 +176,8 @@ def changed():
         more = {"region_features": 7} if name == "patch_width" else {}
         yield name, dataclasses.replace(BASE, **{name: value}, **more)
     for name, value in ENCODER_CHANGES.items():
-        encoder = dataclasses.replace(BASE.encoder, **{name: value})
+        more = {"norm": "pre"} if name == "first_norm" else {}
+        encoder = dataclasses.replace(BASE.encoder, **{name: value}, **more)
         yield f"encoder.{name}", dataclasses.replace(BASE, encoder=encoder)
 
 
@@ -211,7 +217,7 @@ WRITERS = {
         LanguageModelConfig(31, 17, decoder=STACK),
         {
             "vocab_size": 37, "max_length": 19, "positions": "rotary", "rope_base": 1e3, "window": 3,
-            "tied_head": False, "embedding_dropout_rate": 0.0,
+            "rope_scaling": RopeScaling("linear", 2.0), "tied_head": False, "embedding_dropout_rate": 0.0,
         },
     ),
     SequenceToSequenceConfig: (
@@ -234,6 +240,8 @@ def writers():
             config = dataclasses.replace(base, **{name: value})
             yield pytest.param(model, config, id=f"{model.__name__}, {name}")
         for name, value in ENCODER_CHANGES.items():
+            if name == "first_norm":
+                continue  # of encoders alone
             stack = dataclasses.replace(base.decoder, **{name: value})
             config = dataclasses.replace(base, **dict.fromkeys(stacks, stack))
             yield pytest.param(model, config, id=f"{model.__name__}, stack.{name}")
@@ -248,6 +256,29 @@ def test_parameters_and_forward_flops_equal_those_of_models_that_write(model, co
     arguments = text * (2 if model is SequenceToSequence else 1)
     counted = count(lambda params, *args: nnx.merge(graph, params)(*args), params, *arguments)
     assert counted.flops == costs.forward_flops(sizes, T, batch=B)
+
+
+TEXT = TextEncoderConfig(31, 17, dataclasses.replace(STACK, norm_biases=False), pooler=True)
+READERS = [
+    (TextEncoder, TEXT),
+    (TextEncoder, dataclasses.replace(TEXT, num_segments=0, positions="rotary", pooler=False)),
+    (EncoderClassifier, EncoderClassifierConfig(dataclasses.replace(TEXT, pooler=False), 5)),
+    (
+        EncoderClassifier,
+        EncoderClassifierConfig(dataclasses.replace(TEXT, pooler=False), 3, "mean", None),
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "config"), READERS)
+def test_parameters_of_published_readers(model, config):
+    real = nnx.state(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))), nnx.Param)
+    assert costs.parameters(sizes_of(config)) == sum(leaf.size for leaf in jax.tree.leaves(real))
+
+
+def test_layers_with_and_without_a_window_are_not_counted():
+    with pytest.raises(ValueError, match="with a window are not counted"):
+        sizes_of(dataclasses.replace(TEXT, window=3))
 
 
 def test_stacks_of_two_sizes_are_not_counted():

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from flax import nnx
 
 from transformer_jax.config import EncoderClassifierConfig
-from transformer_jax.modules import Linear
+from transformer_jax.modules import Linear, Shapes
 from transformer_jax.pretrained import PretrainedError, from_pretrained
 from transformer_jax.pretrained.files import CONFIG, Settings
 from transformer_jax.pretrained.loading import family_of
@@ -68,7 +68,7 @@ def classifier_of(pretrained: Pretrained, num_classes: int, *, rngs: nnx.Rngs) -
     """The encoder, with the dropout that the configuration has, and a new head; its weights are shared."""
     config = replace(pretrained.config, num_classes=num_classes)
     # Laid out, not drawn: random numbers for a whole encoder would take longer than reading it.
-    model = nnx.eval_shape(lambda: EncoderClassifier(config, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: EncoderClassifier(config, rngs=Shapes()))
     D = config.text.encoder.embed_dim
     nnx.update(model.text, nnx.state(pretrained.encoder, nnx.Param))
     if config.activation is not None:

@@ -213,6 +213,7 @@ class LanguageModelConfig:
         _rates(self, "embedding_dropout_rate")
         _one_of(self, "positions", POSITIONS)
         _rotary(self)
+        _decoder(self)
 
 
 @dataclass(frozen=True)
@@ -232,11 +233,17 @@ class SequenceToSequenceConfig:
         _rates(self, "embedding_dropout_rate")
         _one_of(self, "positions", POSITIONS)
         _rotary(self)
+        _decoder(self)
         if self.encoder.embed_dim != self.decoder.embed_dim:
             raise ValueError(
                 "encoder and decoder share a table of tokens: their embed_dim must be equal; got "
                 f"{self.encoder.embed_dim} and {self.decoder.embed_dim}"
             )
+
+
+def _decoder(config):
+    if not config.decoder.first_norm:
+        raise ValueError("first_norm=False is of encoders, whose embeddings have a norm")
 
 
 def _rotary(config):

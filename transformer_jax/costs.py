@@ -36,8 +36,12 @@ class Sizes:
     window: int | None = None  # self-attention sees so many tokens before (and after) its own
     gated: bool = False  # three matrices in the feed-forward network instead of two
     biases: bool = True  # of the linear maps of the layers
+    qkv_biases: bool | None = None  # of queries, keys and values; None: as biases
+    head_norm: bool = False  # an RMS norm of every head's queries and keys
     norm_biases: bool = True  # of the layers: layer norm; RMS norm has none
     embedding_norm: bool = False  # a layer norm
+    embedding_norm_bias: bool = True
+    first_norm: bool = True  # before the first layer's attention
     final_norm: bool = False  # of each stack
     pooler: bool = False  # BERT's D x D map of the first token
     language_head: str = (
@@ -96,19 +100,22 @@ def parameters(sizes: Sizes) -> int:
 def parameter_table(sizes: Sizes) -> dict[str, int]:
     """Parameters by part.
 
-    attention     D N H + D K (H + O) + N O D, and with biases N H + K (H + O) + D; O = H where nothing else is said
+    attention     D N H + D K (H + O) + N O D, and with biases N H + K (H + O) + D; O = H where nothing else is said;
+                  a norm of the heads 2 H
     feed-forward  2 D F, gated 3 D F, and with biases F + D, gated 2 F + D
     a norm        2 D, without bias D; two in a layer, three with cross-attention
     embeddings    (V + positions + segments) D
     """
     D, N, K, H, F = sizes.axes
     V, L, M = sizes.vocab_size, sizes.num_layers, sizes.num_decoder_layers
-    attention = _projections(sizes) + sizes.biases * (N * H + K * sizes.keys_and_values + D)
+    qkv = sizes.biases if sizes.qkv_biases is None else sizes.qkv_biases
+    biases = qkv * (N * H + K * sizes.keys_and_values) + sizes.biases * D
+    attention = _projections(sizes) + biases + 2 * H * sizes.head_norm
     wide = (1 + sizes.gated) * F
     feed_forward = _feed_forward(sizes) + sizes.biases * (wide + D)
     stacks = 1 + (M > 0)
-    norms = 2 * L + 3 * M + sizes.final_norm * stacks
-    of_embeddings = 2 * sizes.embedding_norm * stacks * D
+    norms = 2 * L + 3 * M + sizes.final_norm * stacks - (L > 0 and not sizes.first_norm)
+    of_embeddings = (1 + sizes.embedding_norm_bias) * sizes.embedding_norm * stacks * D
     regions, patch = sizes.region_features, sizes.patch_width
     rows = sizes.num_positions + sizes.num_segments + (0 if patch else sizes.region_width * V)
     table = {

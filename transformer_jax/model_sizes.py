@@ -1,12 +1,15 @@
 """What the costs of a model depend on, read from its configuration."""
 
+from dataclasses import replace
 from functools import singledispatch
 
 from transformer_jax.config import (
     ClassifierConfig,
+    EncoderClassifierConfig,
     LanguageModelConfig,
     SequenceToSequenceConfig,
     StackConfig,
+    TextEncoderConfig,
 )
 from transformer_jax.costs import Sizes
 from transformer_jax.feed_forward import GATES
@@ -16,7 +19,8 @@ from transformer_jax.feed_forward import GATES
 def sizes_of(config) -> Sizes:
     """The `costs.Sizes` of the model that a configuration describes.
 
-    Raises ValueError where the stacks of an encoder-decoder differ in more than their number of layers.
+    Raises ValueError where the stacks of an encoder-decoder differ in more than their number of layers, and for an encoder
+    of which some layers have a window.
     """
     raise TypeError(f"a configuration of a model is needed; got {type(config).__name__}")
 
@@ -65,6 +69,27 @@ def _(config: SequenceToSequenceConfig) -> Sizes:
     )
 
 
+@sizes_of.register
+def _(config: TextEncoderConfig) -> Sizes:
+    if config.window is not None:
+        raise ValueError("layers that see all between others with a window are not counted")
+    return Sizes(
+        **_stack(config.encoder),
+        vocab_size=config.vocab_size,
+        num_positions=config.max_length if config.positions == "learned" else 0,
+        num_segments=config.num_segments,
+        embedding_norm=True,
+        embedding_norm_bias=config.encoder.norm_biases,
+        pooler=config.pooler,
+    )
+
+
+@sizes_of.register
+def _(config: EncoderClassifierConfig) -> Sizes:
+    has_map = config.activation is not None
+    return replace(sizes_of(config.text), pooler=has_map, num_classes=config.num_classes)
+
+
 def _stack(config: StackConfig) -> dict[str, object]:
     return {
         "num_layers": config.num_layers,
@@ -76,6 +101,9 @@ def _stack(config: StackConfig) -> dict[str, object]:
         "num_kv_heads": config.num_kv_heads,
         "gated": config.activation in GATES,
         "biases": config.biases,
-        "norm_biases": config.norm_kind == "layer",
+        "qkv_biases": config.qkv_biases,
+        "head_norm": config.head_norm,
+        "norm_biases": config.norm_kind == "layer" and config.norm_biases,
+        "first_norm": config.first_norm,
         "final_norm": config.final_norm,
     }

@@ -29,13 +29,13 @@ def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
 
 
 class Shapes(nnx.Rngs):
-    """In the place of random numbers: what is built with it has shapes for parameters and draws nothing, for loaders."""
+    """In the place of random numbers, under `nnx.eval_shape`: to trace what draws takes a millisecond an array."""
 
 
 def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
     """A parameter with values of `init`."""
     if isinstance(rngs, Shapes):
-        return nnx.Param(jax.ShapeDtypeStruct(shape, jnp.float32))
+        return nnx.Param(jnp.zeros(shape, jnp.float32))
     return nnx.Param(init(rngs.params(), shape, jnp.float32))
 
 

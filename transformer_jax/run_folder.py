@@ -34,6 +34,7 @@ from transformer_jax.errors import one_line
 from transformer_jax.files import write, write_text
 from transformer_jax.language_models import LanguageModel, SequenceToSequence
 from transformer_jax.models import TextClassifier
+from transformer_jax.modules import Shapes
 from transformer_jax.text_encoder import EncoderClassifier
 from transformer_jax.tokenizers import Tokenizer, Truncation, load_tokenizer
 
@@ -210,7 +211,7 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
             f"{rows}; they are of different runs"
         )
-    abstract = nnx.eval_shape(lambda: kind.model(spec.config, rngs=nnx.Rngs(0)))
+    abstract = nnx.eval_shape(lambda: kind.model(spec.config, rngs=Shapes()))
     graph, shapes = nnx.split(abstract, nnx.Param)
     return Trained(nnx.merge(graph, load_weights(folder / WEIGHTS, shapes)), tokenizer, spec)
 

@@ -38,7 +38,7 @@ from transformer_jax.files import write
 from transformer_jax.heads import head_name, head_scores, pca, weight_received
 from transformer_jax.inside import Inside, look_inside
 from transformer_jax.printing import clip
-from transformer_jax.run_folder import load_classifier
+from transformer_jax.run_folder import load_model
 
 SCORES = ("previous", "next", "itself", "first", "separator", "fixed", "broad")
 
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    classifier = load_classifier(options.folder)
+    classifier = load_model(options.folder, "TextClassifier")
     inside = look_inside(classifier, options.text)
     if not inside.maps:
         raise InputError(f"{options.folder} has no attention layers: there is nothing to show")

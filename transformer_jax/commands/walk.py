@@ -23,7 +23,7 @@ from transformer_jax.commands.texts import did_you_mean, writable, write_page
 from transformer_jax.errors import InputError
 from transformer_jax.inside import Inside, attention_parameters, look_inside, token_text
 from transformer_jax.printing import clip, show_step, wrap
-from transformer_jax.run_folder import load_classifier
+from transformer_jax.run_folder import load_model
 from transformer_jax.steps import Step
 from transformer_jax.tokenizers import TokenizerError, train_tokenizer
 from transformer_jax.walk import attention_steps, context_step, word_model, word_steps
@@ -130,7 +130,7 @@ def _words(texts):
 
 
 def _trained(options):
-    classifier = load_classifier(options.folder)
+    classifier = load_model(options.folder, "TextClassifier")
     layers = classifier.spec.config.encoder.num_layers
     layer = options.layer or 0
     _check_place("layer", layer, layers, "layer" if layers == 1 else "layers")

@@ -77,7 +77,8 @@ def from_pretrained(
     except ValueError as error:  # of our configuration: a size of 0, heads that do not divide
         raise settings.error(str(error)) from None
     _check_depth(folder, entries, config)
-    graph, state = nnx.split(MODELS[kind](config, rngs=Shapes()), nnx.Param)
+    abstract = nnx.eval_shape(lambda: MODELS[kind](config, rngs=Shapes()))
+    graph, state = nnx.split(abstract, nnx.Param)
     flat, tree = jax.tree_util.tree_flatten_with_path(state)
     names = [parameter_name(path) for path, _ in flat]
     shapes = {name: leaf.shape for name, (_, leaf) in zip(names, flat, strict=True)}
