@@ -156,6 +156,15 @@ def test_pooling_is_read_in_old_and_new_spelling(content, name, tmp_path):
     assert read_pooling(tmp_path) == Pooling(name, normalised=True, max_length=12)
 
 
+def test_newer_files_have_the_length_with_the_tokenizer(tmp_path):
+    write_modules(tmp_path)
+    (tmp_path / "sentence_bert_config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 7}))
+    assert read_pooling(tmp_path).max_length == 7
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 10**30}))
+    assert read_pooling(tmp_path).max_length is None
+
+
 def test_without_the_files_it_is_the_mean(tmp_path):
     assert read_pooling(tmp_path) == Pooling("mean", normalised=False, max_length=None)
 
@@ -169,6 +178,10 @@ def test_without_the_files_it_is_the_mean(tmp_path):
         (lambda f: (f / "modules.json").write_text(json.dumps([{"type": "x.Dense", "path": "2_Dense"}])), "a module 'Dense' is not supported"),
         (lambda f: (f / "modules.json").write_text("{}]"), "is not a list of modules"),
         (lambda f: shutil.rmtree(f / "1_Pooling"), r"has no config\.json"),
+        (lambda f: write_modules(f, length=2), "max_seq_length must be 3 or more, got 2"),
+        (lambda f: write_modules(f, length=True), "max_seq_length must be 3 or more, got True"),
+        (lambda f: (f / "sentence_bert_config.json").write_text('{"do_lower_case": true}'), "do_lower_case=True is not supported"),
+        (lambda f: (f / "config_sentence_transformers.json").write_text('{"default_prompt_name": "query"}'), "default_prompt_name='query' is not supported"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_pooled_is_one_line(spoil, says, tmp_path):
@@ -223,6 +236,10 @@ def test_fill_prints_the_likeliest_words(tmp_path, tiny, capsys):
         ),
         (["embed", "{tiny}/no", "{texts}", "-o", "x.npy"], "is not a folder; pass one that holds"),
         (["similar", "{tiny}", "q", "{texts}", "--top", "0"], "--top must be 1 or more; got 0"),
+        (
+            ["embed", "{gpt2}", "{texts}", "-o", "x.npy"],
+            "a gpt2 is of the kind language, not encoder",
+        ),
         (["fill", "{tiny}", "no mask"], "lacks cls.predictions"),
         (["fill", "{masked}", "no mask"], "the text has no [MASK]; put one where a word is wanted"),
         (["fill", "{masked}", "[MASK] " * 40], "the text has 42 tokens; the model holds 32"),
@@ -238,6 +255,7 @@ def test_a_mistake_is_one_line(arguments, says, tiny, tmp_path, capsys):
         shutil.copy(FOLDER / "bert" / name, masked)
     shutil.copy(tiny / "vocab.txt", masked)
     places = {
+        "gpt2": FOLDER / "gpt2",
         "tiny": tiny,
         "texts": tmp_path / "texts.txt",
         "empty": tmp_path / "empty.txt",

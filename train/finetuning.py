@@ -39,7 +39,7 @@ def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
         raise settings.error(
             f"a {settings.text('model_type')} is no text encoder; BERT and its kin are"
         )
-    model = from_pretrained(folder, kind="encoder")
+    model = from_pretrained(folder, kind="encoder" if published else None)
     encoder = getattr(model, "text", model)
     if not isinstance(encoder, TextEncoder):
         raise PretrainedError(f"{folder} holds a {type(model).__name__}, which has no text encoder")

@@ -117,8 +117,8 @@ def _fill(
     plans = []
     waiting = order[:0]
     for b, length in enumerate(buckets):
-        # Not more rows than examples: one text to predict is one row.
-        rows = min(batch_tokens // length, len(lengths))
+        # Not many more rows than examples: one text to predict is one row. Powers of two: any number of them compiles few.
+        rows = min(batch_tokens // length, 1 << (len(lengths) - 1).bit_length())
         waiting = np.concatenate([waiting, order[bucket_of == b]])
         full = len(waiting) if length == buckets[-1] else len(waiting) // rows * rows
         for start in range(0, full, rows):

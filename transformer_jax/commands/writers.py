@@ -56,6 +56,8 @@ def continuation(trained: Trained, prompt: np.ndarray, written: Sequence[int]) -
     tokenizer = trained.tokenizer
     if not isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.decode(written)
+    # A table may have rows to spare, which are no tokens.
+    written = [token for token in written if token < tokenizer.vocab_size]
     # Alone, the first word would lose the space before it in Llama's vocabulary.
     return tokenizer.decode([*prompt.tolist(), *written])[len(tokenizer.decode(prompt)) :]
 
@@ -64,7 +66,7 @@ def spelled(trained: Trained, token_id: int) -> str:
     """A token as it stands in a text."""
     tokenizer = trained.tokenizer
     if isinstance(tokenizer, PretrainedTokenizer):
-        return tokenizer.decode([token_id])
+        return tokenizer.decode([token_id]) if token_id < tokenizer.vocab_size else f"<{token_id}>"
     return tokenizer.token(token_id)
 
 

@@ -33,6 +33,8 @@ def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -
     """The encoder's; positions stand behind `skip` rows of their table."""
     settings.must_be("position_embedding_type", "absolute")
     settings.must_be("is_decoder", False)
+    if kind == "masked":
+        settings.must_be("tie_word_embeddings", True)
     return TextEncoderConfig(
         settings.whole("vocab_size"),
         settings.whole("max_position_embeddings") - skip,
@@ -46,7 +48,7 @@ def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -
             dropout_rate=settings.number("hidden_dropout_prob", 0.1),
             attention_dropout_rate=settings.number("attention_probs_dropout_prob", 0.1),
         ),
-        num_segments=settings.whole("type_vocab_size", 2),
+        num_segments=settings.whole("type_vocab_size", 2, least=1),
         pooler=kind == "encoder" and "pooler.dense.weight" in names,
         embedding_dropout_rate=settings.number("hidden_dropout_prob", 0.1),
     )

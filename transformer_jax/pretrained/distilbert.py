@@ -24,6 +24,8 @@ RENAMED: dict[str, str] = {}
 
 
 def read_config(settings: Settings, kind: str, names: set[str]):
+    if kind == "masked":
+        settings.must_be("tie_word_embeddings", True)
     dropout = settings.number("dropout", 0.1)
     text = TextEncoderConfig(
         settings.whole("vocab_size"),

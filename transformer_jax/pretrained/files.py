@@ -29,6 +29,7 @@ class PretrainedError(ValueError):
 class Entry:
     """Where a tensor stands."""
 
+    name: str
     path: Path
     dtype: str
     shape: tuple[int, ...]
@@ -38,14 +39,14 @@ class Entry:
         """The numbers, as stored."""
         if self.dtype not in DTYPES:
             raise PretrainedError(
-                f"{self.path}: a tensor is of {self.dtype}; {', '.join(DTYPES)} can be read"
+                f"{self.path}: {shown(self.name)} is of {self.dtype}; {', '.join(DTYPES)} can be read"
             )
         count = int(np.prod(self.shape, dtype=np.int64))
         dtype = np.dtype(DTYPES[self.dtype])
         # Not mapped: mapped pages of the file would stand in memory beside what is made of them.
         flat = np.fromfile(self.path, dtype, count, offset=self.start)
         if flat.size != count:
-            raise PretrainedError(f"{self.path} is cut: it ends inside a tensor")
+            raise PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}")
         return flat.reshape(self.shape)
 
 
@@ -64,12 +65,25 @@ class Settings:
             raise PretrainedError(f"{path} is not a configuration: it holds no object")
         self.values = values
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    @classmethod
+    def of(cls, path: Path, values: dict) -> "Settings":
+        """Of values that stand, or are to stand, at the path."""
+        settings = object.__new__(cls)
+        settings.path, settings.values = path, values
+        return settings
+
+    def whole(self, name: str, default: int | None = None, *, least: int | None = None) -> int:
         """A number of something."""
-        return self._get(name, default, lambda v: type(v) is int, "a whole number")
+        found = self._get(name, default, lambda v: type(v) is int, "a whole number")
+        if least is not None and found < least:
+            raise self.error(f"{name} must be {least} or more, got {found!r:.60}")
+        return found
 
     def number(self, name: str, default: float | None = None) -> float:
-        return float(self._get(name, default, lambda v: type(v) in (int, float), "a number"))
+        def is_right(value):
+            return type(value) is float or (type(value) is int and abs(value) < 2**53)
+
+        return float(self._get(name, default, is_right, "a number"))
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         return self._get(name, default, lambda v: type(v) is bool, "true or false")
@@ -97,9 +111,7 @@ class Settings:
             return None
         if not isinstance(value, dict):
             raise self.error(f"{name} must be an object, got {value!r:.60}")
-        inner = object.__new__(Settings)
-        inner.path, inner.values = self.path, value
-        return inner
+        return Settings.of(self.path, value)
 
     def error(self, problem: str) -> PretrainedError:
         return PretrainedError(f"{self.path}: {problem}")
@@ -132,11 +144,13 @@ def tensors_of(folder: Path) -> dict[str, Entry]:
     names = {name: places.text(name) for name in places.values}
     found: dict[str, Entry] = {}
     for file in sorted(set(names.values())):
-        if Path(file).name != file:
+        if Path(file).name != file or len(file) > 255 or not file.isprintable():
             raise index.error(f"{file!r:.60} is not a file beside it")
         found |= _tensors_of_file(folder / file)
     if lost := next((name for name in names if name not in found), None):
-        raise PretrainedError(f"{folder / names[lost]} has no {lost}, which {INDEX} says it has")
+        raise PretrainedError(
+            f"{folder / names[lost]} has no {shown(lost)}, which {INDEX} says it has"
+        )
     return found
 
 
@@ -156,12 +170,17 @@ def _tensors_of_file(path: Path) -> dict[str, Entry]:
     header.pop("__metadata__", None)
     first = HEADER_BYTES + length
     return {
-        name: Entry(path, at["dtype"], tuple(at["shape"]), first + at["data_offsets"][0])
+        name: Entry(name, path, at["dtype"], tuple(at["shape"]), first + at["data_offsets"][0])
         for name, at in header.items()
     }
 
 
+def shown(name: str) -> str:
+    """The name of a tensor as a line can hold it, whatever stands in the file."""
+    return ascii(name)[1:-1][:100]
+
+
 def some(names: Iterable[str]) -> str:
     """The first three of them."""
-    names = sorted(names)
+    names = sorted(map(shown, names))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

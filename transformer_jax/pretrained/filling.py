@@ -29,7 +29,7 @@ def fill_masks(
     if mask_id is None:
         raise ValueError("the tokenizer has no mask token: the model fills none")
     mask = tokenizer.token(mask_id)
-    (tokens,), is_token, _ = tokenizer([text])
+    (tokens,) = tokenizer([text]).tokens
     places = np.flatnonzero(tokens == mask_id)
     if not len(places):
         raise ValueError(f"the text has no {mask}; put one where a word is wanted")
@@ -37,8 +37,12 @@ def fill_masks(
         raise ValueError(
             f"the text has {len(tokens)} tokens; the model holds {model.config.max_length}"
         )
-    logits = model(jnp.asarray(tokens[None]), jnp.asarray(is_token))[0, places]
-    probabilities = jax.nn.softmax(logits)
+    # Padded, so that a text of about the same length compiles nothing anew; the table may have rows to spare.
+    room = min(-(-len(tokens) // 16) * 16, model.config.max_length) - len(tokens)
+    padded = np.pad(tokens, (0, room), constant_values=tokenizer.pad_id)
+    is_real = np.arange(len(padded)) < len(tokens)
+    x = model.text(jnp.asarray(padded[None]), jnp.asarray(is_real[None]))
+    probabilities = jax.nn.softmax(model.logits(x[0, places])[:, : tokenizer.vocab_size])
     guesses = []
     for place, row in zip(places, np.asarray(probabilities), strict=True):
         best = np.argsort(-row, kind="stable")[:top]

@@ -1,9 +1,10 @@
 """From the name of a model to a folder: a local one as it is, one of the Hugging Face Hub through its cache.
 
-The cache is asked first, so that what was fetched once needs no network; the hub only where the cache lacks it, and a hub
-that does not answer is given up after five seconds.
+The hub is asked first, since other programs may have cached a part of a model's files; what is cached is not fetched again.
+A hub that does not answer is given up after five seconds, and what the cache has is taken.
 """
 
+import os
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ FILES = [
     CONFIG, "model*.safetensors", INDEX, "generation_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
-    "modules.json", "*_Pooling/config.json", "sentence_bert_config.json",
+    "modules.json", "*_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json",
 ]  # fmt: skip
 PATIENCE = 5.0  # seconds
 
@@ -26,43 +27,42 @@ def folder_of(source: str | Path, revision: str | None = None) -> Path:
     Raises PretrainedError for what is neither, and where the hub is needed and cannot be reached.
     """
     path = Path(source)
-    if path.is_dir():
+    if os.path.isdir(path):
         return path
-    if path.exists() or path.is_absolute() or str(source).startswith((".", "~")):
+    if os.path.exists(path) or path.is_absolute() or str(source).startswith((".", "~")):
         raise PretrainedError(f"{source} is not a folder; pass one that holds {CONFIG}")
     return _fetched(str(source), revision)
 
 
 def _fetched(name: str, revision: str | None) -> Path:
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     def snapshot(**options) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES, **options))
 
     way_out = "pass a folder that holds its files"
+    cached = None
     try:
-        folder = snapshot(local_files_only=True)
-        if any(folder.glob("*.safetensors")):
-            return folder
+        cached = snapshot(local_files_only=True)
     except LocalEntryNotFoundError:
         pass
     except HFValidationError as error:
         raise PretrainedError(
-            f"{name!r} is neither a folder nor a name on the hub: {one_line(error)}"
+            f"{name[:100]!r} is neither a folder nor a name on the hub: {one_line(error)}"
         ) from None
-    if constants.HF_HUB_OFFLINE:
-        raise PretrainedError(
-            f"{name} is not in the local cache and HF_HUB_OFFLINE is set; unset it, or {way_out}"
-        )
-    if reason := _silence(name):
+    offline = constants.HF_HUB_OFFLINE
+    reason = "HF_HUB_OFFLINE is set" if offline else _silence(name)
+    if reason is not None:
+        if cached is not None and any(cached.glob("*.safetensors")):
+            return cached
         raise PretrainedError(
             f"{name} is not in the local cache and {constants.ENDPOINT} could not be reached "
             f"({reason}); {way_out}"
         )
     try:
         return snapshot()
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # whatever a download that breaks off raises
         raise PretrainedError(
             f"{name} could not be fetched: {one_line(error)}; {way_out}"
         ) from None

@@ -12,11 +12,11 @@ MODEL_TYPES = ("llama", "qwen2", "qwen3")
 ARCHITECTURES = {
     f"{family}{suffix}": "language"
     for family in ("Llama", "Qwen2", "Qwen3")
-    for suffix in ("ForCausalLM", "Model")
+    for suffix in ("ForCausalLM",)
 }
 PREFIX = "model."
 HEADS: tuple[str, ...] = ()
-IGNORED = (r".*rotary_emb\.inv_freq$",)
+IGNORED = (r".*rotary_emb\.inv_freq$", "lm_head.weight")  # a tied head may be stored all the same
 RENAMED: dict[str, str] = {}
 SCALINGS = {"linear": "linear", "llama3": "llama3"}
 
@@ -28,7 +28,7 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModel
     ):  # fmt: skip
         settings.must_be(name, value)
     model_type = settings.text("model_type")
-    N, D = settings.whole("num_attention_heads"), settings.whole("hidden_size")
+    N, D = settings.whole("num_attention_heads", least=1), settings.whole("hidden_size")
     rope = settings.part("rope_parameters") or settings  # older files have it at the top
     return LanguageModelConfig(
         settings.whole("vocab_size"),
@@ -52,7 +52,7 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModel
             attention_dropout_rate=settings.number("attention_dropout", 0.0),
         ),
         positions="rotary",
-        rope_base=rope.number("rope_theta", 10_000.0),
+        rope_base=rope.number("rope_theta", settings.number("rope_theta", 10_000.0)),
         rope_scaling=_scaling(settings),
         tied_head=settings.flag("tie_word_embeddings", False),
         embedding_dropout_rate=0.0,

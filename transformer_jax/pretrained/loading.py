@@ -16,17 +16,25 @@ from flax import nnx
 from jax.typing import DTypeLike
 from safetensors.numpy import save_file
 
-from transformer_jax.config import EncoderClassifierConfig, LanguageModelConfig, TextEncoderConfig
+from transformer_jax.config import (
+    EncoderClassifierConfig,
+    LanguageModelConfig,
+    StackConfig,
+    TextEncoderConfig,
+)
+from transformer_jax.errors import one_line
 from transformer_jax.files import write, write_text
 from transformer_jax.language_models import LanguageModel
 from transformer_jax.modules import Shapes
 from transformer_jax.pretrained import bert, distilbert, gpt2, llama, modernbert, roberta
 from transformer_jax.pretrained.files import (
     CONFIG,
+    DTYPES,
     WEIGHTS,
     Entry,
     PretrainedError,
     Settings,
+    shown,
     some,
     tensors_of,
 )
@@ -37,6 +45,7 @@ from transformer_jax.run_folder import KINDS as RUN_KINDS
 from transformer_jax.run_folder import load_model, parameter_name
 from transformer_jax.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
 
+SPELLED_OUT = ("head_dim", "value_dim", "num_heads", "num_kv_heads", "qkv_biases")
 FAMILIES = (bert, roberta, distilbert, modernbert, gpt2, llama)
 MODELS: dict[str, Callable] = {
     "encoder": TextEncoder,
@@ -65,11 +74,12 @@ def from_pretrained(
     """
     folder = folder_of(source, revision)
     settings = Settings(folder / CONFIG)
-    if settings.values.get("model") in RUN_KINDS and "model_type" not in settings.values:
-        return _of_run(folder, settings.values["model"], dtype)
+    model = settings.values.get("model")
+    if isinstance(model, str) and model in RUN_KINDS and "model_type" not in settings.values:
+        return _of_run(folder, model, kind, dtype)
     family = family_of(settings)
     kind = _kind(family, settings, kind)
-    entries = _named(tensors_of(folder), family)
+    entries = _named(folder, tensors_of(folder), family, kind)
     try:
         config = family.read_config(settings, kind, set(entries))
     except PretrainedError:
@@ -106,6 +116,11 @@ def save_pretrained(
         raise ValueError(
             f"no family of pretrained models holds this {type(model).__name__}; a run folder does"
         )
+    if classes is not None and (
+        kind != "classifier" or len({*classes}) != model.config.num_classes
+    ):
+        raise ValueError(f"classes must be as many different names as the model has; got {classes}")
+    settings = _written(model, family, kind, classes)
     state = nnx.state(model, nnx.Param)
     flat, _ = jax.tree_util.tree_flatten_with_path(state)
     parameters = {parameter_name(path): np.asarray(leaf) for path, leaf in flat}
@@ -117,17 +132,49 @@ def save_pretrained(
     dtype = str(next(iter(arrays.values())).dtype)
     # Left out, Transformers would take ids that it knows of the family, which this vocabulary may not have.
     ids = {f"{name}_token_id": _id(tokenizer, name) for name in ("pad", "bos", "eos", "cls", "sep")}
-    content = ids | family.write_config(model.config, kind)
+    content = ids | settings
     content |= {"dtype": dtype, "torch_dtype": dtype}
-    if kind == "classifier":
-        classes = classes or tuple(f"LABEL_{i}" for i in range(model.config.num_classes))
-        content["id2label"] = {str(i): name for i, name in enumerate(classes)}
-        content["label2id"] = {name: i for i, name in enumerate(classes)}
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / WEIGHTS, lambda beside: save_file(arrays, beside, metadata={"format": "pt"}))
     write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
     if tokenizer is not None:
         tokenizer.save(folder)
+
+
+def _written(model: nnx.Module, family, kind: str, classes: tuple[str, ...] | None) -> dict:
+    """config.json of the model; read again it says the same, or the family does not hold the model."""
+    problem = "its settings are others"
+    try:
+        settings = family.write_config(model.config, kind)
+        if kind == "classifier":
+            classes = classes or tuple(f"LABEL_{i}" for i in range(model.config.num_classes))
+            settings["id2label"] = {str(i): name for i, name in enumerate(classes)}
+            settings["label2id"] = {name: i for i, name in enumerate(classes)}
+        names = {"pooler.dense.weight"} if getattr(model.config, "pooler", False) else set()
+        again = family.read_config(Settings.of(Path(CONFIG), settings), kind, names)
+        if _outputs(again) == _outputs(model.config):
+            return settings
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        problem = one_line(error)
+    hint = "; save_pretrained(model.text, folder) saves its encoder" * (kind == "classifier")
+    raise ValueError(
+        f"{family.MODEL_TYPES[0]} does not hold this {type(model).__name__}: {problem}{hint}"
+    )
+
+
+def _outputs(config) -> dict:
+    """What of a configuration decides the outputs: all but dropout, and what is left out spelled out."""
+    found = {}
+    for name, value in vars(config).items():
+        if isinstance(value, StackConfig):
+            N, K, H, O = value.axes  # noqa: E741 (the letter of the axis)
+            qkv = value.biases if value.qkv_biases is None else value.qkv_biases
+            found[name] = _outputs(value) | {"axes": (N, K, H, O), "qkv_biases": qkv}
+        elif isinstance(value, TextEncoderConfig):
+            found[name] = _outputs(value)
+        elif not name.endswith("dropout_rate") and name not in SPELLED_OUT:
+            found[name] = value
+    return found
 
 
 def _id(tokenizer: PretrainedTokenizer | None, name: str) -> int | None:
@@ -163,31 +210,43 @@ def _family_of_config(config) -> Any:
 
 def _kind(family, settings: Settings, wanted: str | None) -> str:
     kinds = sorted(set(family.ARCHITECTURES.values()))
-    if wanted is not None and wanted not in kinds:
-        raise ValueError(
-            f"kind must be one of {', '.join(kinds)} for {settings.text('model_type')}; got {wanted!r}"
-        )
-    names = settings.values.get("architectures")
-    if not names:
-        return wanted or kinds[0]
-    name = names[0] if isinstance(names, list) else names
+    usual = "encoder" if "encoder" in kinds else kinds[0]
     if wanted is not None:
+        if wanted not in MODELS:
+            raise ValueError(f"kind must be one of {', '.join(MODELS)}; got {wanted!r}")
+        if wanted not in kinds:
+            raise settings.error(
+                f"a {settings.text('model_type')} is of the kind {' or '.join(kinds)}, not {wanted}"
+            )
         return wanted
-    if name not in family.ARCHITECTURES:
+    names = settings.values.get("architectures")
+    name = names[0] if isinstance(names, list) and names else names
+    if not name:
+        return usual
+    if not isinstance(name, str) or name not in family.ARCHITECTURES:
         raise settings.error(
             f"architecture {name!r:.60} is not among {', '.join(family.ARCHITECTURES)}; "
-            f'pass kind="{kinds[0]}" for what is known of it'
+            f'pass kind="{usual}" for what is known of it'
         )
     return family.ARCHITECTURES[name]
 
 
-def _named(entries: dict[str, Entry], family) -> dict[str, Entry]:
-    """By the names that the family's table has: without prefix, and old names as new ones."""
-    named = {}
-    for name, entry in entries.items():
-        name = name.removeprefix(family.PREFIX)
+def _named(folder: Path, entries: dict[str, Entry], family, kind: str) -> dict[str, Entry]:
+    """By the names that the family's table has: without prefix, and old names as new ones.
+
+    Of an encoder inside a model of any task, what has no prefix is the task's.
+    """
+    prefix = family.PREFIX
+    inside = kind == "encoder" and any(name.startswith(prefix) for name in entries)
+    named: dict[str, Entry] = {}
+    for found, entry in entries.items():
+        if inside and not found.startswith(prefix):
+            continue
+        name = found.removeprefix(prefix)
         for old, new in family.RENAMED.items():
             name = name.replace(old, new)
+        if name in named:
+            raise PretrainedError(f"{folder} has {shown(name)} twice, by two names")
         named[name] = entry
     return named
 
@@ -202,7 +261,9 @@ def _check_depth(folder: Path, entries: dict[str, Entry], config) -> None:
     config = getattr(config, "text", config)
     layers = getattr(config, "encoder", getattr(config, "decoder", None)).num_layers
     numbers = [
-        int(m[1]) for name in entries if (m := re.search(r"(?:^|\.)(?:layers?|h)\.(\d+)\.", name))
+        int(m[1])
+        for name in entries
+        if (m := re.search(r"(?:^|\.)(?:layers?|h)\.(\d{1,6})\.", name))
     ]
     if layers > max(numbers, default=-1) + 1:
         raise PretrainedError(
@@ -230,6 +291,10 @@ def _check(
             raise PretrainedError(
                 f"{folder}: {name} is of the shape {entries[name].shape}; {CONFIG} says {shape}"
             )
+        if entries[name].dtype not in DTYPES:
+            raise PretrainedError(
+                f"{folder}: {name} is of {entries[name].dtype}; {', '.join(DTYPES)} can be read"
+            )
 
 
 def _read(
@@ -246,7 +311,11 @@ def _read(
         )
 
 
-def _of_run(folder: Path, name: str, dtype: DTypeLike) -> nnx.Module:
+def _of_run(folder: Path, name: str, kind: str | None, dtype: DTypeLike) -> nnx.Module:
     model = load_model(folder, name).model
+    if kind == "encoder" and isinstance(model, EncoderClassifier):
+        model = model.text
+    elif kind is not None and type(model) is not MODELS.get(kind):
+        raise PretrainedError(f"{folder} is a run folder of a {name}, which is no {kind!r:.60}")
     graph, state = nnx.split(model, nnx.Param)
     return nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(dtype), state))

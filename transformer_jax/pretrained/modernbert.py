@@ -19,10 +19,18 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> TextEncoderCo
         ("classifier_bias", False), ("classifier_activation", "gelu"), ("decoder_bias", True),
     ):  # fmt: skip
         settings.must_be(name, value)
+    if kind == "masked":
+        settings.must_be("tie_word_embeddings", True)
     num_layers = settings.whole("num_hidden_layers")
-    every = settings.whole("global_attn_every_n_layers", 3)
-    expected = ["sliding_attention" if i % every else "full_attention" for i in range(num_layers)]
-    settings.must_be("layer_types", expected)
+    every = settings.whole("global_attn_every_n_layers", 3, least=1)
+    found = settings.values.get("layer_types")
+    if isinstance(found, list) and len(found) == num_layers:
+        kinds = ("full_attention", "sliding_attention")
+        found = None if found == [kinds[i % every > 0] for i in range(num_layers)] else found
+    if found is not None:
+        raise settings.error(
+            f"layer_types must be a global layer, then local ones, {every} by {every}"
+        )
     dropout = settings.number("mlp_dropout", 0.0)
     return TextEncoderConfig(
         settings.whole("vocab_size"),

@@ -26,7 +26,9 @@ from transformer_jax.pretrained.tokenizer import PretrainedTokenizer, load_pretr
 from transformer_jax.sharding import num_devices, replicate, split_rows
 from transformer_jax.text_encoder import TextEncoder
 
-MODULES, LENGTHS = "modules.json", "sentence_bert_config.json"
+MODULES, LENGTHS, TOKENIZER = "modules.json", "sentence_bert_config.json", "tokenizer_config.json"
+PROMPTS = "config_sentence_transformers.json"
+SHORTEST, UNBOUNDED = 3, 10**6  # tokens: a frame and one; Transformers writes 10^30 for no limit
 BUCKETS = 6  # shapes that are compiled
 POOLING_MODES = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
 OLD_MODES = {
@@ -52,6 +54,8 @@ def read_pooling(folder: Path) -> Pooling:
     """What sentence-transformers' files say. Raises PretrainedError for a module that is not implemented."""
     if not (folder / MODULES).is_file():
         return Pooling()
+    if (folder / PROMPTS).is_file():  # it would stand before every text
+        Settings(folder / PROMPTS).must_be("default_prompt_name", None)
     found = Pooling()
     for module in _modules(folder / MODULES):
         kind = module["type"].rsplit(".", 1)[-1]
@@ -66,10 +70,25 @@ def read_pooling(folder: Path) -> Pooling:
                 f"{folder / MODULES}: a module {kind!r:.60} is not supported; "
                 "Transformer, Pooling and Normalize are"
             )
-    if (folder / LENGTHS).is_file():
-        length = Settings(folder / LENGTHS).values.get("max_seq_length")
-        found = replace(found, max_length=length if isinstance(length, int) else None)
-    return found
+    return replace(found, max_length=_max_length(folder))
+
+
+def _max_length(folder: Path) -> int | None:
+    """Older files have it beside the model, newer ones with the tokenizer."""
+    for file, name in ((LENGTHS, "max_seq_length"), (TOKENIZER, "model_max_length")):
+        if not (folder / file).is_file():
+            continue
+        settings = Settings(folder / file)
+        if file == LENGTHS:
+            settings.must_be("do_lower_case", False)
+        length = settings.values.get(name)
+        if type(length) is int and length > UNBOUNDED:
+            length = None
+        if length is not None:
+            if type(length) is not int or length < SHORTEST:
+                raise settings.error(f"{name} must be {SHORTEST} or more, got {length!r:.60}")
+            return length
+    return None
 
 
 def _modules(path: Path) -> list[dict[str, str]]:
