@@ -217,7 +217,10 @@ def page(results: dict) -> list[str]:
         title = (
             f"{found['texts']:,} reviews" if subject == "reviews" else "one sentence of 15 tokens"
         )
-        rows = [[name, f"{1e3 * seconds:.4g}"] for name, seconds in found["seconds"].items()]
+        rows = [
+            [name, f"{1e3 * seconds:,.0f}" if seconds > 0.1 else f"{1e3 * seconds:.3g}"]
+            for name, seconds in found["seconds"].items()
+        ]
         lines += [f"## {title.capitalize()}", "", *table(["", "ms"], rows), ""]
         rows = [
             [one, other, f"{r['median']:.3g} [{r['quartiles'][0]:.3g}, {r['quartiles'][1]:.3g}]"]
