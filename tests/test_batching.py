@@ -192,3 +192,20 @@ def test_mistakes_name_their_argument():
         bucket_lengths([513], 512, 3)
     with pytest.raises(ValueError, match="num_buckets"):
         bucket_lengths([3], 512, 0)
+
+
+def test_any_number_of_texts_makes_few_shapes():
+    """A service that embeds one text, then two, then three must not compile each time."""
+    shapes = set()
+    for number in range(1, 65):
+        plans = evaluation_plans([5] * number, (16,), 16 * 64)
+        assert sorted(i for plan in plans for i in plan.index) == list(range(number))
+        shapes |= {(plan.rows, plan.length) for plan in plans}
+    assert len(shapes) == 7
+
+
+def test_a_text_of_no_tokens_has_a_place():
+    """Some tokenizers have no frame."""
+    buckets = bucket_lengths([0, 0], 32, 2)
+    (plan,) = evaluation_plans([0, 0], buckets, 64)
+    assert plan.length == 16 and sorted(plan.index) == [0, 1]

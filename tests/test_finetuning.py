@@ -394,3 +394,13 @@ def test_a_damaged_run_folder_is_one_line(run, tmp_path, capsys):
         error = capsys.readouterr().err
         assert says in error and error.count("\n") == 1
         shutil.rmtree(copy)
+
+
+def test_low_rank_changes_are_trained_where_they_are_not_rounded_away():
+    """In bfloat16 a kernel and a change of a thousandth of it add up to the kernel."""
+    import jax.numpy as jnp
+
+    from train.recipes import FINETUNE_LORA
+
+    assert jnp.bfloat16(0.04) + jnp.bfloat16(4e-5) == jnp.bfloat16(0.04)
+    assert FINETUNE_LORA.dtype == "float32"

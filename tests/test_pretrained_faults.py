@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -74,8 +75,11 @@ def test_what_a_family_would_compute_otherwise_is_not_saved(make, tmp_path):
 
 @pytest.mark.parametrize("make", [encoder, lambda: writer("learned"), lambda: writer("rotary")])
 def test_what_a_family_holds_is_saved(make, tmp_path):
-    save_pretrained(make(), tmp_path)
-    from_pretrained(tmp_path)
+    model = make()
+    save_pretrained(model, tmp_path)
+    found, right = (nnx.state(m, nnx.Param) for m in (from_pretrained(tmp_path), model))
+    assert jax.tree.structure(found) == jax.tree.structure(right)
+    jax.tree.map(np.testing.assert_array_equal, found, right)
 
 
 @pytest.mark.parametrize("classes", [("one",), ("one", "one")])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.tokenizers.corpus import PAIRS, TEXTS
+from transformer_jax import encoding
 from transformer_jax import tokenizers as ours
 from transformer_jax.errors import TokenizerError
 from transformer_jax.pretrained.tokenizer import PretrainedTokenizer, load_pretrained_tokenizer
@@ -257,7 +258,7 @@ def test_encode_means_what_it_means_for_the_tokenizers_that_we_train(truncate, t
 
 
 def test_many_texts_are_those_texts_one_by_one(loaded, monkeypatch):
-    monkeypatch.setattr(ours, "CHUNK", 7)
+    monkeypatch.setattr(encoding, "CHUNK", 7)
     for tokenizer in loaded.values():
         firsts, seconds = [pair[0] for pair in PAIRS], [pair[1] for pair in PAIRS]
         together = tokenizer(firsts, seconds, max_length=17)

@@ -128,6 +128,14 @@ def test_a_text_is_cut_where_the_files_say(encoder):
     assert np.abs(encoder([long]) - encoder([" ".join(["film"] * 9)])).max() > 1e-4
 
 
+def test_the_command_takes_no_run_folder_that_is_none(tmp_path, capsys):
+    (tmp_path / "config.json").write_text('{"model": []}')
+    (tmp_path / "texts.txt").write_text("good\n")
+    arguments = ["embed", str(tmp_path), str(tmp_path / "texts.txt"), "-o", "x.npy"]
+    assert main(arguments) == 2
+    assert "model_type is missing" in capsys.readouterr().err
+
+
 def test_no_texts_give_no_vectors(encoder):
     assert encoder([]).shape == (0, 24)
 

@@ -13,6 +13,7 @@ import tokenizers
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 from tiktoken_ext.openai_public import r50k_pat_str
 
+from transformer_jax import encoding
 from transformer_jax import gpt2_files as published
 from transformer_jax import tokenizers as ours
 from transformer_jax.tokenizers import TokenizerError, load_tokenizer, train_tokenizer
@@ -193,7 +194,7 @@ def test_nothing_is_cut_where_the_text_just_fits(trained, truncate):
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_encoding_in_chunks_is_encoding_one_by_one(trained, spec, monkeypatch):
-    monkeypatch.setattr(ours, "CHUNK", 3)
+    monkeypatch.setattr(encoding, "CHUNK", 3)
     texts = HOSTILE + TEXTS
     together, cuts = trained[spec].encode_with_cuts(texts, 12)
     for i, text in enumerate(texts):

@@ -93,3 +93,16 @@ def test_what_does_not_write_is_one_line(source, says, capsys, monkeypatch):
     assert main(["generate", source, "Hello"]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert says in line
+
+
+def test_rows_of_the_table_that_are_no_tokens_end_nothing(tmp_path, capsys):
+    """Published tables are longer than their vocabularies."""
+    tokenizer = load_pretrained_tokenizer(TOKENIZERS / "gpt2", "gpt2")
+    config = LanguageModelConfig(tokenizer.vocab_size + 3000, 300, STACKS["gpt2"])
+    model = LanguageModel(config, rngs=nnx.Rngs(0))
+    save_pretrained(model, tmp_path, tokenizer=tokenizer)
+    assert main(["next", str(tmp_path), "Hello", "--count", "50"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 50 and any(line.endswith(">'") for line in lines)
+    assert main(["generate", str(tmp_path), "Hello", "--tokens", "20", "--temperature", "3"]) == 0
+    assert capsys.readouterr().out.startswith("Hello")

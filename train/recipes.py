@@ -159,6 +159,7 @@ FINETUNE = Recipe(
 # zero: at a higher rate, the same in all layers (Hu et al., 2021, https://arxiv.org/abs/2106.09685, appendix D).
 FINETUNE_LORA = replace(
     FINETUNE,
+    dtype="float32",  # in bfloat16 the sum of a kernel and what is small beside it is the kernel
     fit=replace(
         FINETUNE.fit,
         optimizer=replace(

@@ -52,7 +52,8 @@ def bucket_lengths(
         )
     if num_buckets < 1:
         raise ValueError(f"num_buckets must be at least 1, got {num_buckets}")
-    needed = np.minimum(-(-lengths // multiple) * multiple, max_length)
+    # A text may have no token at all, where a tokenizer has no frame.
+    needed = np.minimum(-(-np.maximum(lengths, 1) // multiple) * multiple, max_length)
     sizes, counts = np.unique(needed, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])  # examples shorter than sizes[j]
 

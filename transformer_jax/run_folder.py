@@ -30,13 +30,14 @@ from transformer_jax.config import (
     SequenceToSequenceConfig,
     from_dict,
 )
+from transformer_jax.encoding import Truncation
 from transformer_jax.errors import one_line
 from transformer_jax.files import write, write_text
 from transformer_jax.language_models import LanguageModel, SequenceToSequence
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import Shapes
 from transformer_jax.text_encoder import EncoderClassifier
-from transformer_jax.tokenizers import Tokenizer, Truncation, load_tokenizer
+from transformer_jax.tokenizers import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 

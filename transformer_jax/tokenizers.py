@@ -15,10 +15,8 @@ the tokenizer is `lossless`, as a text that is to be written again needs.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
 import tokenizers
@@ -26,11 +24,10 @@ from jaxtyping import Int, Int32
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tqdm import tqdm
 
+from transformer_jax.encoding import Truncation, framed_with_cuts, token_ids, told, valid
 from transformer_jax.errors import TokenizerError, one_line
 from transformer_jax.files import write_text
 from transformer_jax.gpt2_files import read_gpt2_files
-
-Truncation = Literal["head", "head-tail"]
 
 # Their places in this list are their ids in `bpe` and `word`.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -42,8 +39,6 @@ LINE_BREAKS = r"(?i)(?:<br\s*/?>\s*)+"
 # Letters and digits of any script, with what follows an apostrophe ("don't" is one word: the negation
 # stays with its verb); any other visible character is a word of its own.
 WORD = r"[\p{L}\p{M}\p{N}]+(?:'[\p{L}\p{M}]+)*|[^\s\p{L}\p{M}\p{N}]"
-
-CHUNK = 1000  # texts between two movements of the progress bar
 
 
 class Tokenizer:
@@ -115,22 +110,13 @@ class Tokenizer:
             raise ValueError(
                 f"max_length must be at least 3 ([CLS], a token, [SEP]), got {max_length}"
             )
-        if truncate not in get_args(Truncation):
-            raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of strings, got one string; pass [text]")
-        room = max_length - 2
-        head = room if truncate == "head" else (room + 1) // 2
-        tail = room - head
 
-        encoded = []
-        cuts = np.zeros(len(texts), np.int32)
-        for ids in token_ids(self._core, texts):
-            if len(ids) > room:
-                cuts[len(encoded)] = len(ids) - room
-                ids = ids[:head] + ids[len(ids) - tail :]
-            encoded.append(np.array([self.cls_id, *ids, self.sep_id], np.int32))
-        return encoded, cuts
+        def frame(ids: list[int]) -> list[int]:
+            return [self.cls_id, *ids, self.sep_id]
+
+        return framed_with_cuts(self._core, texts, max_length - 2, truncate, frame)
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """The ids of each text alone: no frame, and nothing cut."""
@@ -290,39 +276,3 @@ def _framed(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
         special_tokens=[(token, core.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
     )
     return core
-
-
-def token_ids(core: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
-    """The ids of each text without a frame, under a progress bar where the texts are many."""
-    quiet = True if len(texts) <= CHUNK else None  # None: shown on a terminal only
-    with tqdm(total=len(texts), desc="tokenizing", unit="text", leave=False, disable=quiet) as bar:
-        for start in range(0, len(texts), CHUNK):
-            chunk = [valid(text) for text in texts[start : start + CHUNK]]
-            # The fast one leaves out where in the text a token stood, which nobody asks for.
-            with told("the tokenizer cannot cut a text; its file is damaged or of another kind"):
-                encodings = core.encode_batch_fast(chunk, add_special_tokens=False)
-            for encoding in encodings:
-                yield encoding.ids
-            bar.update(len(chunk))
-
-
-def valid(text: str) -> str:
-    """The text itself, but for half characters (lone surrogates), which become U+FFFD, as in tiktoken."""
-    if not isinstance(text, str):
-        raise TypeError(f"a text must be a string, got {type(text).__name__}: {text!r}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
-@contextmanager
-def told(problem: str) -> Iterator[None]:
-    """Makes a TokenizerError of what the library raises: plain Exceptions, and panics, which are not even those."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise TokenizerError(f"{problem}: {one_line(error)}") from None

@@ -4,12 +4,13 @@
     model, tokenizer = from_pretrained("bert-base-uncased"), tokenizer_of("bert-base-uncased")
 
 One file a family holds the table of its names (`bert`, `roberta`, `distilbert`, `modernbert`, `gpt2`, `llama`);
-`layout` says how a kernel lies in a tensor, `files` and `hub` find the tensors, `loading` goes both ways; `sentences` and
+`layout` says how a kernel lies in a tensor, `files` and `hub` find the tensors, `loading` and `saving` go either way; `sentences` and
 `filling` use them.
 """
 
 from transformer_jax.pretrained.files import PretrainedError
-from transformer_jax.pretrained.loading import from_pretrained, save_pretrained
+from transformer_jax.pretrained.loading import from_pretrained
+from transformer_jax.pretrained.saving import save_pretrained
 from transformer_jax.pretrained.sentences import SentenceEncoder
 from transformer_jax.pretrained.tokenizer import PretrainedTokenizer, tokenizer_of
 

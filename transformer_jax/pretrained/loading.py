@@ -1,7 +1,6 @@
-"""Models to and from folders as Hugging Face lays them out: config.json and safetensors, both directions."""
+"""Models from folders as Hugging Face lays them out: what config.json describes, with the tensors of its files."""
 
 import itertools
-import json
 import os
 import re
 from collections.abc import Callable
@@ -11,26 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from safetensors.numpy import save_file
 
-from transformer_jax.config import (
-    EncoderClassifierConfig,
-    LanguageModelConfig,
-    StackConfig,
-    TextEncoderConfig,
-)
-from transformer_jax.errors import one_line
-from transformer_jax.files import write, write_text
 from transformer_jax.language_models import LanguageModel
 from transformer_jax.modules import Shapes
 from transformer_jax.pretrained import bert, distilbert, gpt2, llama, modernbert, roberta
 from transformer_jax.pretrained.files import (
     CONFIG,
     DTYPES,
-    WEIGHTS,
     Entry,
     PretrainedError,
     Settings,
@@ -40,12 +28,10 @@ from transformer_jax.pretrained.files import (
 )
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.layout import Shape, Tensor
-from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
 from transformer_jax.run_folder import KINDS as RUN_KINDS
-from transformer_jax.run_folder import load_model, parameter_name
+from transformer_jax.run_folder import load_model, named_parameters
 from transformer_jax.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
 
-SPELLED_OUT = ("head_dim", "value_dim", "num_heads", "num_kv_heads", "qkv_biases")
 FAMILIES = (bert, roberta, distilbert, modernbert, gpt2, llama)
 MODELS: dict[str, Callable] = {
     "encoder": TextEncoder,
@@ -89,96 +75,12 @@ def from_pretrained(
     _check_depth(folder, entries, config)
     abstract = nnx.eval_shape(lambda: MODELS[kind](config, rngs=Shapes()))
     graph, state = nnx.split(abstract, nnx.Param)
-    flat, tree = jax.tree_util.tree_flatten_with_path(state)
-    names = [parameter_name(path) for path, _ in flat]
-    shapes = {name: leaf.shape for name, (_, leaf) in zip(names, flat, strict=True)}
+    shapes = {name: leaf.shape for name, leaf in named_parameters(state)}
     tensors = family.tensors(config, kind)
     _check(folder, tensors, entries, shapes, family, kind)
     found = _read(tensors, entries, shapes, jnp.dtype(dtype))
-    return nnx.merge(graph, jax.tree.unflatten(tree, [found[name] for name in names]))
-
-
-def save_pretrained(
-    model: nnx.Module,
-    folder: str | Path,
-    *,
-    tokenizer: PretrainedTokenizer | None = None,
-    classes: tuple[str, ...] | None = None,
-) -> None:
-    """Writes config.json, model.safetensors and the tokenizer's files; Transformers loads them and gives our outputs.
-
-    The family follows from the configuration. Raises ValueError for a model that no family holds.
-    """
-    folder = Path(folder)
-    kind = next((name for name, of in MODELS.items() if type(model) is of), None)
-    family = None if kind is None else _family_of_config(model.config)
-    if family is None:
-        raise ValueError(
-            f"no family of pretrained models holds this {type(model).__name__}; a run folder does"
-        )
-    if classes is not None and (
-        kind != "classifier" or len({*classes}) != model.config.num_classes
-    ):
-        raise ValueError(f"classes must be as many different names as the model has; got {classes}")
-    settings = _written(model, family, kind, classes)
-    state = nnx.state(model, nnx.Param)
-    flat, _ = jax.tree_util.tree_flatten_with_path(state)
-    parameters = {parameter_name(path): np.asarray(leaf) for path, leaf in flat}
-    prefix = "" if kind == "encoder" else family.PREFIX
-    arrays = {
-        _with_prefix(tensor.name, prefix, family): tensor.write(parameters)
-        for tensor in family.tensors(model.config, kind)
-    }
-    dtype = str(next(iter(arrays.values())).dtype)
-    # Left out, Transformers would take ids that it knows of the family, which this vocabulary may not have.
-    ids = {f"{name}_token_id": _id(tokenizer, name) for name in ("pad", "bos", "eos", "cls", "sep")}
-    content = ids | settings
-    content |= {"dtype": dtype, "torch_dtype": dtype}
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder / WEIGHTS, lambda beside: save_file(arrays, beside, metadata={"format": "pt"}))
-    write_text(folder / CONFIG, json.dumps(content, indent=2) + "\n")
-    if tokenizer is not None:
-        tokenizer.save(folder)
-
-
-def _written(model: nnx.Module, family, kind: str, classes: tuple[str, ...] | None) -> dict:
-    """config.json of the model; read again it says the same, or the family does not hold the model."""
-    problem = "its settings are others"
-    try:
-        settings = family.write_config(model.config, kind)
-        if kind == "classifier":
-            classes = classes or tuple(f"LABEL_{i}" for i in range(model.config.num_classes))
-            settings["id2label"] = {str(i): name for i, name in enumerate(classes)}
-            settings["label2id"] = {name: i for i, name in enumerate(classes)}
-        names = {"pooler.dense.weight"} if getattr(model.config, "pooler", False) else set()
-        again = family.read_config(Settings.of(Path(CONFIG), settings), kind, names)
-        if _outputs(again) == _outputs(model.config):
-            return settings
-    except (ValueError, LookupError, AttributeError, TypeError) as error:
-        problem = one_line(error)
-    hint = "; save_pretrained(model.text, folder) saves its encoder" * (kind == "classifier")
-    raise ValueError(
-        f"{family.MODEL_TYPES[0]} does not hold this {type(model).__name__}: {problem}{hint}"
-    )
-
-
-def _outputs(config) -> dict:
-    """What of a configuration decides the outputs: all but dropout, and what is left out spelled out."""
-    found = {}
-    for name, value in vars(config).items():
-        if isinstance(value, StackConfig):
-            N, K, H, O = value.axes  # noqa: E741 (the letter of the axis)
-            qkv = value.biases if value.qkv_biases is None else value.qkv_biases
-            found[name] = _outputs(value) | {"axes": (N, K, H, O), "qkv_biases": qkv}
-        elif isinstance(value, TextEncoderConfig):
-            found[name] = _outputs(value)
-        elif not name.endswith("dropout_rate") and name not in SPELLED_OUT:
-            found[name] = value
-    return found
-
-
-def _id(tokenizer: PretrainedTokenizer | None, name: str) -> int | None:
-    return None if tokenizer is None else getattr(tokenizer, f"{name}_id")
+    leaves = [found[name] for name in shapes]
+    return nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(state), leaves))
 
 
 def family_of(settings: Settings) -> Any:
@@ -189,23 +91,6 @@ def family_of(settings: Settings) -> Any:
             return family
     known = ", ".join(name for family in FAMILIES for name in family.MODEL_TYPES)
     raise settings.error(f"model_type {model_type!r:.60} is not among those known: {known}")
-
-
-def _family_of_config(config) -> Any:
-    """By what makes the families differ."""
-    if isinstance(config, EncoderClassifierConfig):
-        config = config.text
-    if isinstance(config, TextEncoderConfig):
-        if config.positions == "rotary":
-            return modernbert
-        return {0: distilbert, 1: roberta}.get(config.num_segments, bert)
-    if isinstance(config, LanguageModelConfig):
-        stack = config.decoder
-        if config.positions == "learned" and config.tied_head and stack.norm_kind == "layer":
-            return gpt2
-        if config.positions == "rotary" and stack.norm_kind == "rms" and not stack.biases:
-            return llama
-    return None
 
 
 def _kind(family, settings: Settings, wanted: str | None) -> str:
@@ -249,11 +134,6 @@ def _named(folder: Path, entries: dict[str, Entry], family, kind: str) -> dict[s
             raise PretrainedError(f"{folder} has {shown(name)} twice, by two names")
         named[name] = entry
     return named
-
-
-def _with_prefix(name: str, prefix: str, family) -> str:
-    is_head = name.startswith((*family.HEADS, "lm_head.")) and not name.startswith("pooler.")
-    return name if is_head else prefix + name
 
 
 def _check_depth(folder: Path, entries: dict[str, Entry], config) -> None:

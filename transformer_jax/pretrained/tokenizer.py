@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32
 from tokenizers import models
 
+from transformer_jax.encoding import Truncation, framed_with_cuts, token_ids, told
 from transformer_jax.errors import TokenizerError
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.tokenizer_files import (
@@ -24,7 +25,6 @@ from transformer_jax.pretrained.tokenizer_files import (
     read_tokenizer_files,
     write_tokenizer_files,
 )
-from transformer_jax.tokenizers import Truncation, token_ids, told
 
 Side = Literal["right", "left"]
 FIRST, SECOND = -1, -2  # in a frame: where the texts stand; every other number there is an id
@@ -134,21 +134,13 @@ class PretrainedTokenizer:
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
         """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it fits)."""
-        if truncate not in get_args(Truncation):
-            raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
         _must_be_texts("texts", texts)
-        room = self._room(self._single, max_length)
-        head = room if truncate == "head" else (room + 1) // 2
-        tail = room - head
 
-        encoded = []
-        cuts = np.zeros(len(texts), np.int32)
-        for ids in token_ids(self._core, texts):
-            if len(ids) > room:
-                cuts[len(encoded)] = len(ids) - room
-                ids = ids[:head] + ids[len(ids) - tail :]
-            encoded.append(np.array(_framed(self._single, ids, [])[0], np.int32))
-        return encoded, cuts
+        def frame(ids: list[int]) -> list[int]:
+            return _framed(self._single, ids, [])[0]
+
+        room = self._room(self._single, max_length)
+        return framed_with_cuts(self._core, texts, room, truncate, frame)
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """The ids of each text alone: no frame, and nothing cut."""

@@ -1,0 +1,76 @@
+"""Many texts through a tokenizer of the `tokenizers` library: ids, a progress bar, cuts, and mistakes as one line.
+
+What `tokenizers.Tokenizer` and `pretrained.tokenizer.PretrainedTokenizer` have in common.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import numpy as np
+import tokenizers
+from jaxtyping import Int32
+from tqdm import tqdm
+
+from transformer_jax.errors import TokenizerError, one_line
+
+Truncation = Literal["head", "head-tail"]
+CHUNK = 1000  # texts between two movements of the progress bar
+
+
+def framed_with_cuts(
+    core: tokenizers.Tokenizer,
+    texts: Sequence[str],
+    room: int,
+    truncate: Truncation,
+    frame: Callable[[list[int]], list[int]],
+) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
+    """`frame` of at most `room` ids of each text, and how many it lost: what `encode_with_cuts` gives."""
+    if truncate not in get_args(Truncation):
+        raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
+    head = room if truncate == "head" else (room + 1) // 2
+    tail = room - head
+    encoded = []
+    cuts = np.zeros(len(texts), np.int32)
+    for ids in token_ids(core, texts):
+        if len(ids) > room:
+            cuts[len(encoded)] = len(ids) - room
+            ids = ids[:head] + ids[len(ids) - tail :]
+        encoded.append(np.array(frame(ids), np.int32))
+    return encoded, cuts
+
+
+def token_ids(core: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
+    """The ids of each text without a frame, under a progress bar where the texts are many."""
+    quiet = True if len(texts) <= CHUNK else None  # None: shown on a terminal only
+    with tqdm(total=len(texts), desc="tokenizing", unit="text", leave=False, disable=quiet) as bar:
+        for start in range(0, len(texts), CHUNK):
+            chunk = [valid(text) for text in texts[start : start + CHUNK]]
+            # The fast one leaves out where in the text a token stood, which nobody asks for.
+            with told("the tokenizer cannot cut a text; its file is damaged or of another kind"):
+                encodings = core.encode_batch_fast(chunk, add_special_tokens=False)
+            for encoding in encodings:
+                yield encoding.ids
+            bar.update(len(chunk))
+
+
+def valid(text: str) -> str:
+    """The text itself, but for half characters (lone surrogates), which become U+FFFD, as in tiktoken."""
+    if not isinstance(text, str):
+        raise TypeError(f"a text must be a string, got {type(text).__name__}: {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+@contextmanager
+def told(problem: str) -> Iterator[None]:
+    """Makes a TokenizerError of what the library raises: plain Exceptions, and panics, which are not even those."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{problem}: {one_line(error)}") from None
