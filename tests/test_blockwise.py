@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +15,14 @@ import pytest
 from jax import lax
 
 from bench import naive
-from tests.implementations import forced
+from tests.implementations import attend
 from transformer_jax import blockwise
 from transformer_jax.attention import dot_product_attention
 from transformer_jax.biases import alibi, relative_bias
 from transformer_jax.counting import count
+from transformer_jax.grid import Grid
 from transformer_jax.masks import causal, padding, prefix, segments, sliding_window
+from transformer_jax.tiling import Tiling
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -35,11 +38,6 @@ def normal(seed, *shape, dtype=jnp.float32):
 def qkv(seed=0, dtype=jnp.float32, T=T, S=S):
     shapes = (B, T, N, H), (B, S, K, H), (B, S, K, O)
     return tuple(normal(seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
-
-
-def attend(query, key, value, blocks=(2, 3), at_once=False, **options):
-    with forced(*blocks, at_once=at_once):
-        return dot_product_attention(query, key, value, **options)
 
 
 def assert_close(ours, theirs, bound=1e-5):
@@ -172,6 +170,44 @@ def test_value_and_gradient_equal_the_reference(mask, bias, options):
         assert_close(ours(*drawn(seed)), theirs(*drawn(seed)))
 
 
+@pytest.mark.parametrize("mask", MASKS)
+def test_fused_value_and_gradient_equal_the_reference(mask):
+    ours, theirs = (both_ways(mask, "none", i, scale=0.9) for i in ("fused", "reference"))
+    for seed in range(4):
+        assert_close(ours(*drawn(seed)), theirs(*drawn(seed)))
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["apart", "at once"])
+@pytest.mark.parametrize(
+    "queries, keys, left, right, run", [(7, 8, 3, 4, 24), (5, 4, 9, 0, 20), (6, 6, 0, 2, 18)]
+)
+def test_runs_of_keys_equal_the_reference(queries, keys, left, right, run, at_once):
+    """Of blocks that divide neither T nor S, and overlap at the ends."""
+    mask, T, S = sliding_window(left, right), 33, 39
+    tiling = Tiling(Grid(T, S, queries, keys), *((B, K) if at_once else (1, 1)), run)
+
+    def both(implementation):
+        def loss(*inputs):
+            attended = dot_product_attention(
+                *inputs, mask=mask, return_logsumexp=True, implementation=implementation
+            )
+            return sum(jnp.sum(jnp.where(jnp.isfinite(x), x, 0) ** 2) for x in attended), attended
+
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))
+
+    inputs = qkv(T=T, S=S)
+    with patch.object(blockwise, "choose_tiling", lambda *arrays, plain: tiling):
+        ours = both("blockwise")(*inputs)
+    assert_close(ours, both("reference")(*inputs))
+
+
+def test_a_fused_tile_computes_nothing_but_the_output_where_that_alone_is_asked_for():
+    x = normal(0, 2, 16, 2, 4)
+    run = partial(attend, implementation="fused")
+    flops = [count(partial(run, return_logsumexp=asked), x, x, x).flops for asked in (False, True)]
+    assert flops[0] < flops[1]
+
+
 def test_every_mask_bias_and_option_is_in_a_case():
     for column, table in enumerate((MASKS, BIASES)):
         assert {case[column] for case in CASES} == set(table)
@@ -277,6 +313,7 @@ def differentiated_scan(query, key, value, mask):
     "transformed",
     [
         pytest.param(jax.vmap(gradient("blockwise")), id="vmap"),
+        pytest.param(jax.vmap(gradient("fused")), id="vmap of a fused tile"),
         pytest.param(scanned, id="scan"),
         pytest.param(differentiated_scan, id="gradient of a scan"),
         pytest.param(jax.vmap(checkpointed), id="checkpoint"),

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 from jax import lax
 
-from tests.implementations import IMPLEMENTATIONS, forced
+from tests.implementations import IMPLEMENTATIONS, attend, forced
 from transformer_jax.attention import (
     additive_attention,
     attention_weights,
@@ -91,17 +91,7 @@ def run_module(make, implementation="reference"):
     return run, parameters
 
 
-def attending(implementation):
-    """`dot_product_attention` by this implementation."""
-
-    def attend(*inputs, **options):
-        with forced():
-            return dot_product_attention(*inputs, **options, implementation=implementation)
-
-    return attend
-
-
-ATTEND = {implementation: attending(implementation) for implementation in IMPLEMENTATIONS}
+ATTEND = {name: partial(attend, implementation=name) for name in IMPLEMENTATIONS}
 
 
 def run_function(function, implementation="reference", weights=lambda attend, inputs: ()):
@@ -111,11 +101,13 @@ def run_function(function, implementation="reference", weights=lambda attend, in
         if implementation == "reference":
             return function(*inputs, *parameters, **options, return_weights=True)
 
-        def attend(*inputs):
+        def attend_to(*inputs):
+            if function is dot_product_attention:
+                return attend(*inputs, **options)
             with forced():
                 return function(*inputs, *parameters, **options)
 
-        return attend(*inputs), weights(attend, inputs)
+        return attend_to(*inputs), weights(attend_to, inputs)
 
     return run
 
@@ -226,7 +218,10 @@ PATHS |= {
     for name, make in PATHS.items()
     if name not in ("additive_attention", "MultiHeadAttention", "Encoder post")  # same lines
 }
-PATHS["dot_product_attention cudnn"] = partial(attention_path, jnp.float32, implementation="cudnn")
+PATHS |= {
+    f"dot_product_attention {name}": partial(attention_path, jnp.float32, implementation=name)
+    for name in ("cudnn", "fused")
+}
 ATTENTION = ["dot_product_attention", *(f"dot_product_attention {i}" for i in IMPLEMENTATIONS[1:])]
 CROSS = [name for name in PATHS if "Encoder" not in name]
 SELF = [name for name in PATHS if "Encoder" in name]

@@ -292,6 +292,7 @@ def _attention(
             soft_cap=soft_cap,
             dropout_rate=dropout_rate,
             dropout_rng=dropout_rng,
+            return_logsumexp=return_logsumexp,
         )
         return (output, logsumexp) if return_logsumexp else output
 

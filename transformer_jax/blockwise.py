@@ -10,7 +10,8 @@ weights again from the logits and the saved logsumexp m + log l (Dao et al., 202
 
     P = e^(S - logsumexp)    dV = P' dO    dS = P (dO V' - rowsum(dO O))    dQ = dS K    dK = dS' Q
 
-Blocks that the mask hides are not visited. Masks, biases and dropout are asked for the block alone.
+Blocks that the mask hides are not visited. Masks, biases and dropout are asked for the block alone. Where all keys that
+a block of queries sees are few, they come together instead, and nothing is carried on (`fused.py`).
 """
 
 from functools import partial
@@ -20,12 +21,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from transformer_jax import fused
 from transformer_jax.biases import Bias
 from transformer_jax.masks import Mask
 from transformer_jax.products import operands_dtype, product
 from transformer_jax.sharding import vary_like
 from transformer_jax.tiles import Settings, Tiles
-from transformer_jax.tiling import Tiling, choose_tiling
+from transformer_jax.tiling import Tiling, choose_tiling, is_plain
 
 
 def blockwise_attention(
@@ -39,19 +41,22 @@ def blockwise_attention(
     soft_cap: float | None = None,
     dropout_rate: float = 0.0,
     dropout_rng: PRNGKeyArray | None = None,
+    return_logsumexp: bool = True,
     tiling: Tiling | None = None,
-) -> tuple[Float[Array, "B T N O"], Float[Array, "B T N"]]:
+) -> tuple[Float[Array, "B T N O"], Float[Array, "B T N"] | None]:
     """The output and the logsumexp of `dot_product_attention`, which has checked the arguments.
 
     What the mask hides from everybody must be finite already (`unseen.sight`).
     """
     (B, T, N, H), K = query.shape, key.shape[2]
+    plain = is_plain(query, bias, soft_cap, dropout_rng is not None)
     settings = Settings(
-        tiling or choose_tiling(query, key, mask),
+        tiling or choose_tiling(query, key, mask, plain=plain),
         H**-0.5 if scale is None else scale,
         soft_cap,
         dropout_rate,
         operands_dtype(query.dtype),
+        return_logsumexp,
     )
     # The rules as lists of arrays: JAX builds the arguments of a custom gradient anew from what is no array.
     (bias, bias_tree), (mask, mask_tree) = jax.tree.flatten(bias), jax.tree.flatten(mask)
@@ -61,17 +66,19 @@ def blockwise_attention(
     arrays = query, key, value, bias, mask, dropout_rng
     output, logsumexp = _attend(static, *vary_like(arrays, arrays))
     output = output.reshape(B, N, T, value.shape[3]).swapaxes(1, 2)
-    return output, logsumexp.reshape(B, N, T).swapaxes(1, 2)
+    return output, None if logsumexp is None else logsumexp.reshape(B, N, T).swapaxes(1, 2)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(static, query, key, value, bias, mask, rng):
-    return _forward(static, query, key, value, bias, mask, rng)
+    wanted = static[0].returns_logsumexp
+    return _forward(static, query, key, value, bias, mask, rng, with_logsumexp=wanted)
 
 
 def _attend_forward(static, query, key, value, bias, mask, rng):
-    output, logsumexp = _forward(static, query, key, value, bias, mask, rng)
-    return (output, logsumexp), (query, key, value, bias, mask, rng, output, logsumexp)
+    output, logsumexp = _forward(static, query, key, value, bias, mask, rng, with_logsumexp=True)
+    returned = output, logsumexp if static[0].returns_logsumexp else None
+    return returned, (query, key, value, bias, mask, rng, output, logsumexp)
 
 
 def _attend_backward(static, saved, cotangents):
@@ -81,17 +88,13 @@ def _attend_backward(static, saved, cotangents):
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _forward(static, query, key, value, bias, mask, rng):
+def _forward(static, query, key, value, bias, mask, rng, *, with_logsumexp):
     settings, bias, mask = _unflatten(static, bias, mask)
     tiles = Tiles(settings, query, bias, mask, rng)
     dtype = jnp.promote_types(query.dtype, jnp.float32)
     key_turned = key.mT  # once, not for every block
 
-    def block_of_queries(index, state):
-        output, logsumexp = state
-        row = tiles.row(index)
-        q = _scaled(tiles.of_queries(query, row), settings)
-
+    def attend(row, q):
         def block_of_keys(tile, running, seen):
             highest, total, out = running
             v = tiles.of_keys(value, tile)
@@ -110,12 +113,36 @@ def _forward(static, query, key, value, bias, mask, rng):
         zeros = jnp.zeros((*q.shape[:4], value.shape[3]), dtype)
         nothing = vary_like((jnp.full(q.shape[:4], -jnp.inf, dtype), zeros[..., 0], zeros), query)
         highest, total, out = tiles.over_keys(block_of_keys, row, nothing)
-        out = out / jnp.where(total == 0, 1, total)[..., None]
+        return out / jnp.where(total == 0, 1, total)[..., None], highest + jnp.log(total)
+
+    def attend_to_run(row, q):
+        tile = tiles.run(row)
+        arrays = _of_run(q, tiles.of_keys(key, tile), tiles.of_keys(value, tile))
+        seen = tiles.seen_of_run(tile)
+        hidden = _hidden(seen, q)
+        total = None
+        if with_logsumexp:
+            out, total = fused.attend_with_logsumexp(*arrays, hidden)
+            total = total.reshape(q.shape[:4])
+        else:
+            out = fused.attend(*arrays, hidden)
+        out = out.reshape(*q.shape[:4], -1)
+        if seen is None:
+            return out, total
+        sees = seen.any(axis=-1)
+        total = None if total is None else jnp.where(sees, total, -jnp.inf)
+        return jnp.where(sees[..., None], out, 0), total
+
+    def block_of_queries(index, state):
+        output, logsumexp = state
+        row = tiles.row(index)
+        q = _scaled(tiles.of_queries(query, row), settings)
+        out, total = (attend if settings.tiling.run is None else attend_to_run)(row, q)
         output = tiles.write(output, out.astype(output.dtype), row)
-        return output, tiles.write(logsumexp, highest + jnp.log(total), row)
+        return output, tiles.write(logsumexp, total, row) if with_logsumexp else None
 
     output = jnp.zeros((*query.shape[:4], value.shape[3]), query.dtype)
-    logsumexp = jnp.zeros(query.shape[:4], dtype)
+    logsumexp = jnp.zeros(query.shape[:4], dtype) if with_logsumexp else None
     state = vary_like((output, logsumexp), query)
     return lax.fori_loop(0, tiles.steps, block_of_queries, state)
 
@@ -127,6 +154,8 @@ def _gradient(static, saved, cotangents):
     d_output, d_logsumexp = cotangents
     tiles = Tiles(settings, query, bias, mask, rng)
     dtype = jnp.promote_types(query.dtype, jnp.float32)
+    if settings.tiling.run == key.shape[2] and tiles.steps == 1:
+        return _gradient_of_run(tiles, saved, cotangents)
     key_turned, value_turned = key.mT, value.mT
 
     def block_of_queries(index, state):
@@ -138,7 +167,8 @@ def _gradient(static, saved, cotangents):
         # What the block before has done must not be added again.
         d_out = tiles.once(tiles.of_queries(d_output, row), row).astype(dtype)
         common = (d_out * tiles.of_queries(output, row).astype(dtype)).sum(axis=-1)
-        common -= tiles.once(tiles.of_queries(d_logsumexp, row), row)
+        if d_logsumexp is not None:
+            common -= tiles.once(tiles.of_queries(d_logsumexp, row), row)
         d_out = d_out.astype(settings.operands)
 
         def block_of_keys(tile, running, seen):
@@ -181,6 +211,41 @@ def _gradient(static, saved, cotangents):
     d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
     d_bias = [] if bias is None else bias.as_gradient(d_bias)
     return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), d_bias
+
+
+def _gradient_of_run(tiles, saved, cotangents):
+    """`_gradient` of all queries and keys together."""
+    query, key, value, *_, output, logsumexp = saved
+    d_output, d_logsumexp = cotangents
+    q = _scaled(query, tiles.settings)
+    d_out, out, k, v = (x.astype(jnp.float32) for x in (d_output, output, key, value))
+    common = (d_out * out).sum(axis=-1)
+    common = common if d_logsumexp is None else common - d_logsumexp
+    hidden = _hidden(tiles.seen_of_run(tiles.run(tiles.row(jnp.zeros((), jnp.int32)))), q)
+    logsumexp = jnp.where(logsumexp == -jnp.inf, 0, logsumexp)
+    q, k, v, d_out = _of_run(q, k, v, d_out)
+    common, logsumexp = (x.reshape(q.shape[:2]) for x in (common, logsumexp))
+    d_query, d_key, d_value = fused.gradients(q, k, v, hidden, logsumexp, d_out, common)
+    d_query = (tiles.settings.scale * d_query).reshape(query.shape).astype(query.dtype)
+    d_key = d_key.reshape(key.shape).astype(key.dtype)
+    return d_query, d_key, d_value.reshape(value.shape).astype(value.dtype), []
+
+
+def _of_run(*arrays):
+    """[e, k, g, t, L] -> [e k, g t, L] and [e, k, s, L] -> [e k, s, L]."""
+    return [x.reshape(x.shape[0] * x.shape[1], -1, x.shape[-1]) for x in arrays]
+
+
+def _hidden(seen, q):
+    """[#e, #k, #g, #t, s] -> what is added to the logits, [#e k, #g t, s]."""
+    if seen is None:
+        return None
+    for axes in ((0, 1), (2, 3)):
+        if any(seen.shape[axis] > 1 for axis in axes):
+            shape = [q.shape[i] if i in axes else size for i, size in enumerate(seen.shape)]
+            seen = jnp.broadcast_to(seen, shape)
+    e, k, g, t, s = seen.shape
+    return fused.hidden(seen.reshape(e * k, g * t, s))
 
 
 @_gradient.defjvp

@@ -19,6 +19,7 @@ from transformer_jax.masks import Mask, MaskLike, as_mask
 from transformer_jax.products import processor_has
 from transformer_jax.rules import check_fit, rendered
 from transformer_jax.shapes import check_attention
+from transformer_jax.tiling import FUSED, is_plain, on_one_cpu
 
 Implementation = Literal["reference", "blockwise", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
@@ -30,6 +31,8 @@ IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
 WITHOUT_AVX512 = 2**22  # of one example or of several
 ON_AN_ACCELERATOR = 2**28
+# Of a head, and of all: of fewer the gradient, which computes the weights three times more, is slower than the reference.
+LEAST_FUSED, LEAST_ALL_FUSED = 2**14, 2**20
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,10 @@ def attention_plan(
         return AttentionPlan("cudnn", "the GPU's own fused kernel takes these arguments")
     if objections["blockwise"] is not None:
         return AttentionPlan("reference", objections["blockwise"])
+    if _fuses(B * N, T * S) and is_plain(query, bias, soft_cap, dropout):
+        return AttentionPlan(
+            "blockwise", f"{T * S:,} logits of a head stay in the caches, in one fused expression"
+        )
     if _few(B, N * T * S):
         return AttentionPlan(
             "reference", f"{B * N * T * S:,} logits are few enough to be stored together"
@@ -129,6 +136,11 @@ def _is_wider(bias: Bias | None, query: Any, T: int, S: int) -> bool:
     if bias is None:
         return False
     return jax.eval_shape(lambda: rendered(bias, T, S)).dtype.itemsize > query.dtype.itemsize
+
+
+def _fuses(heads: int, logits: int) -> bool:
+    """Whether so many logits a head are one tile of the blocks, and a faster one than the reference."""
+    return on_one_cpu() and LEAST_FUSED <= logits <= FUSED and heads * logits >= LEAST_ALL_FUSED
 
 
 def _few(examples: int, logits: int) -> bool:

@@ -29,6 +29,7 @@ class Settings:
     soft_cap: float | None
     dropout_rate: float
     operands: jnp.dtype  # of the matrix products
+    returns_logsumexp: bool
 
 
 class Tile(NamedTuple):
@@ -50,6 +51,7 @@ class Visits(NamedTuple):
     columns: Int[Array, "X rows columns"]
     whole: Int[Array, "X rows"]  # how many are seen whole
     seen: Int[Array, "X rows"]  # how many are seen whole or in part
+    first: Int[Array, "X rows"]  # the first of them from the left
 
 
 def visits(mask: Mask | None, tiling: Tiling) -> Visits:
@@ -67,7 +69,7 @@ def visits(mask: Mask | None, tiling: Tiling) -> Visits:
         some, every = some.reshape(shape).any(axis=1), every.reshape(shape).all(axis=1)
     every &= some
     columns = jnp.argsort(jnp.where(every, 0, jnp.where(some, 1, 2)), axis=2, stable=True)
-    return Visits(columns, every.sum(axis=2), some.sum(axis=2))
+    return Visits(columns, every.sum(axis=2), some.sum(axis=2), some.argmax(axis=2))
 
 
 class Tiles:
@@ -106,6 +108,13 @@ class Tiles:
             self.tiling.key_heads * self.share,
         )
         return Tile(block, group, row, key_head, 0)
+
+    def run(self, row: Tile) -> Tile:
+        """The row's tile with all the keys that it sees, and perhaps more."""
+        first = self.visits.first[row.group if self.visits.first.shape[0] > 1 else 0, row.row]
+        run = self.tiling.run
+        start = jnp.minimum(first * self.grid.keys, self.grid.S - run)
+        return row._replace(block=replace(row.block, key_start=start, keys=run))
 
     def over_keys(self, body: Callable, row: Tile, state: Any) -> Any:
         """`body(tile, state, seen)` for each block of keys that the row visits.
@@ -199,6 +208,13 @@ class Tiles:
         merged = d_logits.reshape(d_logits.shape[0], -1, *d_logits.shape[3:])
         return self.bias.add_gradient(total, tile.block, merged)
 
+    def seen_of_run(self, tile: Tile) -> Bool[Array, "#e #k #g #t s"] | None:
+        """The mask of a row's run of keys; None where there is none."""
+        if self.mask is None:
+            return None
+        seen = self._split(self.mask.render(tile.block))
+        return jnp.broadcast_to(seen, (*seen.shape[:4], tile.block.keys))
+
     def _seen(self, tile: Tile) -> Bool[Array, "#e #k #g t s"]:
         """The mask of the tile; keys that the block before has are hidden."""
         new = tile.block.key_start + jnp.arange(self.grid.keys) >= tile.new_key
@@ -229,4 +245,4 @@ class Tiles:
 
     def _keys(self, array, tile):
         starts = (tile.block.example_start, tile.key_head, tile.block.key_start, 0)
-        return starts, (tile.block.examples, self.tiling.key_heads, self.grid.keys, array.shape[3])
+        return starts, (tile.block.examples, self.tiling.key_heads, tile.block.keys, array.shape[3])

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from math import ceil
 
 import jax
+import numpy as np
 from jaxtyping import Array, Float
 
+from transformer_jax.biases import BiasLike
 from transformer_jax.grid import Grid
 from transformer_jax.masks import Mask, MaskLike, as_mask
+from transformer_jax.products import operands_dtype
 from transformer_jax.rules import rendered
 
 # Logits of one tile on a CPU. At 8 heads of 64, T = 4096, causal, half as many take a twentieth longer, twice as many as long.
@@ -21,30 +24,69 @@ TILE = 2**20
 EDGES = {512: 1.0, 456: 1.0, 128: 1.4}
 
 
+# Logits of one head that a fused tile may have, and of all its heads and examples: of more the kernel stores them, and
+# where nothing is fused (another jaxlib) all are stored.
+FUSED, ALL_FUSED = 2**16, 2**25
+
+
 @dataclass(frozen=True)
 class Tiling:
-    """A grid of blocks, and how many examples and key heads are worked on at once."""
+    """A grid of blocks, and how many examples and key heads are worked on at once.
+
+    With a `run`, a block of queries meets so many keys side by side, all that it sees, in a fused expression. Else it
+    meets a block of keys after the other.
+    """
 
     grid: Grid
     examples: int
     key_heads: int
+    run: int | None = None
+
+
+def is_plain(query: Array, bias: BiasLike, soft_cap: float | None, dropout: bool) -> bool:
+    """Whether nothing but a mask is done to the logits, and their products are computed in float32."""
+    return (
+        bias is None
+        and soft_cap is None
+        and not dropout
+        and operands_dtype(query.dtype) == "float32"
+    )
 
 
 def choose_tiling(
-    query: Float[Array, "B T N H"], key: Float[Array, "B S K H"], mask: Mask | None
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    mask: Mask | None,
+    *,
+    plain: bool = False,
 ) -> Tiling:
     """The grid that costs least under the mask, and as many examples and heads at once as the caches hold.
 
     An accelerator gets all examples and heads at once: it has the cores for them, and a batch that is spread over
-    devices stays where it is.
+    devices stays where it is. What is plain (`is_plain`) may be fused.
     """
     (B, T, N), (S, K) = query.shape[:3], key.shape[1:3]
+    one_cpu = on_one_cpu()
+    if one_cpu and plain and T * S <= FUSED:
+        return Tiling(Grid(T, S, T, S), *_at_once(B, K, ALL_FUSED // (T * S * (N // K))), run=S)
     grid = _grid(mask, T, S)
-    if jax.default_backend() != "cpu" or jax.device_count() > 1:
+    if not one_cpu:
         return Tiling(grid, B, K)
-    room = TILE // (grid.queries * grid.keys * (N // K))
+    run = run_of(mask, grid) if plain else None
+    if run is not None:
+        return Tiling(grid, *_at_once(B, K, ALL_FUSED // (grid.queries * run * (N // K))), run)
+    return Tiling(grid, *_at_once(B, K, TILE // (grid.queries * grid.keys * (N // K))))
+
+
+def on_one_cpu() -> bool:
+    """Where tiles are cut for caches."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
+def _at_once(B: int, K: int, room: int) -> tuple[int, int]:
+    """Examples and key heads: all heads of some examples, or some heads of one."""
     key_heads = _divisor(K, room)
-    return Tiling(grid, _divisor(B, room // K) if key_heads == K else 1, key_heads)
+    return (_divisor(B, room // K) if key_heads == K else 1), key_heads
 
 
 def visited_blocks(mask: MaskLike, T: int, S: int | None = None) -> float:
@@ -74,6 +116,19 @@ def _grid(mask, T, S):
     if None in costs.values():
         return grids[next(iter(EDGES))]
     return grids[min(EDGES, key=lambda edge: EDGES[edge] * costs[edge])]
+
+
+def run_of(mask: Mask | None, grid: Grid) -> int | None:
+    """The keys from the first to the last that a row of blocks sees, where that is about the same in all, and few."""
+    if mask is None or jax.tree.leaves(mask):
+        return None
+    with jax.ensure_compile_time_eval():
+        some = np.asarray(mask.coverage(grid).some)[0]
+    first, last = some.argmax(axis=1), grid.columns - some[:, ::-1].argmax(axis=1)
+    columns = int((last - first).max())
+    run = min(columns * grid.keys, grid.S)
+    few = columns * grid.rows <= 1.1 * some.sum() and run * grid.queries <= FUSED
+    return run if few else None
 
 
 def _area(mask, grid):

@@ -1,0 +1,111 @@
+"""Attention of a few rows as single expressions, each of which XLA:CPU computes in one kernel, logits in the caches.
+
+What it hands over to YNNPACK, its library for products, is a whole expression if that ends in one array, has no
+`where`, and has three axes. The library then keeps the logits of a few rows only, if beside the product over them
+stands their sum. Hence the forms below: hidden logits have a large number taken off, statistics leave as columns of the
+output, and the sums that nobody needs are added times zero. Elsewhere they are the same numbers, in no special time.
+
+The arrays are [n, t, ...] for queries and [n, s, ...] for keys: examples and heads are one axis.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+# What is added to the logits of hidden keys: no logit is felt beside it, and it is finite, as its differences must be.
+HIDDEN = -1e30
+
+
+def hidden(seen: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """What is added to the logits."""
+    return jnp.where(seen, 0.0, HIDDEN)
+
+
+def attend(
+    query: Float[Array, "n t H"],
+    key: Float[Array, "n s H"],
+    value: Float[Array, "n s O"],
+    hidden: Float[Array, "#n #t s"] | None,
+) -> Float[Array, "n t O"]:
+    """softmax(Q K^T + hidden) V. A query that sees nothing gets the mean of the values."""
+    _, weights = _exponentials(query, key, hidden)
+    return jnp.einsum("nts,nso->nto", weights, value) / _sum(weights)
+
+
+def attend_with_logsumexp(
+    query: Float[Array, "n t H"],
+    key: Float[Array, "n s H"],
+    value: Float[Array, "n s O"],
+    hidden: Float[Array, "#n #t s"] | None,
+) -> tuple[Float[Array, "n t O"], Float[Array, "n t"]]:
+    """`attend`, and the log of the softmax's denominator."""
+    highest, weights = _exponentials(query, key, hidden)
+    features = value.shape[2]
+    last_two = jnp.eye(2, features + 2, k=features)
+    value = jnp.pad(value, ((0, 0), (0, 0), (0, 2)))
+    output = jnp.einsum("nts,nso->nto", weights, value)
+    output += _sum(weights) * last_two[0] + highest * last_two[1]
+    total, highest = output[..., features], output[..., features + 1]
+    return output[..., :features] / total[..., None], highest + jnp.log(total)
+
+
+def gradients(
+    query: Float[Array, "n t H"],
+    key: Float[Array, "n s H"],
+    value: Float[Array, "n s O"],
+    hidden: Float[Array, "#n #t s"] | None,
+    logsumexp: Float[Array, "n t"],
+    d_output: Float[Array, "n t O"],
+    common: Float[Array, "n t"],
+) -> tuple[Float[Array, "n t H"], Float[Array, "n s H"], Float[Array, "n s O"]]:
+    """dQ, dK and dV with P = e^(Q K^T + hidden - logsumexp) and dS = P (dO V^T - common).
+
+        dQ = dS K    dK = dS^T Q    dV = P^T dO
+
+    The weights are computed for each of them anew, for the keys as rows of P^T.
+    """
+    given, found = (query, key, value, hidden, logsumexp, d_output, common), ()
+    for gradient in (_d_query, _d_key, _d_value):
+        # One after the other, or XLA would compute once, and store, what they share with each other and with the output.
+        given, found = lax.optimization_barrier((given, found))
+        found += (gradient(*given),)
+    return found
+
+
+def _d_query(query, key, value, hidden, logsumexp, d_output, common):
+    weights = _weights(query, key, hidden, logsumexp[..., None])
+    d_weights = jnp.einsum("nto,nso->nts", d_output, value)
+    d_logits = weights * (d_weights - common[..., None])
+    return jnp.einsum("nts,nsh->nth", d_logits, key) + 0 * _sum(d_logits)
+
+
+def _d_key(query, key, value, hidden, logsumexp, d_output, common):
+    weights = _weights(key, query, _turned(hidden), logsumexp[:, None])
+    d_weights = jnp.einsum("nso,nto->nst", value, d_output)
+    d_logits = weights * (d_weights - common[:, None])
+    return jnp.einsum("nst,nth->nsh", d_logits, query) + 0 * _sum(d_logits)
+
+
+def _d_value(query, key, value, hidden, logsumexp, d_output, common):
+    weights = _weights(key, query, _turned(hidden), logsumexp[:, None])
+    return jnp.einsum("nst,nto->nso", weights, d_output) + 0 * _sum(weights)
+
+
+def _turned(hidden):
+    return None if hidden is None else hidden.swapaxes(1, 2)
+
+
+def _exponentials(query, key, hidden):
+    logits = jnp.einsum("nth,nsh->nts", query, key)
+    logits = logits if hidden is None else logits + hidden
+    highest = logits.max(axis=-1, keepdims=True)
+    return highest, jnp.exp(logits - highest)
+
+
+def _weights(rows, columns, hidden, logsumexp):
+    logits = jnp.einsum("nth,nsh->nts", rows, columns)
+    return jnp.exp((logits if hidden is None else logits + hidden) - logsumexp)
+
+
+def _sum(x):
+    return x.sum(axis=-1, keepdims=True)
