@@ -50,6 +50,7 @@ ROTARY = "test_rotary.py::test_"
 ENCODER = "test_encoder.py::test_the_encoder_equals_its_equations_in_numpy"
 EXAMPLE = "test_doctests.py::test_the_example_gives_what_it_shows"
 BLOCKWISE = "test_blockwise.py::test_value_and_gradient_equal_the_reference"
+FUSED = "test_blockwise.py::test_fused_value_and_gradient_equal_the_reference"
 COVERAGE = "test_grid.py::test_"
 PRETRAINED = "test_pretrained.py::test_states_of_all_layers_logits_and_pooled_are_those_of_pytorch"
 CACHE, GENERATION = "test_cache.py::test_", "test_generation.py::test_"
@@ -332,6 +333,30 @@ MUTATIONS = [
         "d_logits *= 1 - (capped / settings.soft_cap) ** 2",
         "d_logits *= 1",
         f"{BLOCKWISE}[window, relative at positions]",
+    ),
+    Mutation(
+        "hidden_keys_are_felt", "fused.py",
+        "HIDDEN = -1e37",
+        "HIDDEN = -1.0",
+        f"{FUSED}[causal]",
+    ),
+    Mutation(
+        "the_gradient_of_the_keys_leaves_out_the_sum", "fused.py",
+        "    d_logits = weights * (d_weights - common[:, None])\n",
+        "    d_logits = weights * d_weights\n",
+        f"{FUSED}[none]",
+    ),
+    Mutation(
+        "who_sees_nothing_gets_the_mean", "blockwise.py",
+        "return jnp.where(sees[..., None], out, 0), total",
+        "return out, total",
+        "test_mask_contract.py::test_query_without_keys_gets_zeros[dot_product_attention fused]",
+    ),
+    Mutation(
+        "every_run_is_the_first", "tiles.py",
+        "start = jnp.minimum(first * self.grid.keys, self.grid.S - run)",
+        "start = jnp.minimum(0 * first, self.grid.S - run)",
+        "test_blockwise.py::test_runs_of_keys_equal_the_reference[7-8-3-4-24-apart]",
     ),
     Mutation(
         "the_last_queries_count_twice", "tiles.py",

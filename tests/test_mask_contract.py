@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 from jax import lax
 
-from tests.implementations import IMPLEMENTATIONS, attend, forced
+from tests.implementations import IMPLEMENTATIONS, forced
+from tests.implementations import attend as attend_by
 from transformer_jax.attention import (
     additive_attention,
     attention_weights,
@@ -91,7 +92,7 @@ def run_module(make, implementation="reference"):
     return run, parameters
 
 
-ATTEND = {name: partial(attend, implementation=name) for name in IMPLEMENTATIONS}
+ATTEND = {name: partial(attend_by, implementation=name) for name in IMPLEMENTATIONS}
 
 
 def run_function(function, implementation="reference", weights=lambda attend, inputs: ()):
@@ -103,7 +104,7 @@ def run_function(function, implementation="reference", weights=lambda attend, in
 
         def attend_to(*inputs):
             if function is dot_product_attention:
-                return attend(*inputs, **options)
+                return attend_by(*inputs, **options)
             with forced():
                 return function(*inputs, *parameters, **options)
 

@@ -21,8 +21,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from transformer_jax import fused
 from transformer_jax.biases import Bias
+from transformer_jax.fused import attend, attend_with_logsumexp, gradients, hidden
 from transformer_jax.masks import Mask
 from transformer_jax.products import operands_dtype, product
 from transformer_jax.sharding import vary_like
@@ -49,7 +49,7 @@ def blockwise_attention(
     What the mask hides from everybody must be finite already (`unseen.sight`).
     """
     (B, T, N, H), K = query.shape, key.shape[2]
-    plain = is_plain(query, bias, soft_cap, dropout_rng is not None)
+    plain = is_plain(query.dtype, bias, soft_cap, dropout=dropout_rng is not None)
     settings = Settings(
         tiling or choose_tiling(query, key, mask, plain=plain),
         H**-0.5 if scale is None else scale,
@@ -94,7 +94,7 @@ def _forward(static, query, key, value, bias, mask, rng, *, with_logsumexp):
     dtype = jnp.promote_types(query.dtype, jnp.float32)
     key_turned = key.mT  # once, not for every block
 
-    def attend(row, q):
+    def to_blocks(row, q):
         def block_of_keys(tile, running, seen):
             highest, total, out = running
             v = tiles.of_keys(value, tile)
@@ -115,17 +115,17 @@ def _forward(static, query, key, value, bias, mask, rng, *, with_logsumexp):
         highest, total, out = tiles.over_keys(block_of_keys, row, nothing)
         return out / jnp.where(total == 0, 1, total)[..., None], highest + jnp.log(total)
 
-    def attend_to_run(row, q):
+    def to_run(row, q):
         tile = tiles.run(row)
         arrays = _of_run(q, tiles.of_keys(key, tile), tiles.of_keys(value, tile))
         seen = tiles.seen_of_run(tile)
-        hidden = _hidden(seen, q)
+        taken_off = _hidden(seen, q)
         total = None
         if with_logsumexp:
-            out, total = fused.attend_with_logsumexp(*arrays, hidden)
+            out, total = attend_with_logsumexp(*arrays, taken_off)
             total = total.reshape(q.shape[:4])
         else:
-            out = fused.attend(*arrays, hidden)
+            out = attend(*arrays, taken_off)
         out = out.reshape(*q.shape[:4], -1)
         if seen is None:
             return out, total
@@ -137,7 +137,7 @@ def _forward(static, query, key, value, bias, mask, rng, *, with_logsumexp):
         output, logsumexp = state
         row = tiles.row(index)
         q = _scaled(tiles.of_queries(query, row), settings)
-        out, total = (attend if settings.tiling.run is None else attend_to_run)(row, q)
+        out, total = (to_blocks if settings.tiling.run is None else to_run)(row, q)
         output = tiles.write(output, out.astype(output.dtype), row)
         return output, tiles.write(logsumexp, total, row) if with_logsumexp else None
 
@@ -221,11 +221,11 @@ def _gradient_of_run(tiles, saved, cotangents):
     d_out, out, k, v = (x.astype(jnp.float32) for x in (d_output, output, key, value))
     common = (d_out * out).sum(axis=-1)
     common = common if d_logsumexp is None else common - d_logsumexp
-    hidden = _hidden(tiles.seen_of_run(tiles.run(tiles.row(jnp.zeros((), jnp.int32)))), q)
+    taken_off = _hidden(tiles.seen_of_run(tiles.run(tiles.row(jnp.zeros((), jnp.int32)))), q)
     logsumexp = jnp.where(logsumexp == -jnp.inf, 0, logsumexp)
     q, k, v, d_out = _of_run(q, k, v, d_out)
     common, logsumexp = (x.reshape(q.shape[:2]) for x in (common, logsumexp))
-    d_query, d_key, d_value = fused.gradients(q, k, v, hidden, logsumexp, d_out, common)
+    d_query, d_key, d_value = gradients(q, k, v, taken_off, logsumexp, d_out, common)
     d_query = (tiles.settings.scale * d_query).reshape(query.shape).astype(query.dtype)
     d_key = d_key.reshape(key.shape).astype(key.dtype)
     return d_query, d_key, d_value.reshape(value.shape).astype(value.dtype), []
@@ -245,7 +245,7 @@ def _hidden(seen, q):
             shape = [q.shape[i] if i in axes else size for i, size in enumerate(seen.shape)]
             seen = jnp.broadcast_to(seen, shape)
     e, k, g, t, s = seen.shape
-    return fused.hidden(seen.reshape(e * k, g * t, s))
+    return hidden(seen.reshape(e * k, g * t, s))
 
 
 @_gradient.defjvp

@@ -13,12 +13,12 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 # What is added to the logits of hidden keys: no logit is felt beside it, and it is finite, as its differences must be.
-HIDDEN = -1e30
+HIDDEN = -1e37
 
 
 def hidden(seen: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
     """What is added to the logits."""
-    return jnp.where(seen, 0.0, HIDDEN)
+    return jnp.where(seen, jnp.float32(0), jnp.float32(HIDDEN))
 
 
 def attend(
@@ -41,7 +41,7 @@ def attend_with_logsumexp(
     """`attend`, and the log of the softmax's denominator."""
     highest, weights = _exponentials(query, key, hidden)
     features = value.shape[2]
-    last_two = jnp.eye(2, features + 2, k=features)
+    last_two = jnp.eye(2, features + 2, k=features, dtype=value.dtype)
     value = jnp.pad(value, ((0, 0), (0, 0), (0, 2)))
     output = jnp.einsum("nts,nso->nto", weights, value)
     output += _sum(weights) * last_two[0] + highest * last_two[1]

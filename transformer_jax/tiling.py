@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -43,13 +44,10 @@ class Tiling:
     run: int | None = None
 
 
-def is_plain(query: Array, bias: BiasLike, soft_cap: float | None, dropout: bool) -> bool:
+def is_plain(dtype: jnp.dtype, bias: BiasLike, soft_cap: float | None, *, dropout: bool) -> bool:
     """Whether nothing but a mask is done to the logits, and their products are computed in float32."""
     return (
-        bias is None
-        and soft_cap is None
-        and not dropout
-        and operands_dtype(query.dtype) == "float32"
+        bias is None and soft_cap is None and not dropout and operands_dtype(dtype) == jnp.float32
     )
 
 
