@@ -30,7 +30,7 @@ BATCHES = 3  # in rotation
 
 @dataclass(frozen=True)
 class Contestant:
-    """PyTorch where `attention` is named, else ours; `kept` as train.memory has it."""
+    """PyTorch where `attention` is named, else ours; `kept` as transformer_jax.memory has it."""
 
     attention: str | None = None
     bfloat16: bool = False

@@ -8,7 +8,7 @@ Memory and threads of one are then in nobody else's way, and each has the C libr
 import sys
 
 if __name__ == "__main__" and "keep" in sys.argv:  # before NumPy and JAX have threads
-    from train.memory import keep_freed_memory
+    from transformer_jax.memory import keep_freed_memory
 
     keep_freed_memory()
 
@@ -90,9 +90,9 @@ def sizes(recipe) -> dict[str, Any]:
 
 def main() -> None:
     from bench.classifiers import batches, call_of
-    from train.memory import freed_memory_is_kept
     from train.recipes import TUTORIAL
     from transformer_jax.config import StackConfig
+    from transformer_jax.memory import freed_memory_is_kept
 
     settings = json.loads(sys.stdin.readline())
     model = settings["sizes"] | {"encoder": StackConfig(**settings["sizes"]["encoder"])}

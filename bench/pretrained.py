@@ -85,8 +85,10 @@ def child(name: str, model: str) -> None:
     """What a child does: the first answer are the vectors, to be checked and to warm up."""
     dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
     if name.startswith(OURS):
+        from transformer_jax.memory import keep_freed_memory
         from transformer_jax.pretrained.sentences import SentenceEncoder
 
+        keep_freed_memory()
         encoder = SentenceEncoder.load(model, dtype=dtype)
 
         def embed(texts):

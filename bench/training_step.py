@@ -6,7 +6,7 @@ The model is `train.imdb --recipe tutorial` in its full size, the step `train.st
 program runs it; PyTorch's are those of bench/tutorial_model.py: eager as the tutorial has it, with its own attention
 (sdpa), and tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights; nothing is timed before
 logits, and losses of two steps without dropout, are those of eager PyTorch. Tokens are random, about a third is padding.
-Each is in a process of its own, ours with the memory of train/memory.py, PyTorch's with that and without.
+Each is in a process of its own, ours with the memory of transformer_jax/memory.py, PyTorch's with that and without.
 The numbers go to docs/results/training_step.json, the tables to docs/training-step.md.
 """
 
@@ -121,7 +121,7 @@ def page(results: dict) -> list[str]:
         "The tutorial's classifier in its full size (`train.imdb --recipe tutorial`); eager PyTorch is the tutorial's own",
         "program, `sdpa` has PyTorch's fused attention, `tuned` autocast to bfloat16 and fused AdamW besides. All begin",
         "with the same weights and were seen to compute the same before. Each is in a process of its own; ours keeps freed",
-        "memory (`train/memory.py`), as `train.imdb` does, PyTorch does as its program does, but where it says `memory",
+        "memory (`transformer_jax/memory.py`), as `train.imdb` does, PyTorch does as its program does, but where it says `memory",
         "kept`. Called in turns; the ratios are of ours over the other's time within a round, median and quartiles: below",
         "1 ours is faster.",
     ]

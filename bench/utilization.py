@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from train.memory import keep_freed_memory
+    from transformer_jax.memory import keep_freed_memory
 
     keep_freed_memory()
 
@@ -34,7 +34,6 @@ from bench import machine
 from bench.harness import clock
 from bench.page import rounded
 from train.classification import make_loss
-from train.memory import freed_memory_is_kept
 from train.optimizers import make_optimizer
 from train.recipes import TUTORIAL
 from train.step import TrainState, make_train_step
@@ -42,6 +41,7 @@ from transformer_jax.batching import Batch
 from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.counting import count
 from transformer_jax.files import write_text
+from transformer_jax.memory import freed_memory_is_kept
 from transformer_jax.models import TextClassifier
 
 PROGRAM = "python -m bench.utilization"

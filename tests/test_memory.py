@@ -12,7 +12,7 @@ LINUX = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's")
 # A block as large as a step's temporaries, made and freed in a thread, as XLA's are: the faults of the third time.
 CHILD = """
 import resource, sys, threading
-from train import memory
+from transformer_jax import memory
 {before}
 if sys.argv[1] == "keep":
     print(memory.keep_freed_memory(), memory.freed_memory_is_kept())
@@ -47,6 +47,14 @@ def test_kept_memory_is_not_mapped_anew():
 
 
 @LINUX
-def test_too_late_beside_other_threads():
-    before = "import time; threading.Thread(target=time.sleep, args=(0.5,)).start()"
+def test_too_late_where_threads_have_arenas():
+    before = (
+        "import jax.numpy as jnp; (jnp.ones((999, 999)) @ jnp.ones((999, 999))).block_until_ready()"
+    )
     assert in_child("keep", before)[:2] == ["False", "False"]
+
+
+@LINUX
+def test_in_time_for_what_has_only_been_imported():
+    *said, faults = in_child("keep", "import transformer_jax.__main__")
+    assert said == ["True", "True"] and int(faults) < 1000

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from train.checkpoints import Progress
-from train.memory import freed_memory_is_kept
+from transformer_jax.memory import freed_memory_is_kept
 from transformer_jax.sharding import num_devices
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "transformer_jax", "numpy", "scikit-learn")

@@ -11,7 +11,7 @@ report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from train.memory import keep_freed_memory
+    from transformer_jax.memory import keep_freed_memory
 
     keep_freed_memory()
 

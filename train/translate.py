@@ -10,7 +10,7 @@ metrics.jsonl, curves.png, and translations.txt beside the references.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from train.memory import keep_freed_memory
+    from transformer_jax.memory import keep_freed_memory
 
     keep_freed_memory()
 

@@ -17,6 +17,7 @@ from transformer_jax.commands import (
     walk,
 )
 from transformer_jax.errors import InputError
+from transformer_jax.memory import keep_freed_memory
 from transformer_jax.pretrained.files import PretrainedError
 from transformer_jax.run_folder import RunFolderError
 from transformer_jax.tokenizers import TokenizerError
@@ -61,4 +62,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     sys.exit(main())

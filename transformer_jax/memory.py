@@ -6,7 +6,6 @@ as the arithmetic. https://man7.org/linux/man-pages/man3/mallopt.3.html
 """
 
 import ctypes
-from pathlib import Path
 
 # From malloc.h; -1 for the threshold stands for never. One arena, since those of threads hold at most 64 MiB a block.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
@@ -18,19 +17,30 @@ _kept = False
 def keep_freed_memory() -> bool:
     """From now on freed memory stays with the process; False where that cannot be had.
 
-    For programs that call one large function many times, and before they import NumPy or JAX: arenas are counted when
-    the first thread starts. The process stays as large as it once was. Only glibc knows these settings.
+    For programs that call one large function many times, and before JAX computes anything: an arena that a thread has
+    begun stays. The process stays as large as it once was. Only glibc knows these settings.
     """
     global _kept
-    threads = Path("/proc/self/task")
-    if not threads.is_dir() or len(list(threads.iterdir())) > 1:
-        return False
     try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        libc = ctypes.CDLL("libc.so.6")
+        if _arenas(libc) > 1:
+            return False
+        _kept = all([libc.mallopt(name, value) for name, value in SETTINGS])
     except (OSError, AttributeError):
         return False
-    _kept = all([mallopt(name, value) for name, value in SETTINGS])
     return _kept
+
+
+def _arenas(libc: ctypes.CDLL) -> int:
+    """How many glibc has begun: elements of what malloc_info(3) writes."""
+    text, size = ctypes.c_char_p(), ctypes.c_size_t()
+    libc.open_memstream.restype = ctypes.c_void_p
+    stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    count = text.value.count(b"<heap nr=")
+    libc.free(text)
+    return count
 
 
 def freed_memory_is_kept() -> bool:
