@@ -384,8 +384,8 @@ MUTATIONS = [
     ),
     Mutation(
         "hidden_blocks_are_visited", "tiles.py",
-        "return Visits(columns, every.sum(axis=2), some.sum(axis=2))",
-        "return Visits(columns, every.sum(axis=2), 0 * some.sum(axis=2) + grid.columns)",
+        "return Visits(columns, every.sum(axis=2), some.sum(axis=2), some.argmax(axis=2))",
+        "return Visits(columns, every.sum(axis=2), 0 * some.sum(axis=2) + grid.columns, some.argmax(axis=2))",
         "test_tiling.py::test_the_loops_run_as_often_as_blocks_are_seen_and_no_more[causal-False]",
     ),
     Mutation(
