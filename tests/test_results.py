@@ -22,3 +22,17 @@ def test_the_page_on_translation_says_what_was_measured(file):
     assert f"| {' | '.join(cells)} |" in page
     assert found["bleu_signature"] in page
     assert found["command"].replace("--target fr", "--target de") in page
+
+
+def test_the_page_on_fine_tuning_says_what_was_measured():
+    found = json.loads((DOCS / "results/finetune-imdb.json").read_text(encoding="utf-8"))
+    page = (DOCS / "finetuning.md").read_text(encoding="utf-8")
+    low, high = found["test_accuracy_interval"]
+    cells = (
+        f"{found['test_accuracy']:.2%}",
+        f"{100 * low:.2f} to {high:.2%}",
+        f"{found['train_seconds'] / 60:.0f} min",
+    )
+    assert f"| {' | '.join(cells)} |" in page
+    assert f"| {found['baseline']['test_accuracy']:.2%} |" in page
+    assert found["command"] in page
