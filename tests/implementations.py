@@ -34,7 +34,7 @@ def forced(
     def choose(query, key, mask, *, plain):
         (B, T), (S, K) = query.shape[:2], key.shape[1:3]
         if fused and plain:
-            return Tiling(Grid(T, S, T, S), B, K, run=S)
+            return Tiling(Grid(T, S, T, S), *((B, K) if at_once else (1, 1)), run=S)
         return tiling(T, S, queries, keys, *((B, K) if at_once else (1, 1)))
 
     with (

@@ -154,7 +154,7 @@ def _gradient(static, saved, cotangents):
     d_output, d_logsumexp = cotangents
     tiles = Tiles(settings, query, bias, mask, rng)
     dtype = jnp.promote_types(query.dtype, jnp.float32)
-    if settings.tiling.run == key.shape[2] and tiles.steps == 1:
+    if settings.tiling.run == key.shape[2] and tiles.grid.rows == 1:
         return _gradient_of_run(tiles, saved, cotangents)
     key_turned, value_turned = key.mT, value.mT
 
@@ -214,21 +214,33 @@ def _gradient(static, saved, cotangents):
 
 
 def _gradient_of_run(tiles, saved, cotangents):
-    """`_gradient` of all queries and keys together."""
+    """`_gradient` where all queries and keys are one tile: of some examples and heads after the others."""
     query, key, value, *_, output, logsumexp = saved
     d_output, d_logsumexp = cotangents
-    q = _scaled(query, tiles.settings)
-    d_out, out, k, v = (x.astype(jnp.float32) for x in (d_output, output, key, value))
-    common = (d_out * out).sum(axis=-1)
-    common = common if d_logsumexp is None else common - d_logsumexp
-    taken_off = _hidden(tiles.seen_of_run(tiles.run(tiles.row(jnp.zeros((), jnp.int32)))), q)
-    logsumexp = jnp.where(logsumexp == -jnp.inf, 0, logsumexp)
-    q, k, v, d_out = _of_run(q, k, v, d_out)
-    common, logsumexp = (x.reshape(q.shape[:2]) for x in (common, logsumexp))
-    d_query, d_key, d_value = gradients(q, k, v, taken_off, logsumexp, d_out, common)
-    d_query = (tiles.settings.scale * d_query).reshape(query.shape).astype(query.dtype)
-    d_key = d_key.reshape(key.shape).astype(key.dtype)
-    return d_query, d_key, d_value.reshape(value.shape).astype(value.dtype), []
+
+    def some_heads(index, state):
+        d_query, d_key, d_value = state
+        tile = tiles.run(tiles.row(index))
+        q = _scaled(tiles.of_queries(query, tile), tiles.settings)
+        d_out, out = (tiles.of_queries(x, tile).astype(jnp.float32) for x in (d_output, output))
+        common = (d_out * out).sum(axis=-1)
+        if d_logsumexp is not None:
+            common -= tiles.of_queries(d_logsumexp, tile)
+        denominator = tiles.of_queries(logsumexp, tile)
+        denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
+        rows = _of_run(q, tiles.of_keys(key, tile), tiles.of_keys(value, tile), d_out)
+        denominator, common = (x.reshape(rows[0].shape[:2]) for x in (denominator, common))
+        taken_off = _hidden(tiles.seen_of_run(tile), q)
+        d_q, d_k, d_v = gradients(*rows[:3], taken_off, denominator, rows[3], common)
+        d_q = (tiles.settings.scale * d_q).reshape(q.shape).astype(query.dtype)
+        return (
+            tiles.write(d_query, d_q, tile),
+            tiles.write_keys(d_key, d_k, tile),
+            tiles.write_keys(d_value, d_v, tile),
+        )
+
+    state = vary_like(tuple(map(jnp.zeros_like, (query, key, value))), query)
+    return *lax.fori_loop(0, tiles.steps, some_heads, state), []
 
 
 def _of_run(*arrays):

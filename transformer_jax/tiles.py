@@ -162,6 +162,11 @@ class Tiles:
         starts, sizes = self._keys(array, tile)
         return lax.dynamic_slice(array, starts, sizes).astype(self.settings.operands)
 
+    def write_keys(self, array: Float[Array, "B K S L"], rows: Array, tile: Tile) -> Array:
+        """The array with these rows."""
+        starts, sizes = self._keys(array, tile)
+        return lax.dynamic_update_slice(array, rows.reshape(sizes).astype(array.dtype), starts)
+
     def of_keys_turned(self, array: Float[Array, "B K L S"], tile: Tile) -> Array:
         """`of_keys` of an array with its last two axes exchanged."""
         starts, sizes = self._keys_turned(array, tile)

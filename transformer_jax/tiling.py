@@ -72,7 +72,7 @@ def choose_tiling(
         return Tiling(grid, B, K)
     run = run_of(mask, grid) if plain else None
     if run is not None:
-        return Tiling(grid, *_at_once(B, K, ALL_FUSED // (grid.queries * run * (N // K))), run)
+        return Tiling(grid, *_at_once(B, K, TILE // (grid.queries * run * (N // K))), run)
     return Tiling(grid, *_at_once(B, K, TILE // (grid.queries * grid.keys * (N // K))))
 
 
