@@ -25,6 +25,7 @@ import numpy as np
 
 from train import program
 from train.baseline import compare_with_baseline
+from train.calibration import cooled, temperature_of
 from train.classification import make_loss
 from train.classifiers import FromPretrained, FromScratch
 from train.corpus import Split
@@ -140,8 +141,13 @@ def train(run: Run) -> None:
             )
         draw_curves(folder / "metrics.jsonl", folder / "curves.png")
 
+        kept = classifier.kept(fitted.params)
+        temperature = temperature_of(scorer(encoded[1], kept), validation.labels)
+        kept = cooled(kept, temperature)
+        save_weights(folder / WEIGHTS, kept)
+
         # The one reading of the test split, by the weights that validation chose.
-        probabilities = scorer(encoded[2], classifier.kept(fitted.params))
+        probabilities = scorer(encoded[2], kept)
         scores = score(probabilities, data.test.labels, data.classes)
         report = {
             "data": {
@@ -162,6 +168,7 @@ def train(run: Run) -> None:
             "compute_dtype": options.dtype,
             "batch_tokens": batch_tokens,
             "buckets": list(buckets),
+            "temperature": temperature,
             "test_accuracy": scores["accuracy"],
             "test_accuracy_interval": scores["accuracy_interval"],
             "test": scores,

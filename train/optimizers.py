@@ -11,6 +11,7 @@ import jax
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
+from train.param_groups import DECAYED, group_of
 from train.rates import Rates, moving, scale_by_rates
 from transformer_jax.run_folder import parameter_name
 
@@ -57,22 +58,18 @@ def learning_rate_schedule(config: OptimizerConfig, total_steps: int) -> Callabl
 
 
 def decayed(params: Any, everything: bool = False) -> Any:
-    """True for every parameter that weight decay shrinks: the kernels, told by their name."""
+    """True for every parameter that weight decay shrinks, by its group."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: everything or parameter_name(path).endswith("kernel"), params
+        lambda path, _: everything or group_of(parameter_name(path)) in DECAYED, params
     )
 
 
 def matrices(params: Any) -> Any:
-    """Which axes of a kernel of a layer go in and come out; None for what is no such matrix.
-
-    Tables, heads, norms and biases are none. Left to itself optax would take any array of two axes for one, tables
-    among them, and leave out the kernels of attention, which have three.
-    """
+    """Which axes of a matrix of a layer go in and come out; None for what is not Muon's."""
 
     def axes(path, leaf):
         name = parameter_name(path)
-        if ".layers." not in name or not name.endswith("kernel"):
+        if group_of(name) != "matrix":
             return None
         inputs = 2 if name.endswith("attention.out_kernel") else 1
         return MuonDimensionNumbers(tuple(range(inputs)), tuple(range(inputs, leaf.ndim)))
