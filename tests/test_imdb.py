@@ -5,11 +5,12 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from train.classification import cross_entropy, drop_tokens, make_loss
+from train.classification import cross_entropy, drop_tokens, make_loss, squared_hinge
 from train.imdb import main
 from train.imdb_options import make_parser, recipe_of
 from train.recipes import FAST, SAMPLE, TUTORIAL
@@ -156,6 +157,23 @@ def test_options_change_the_recipe_and_nothing_else():
     changed = recipe_of(parser.parse_args(arguments), "imdb")
     assert (changed.model.max_length, changed.fit.epochs, changed.fit.seed) == (64, 2, 3)
     assert changed.model.encoder == FAST.model.encoder
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_squared_hinge_is_the_formula(classes):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(50, classes)).astype(np.float32)
+    labels = rng.integers(0, classes, 50).astype(np.int32)
+    expected = [
+        sum(max(0.0, 1 - (row[label] - row[c])) ** 2 for c in range(classes) if c != label)
+        for row, label in zip(logits, labels, strict=True)
+    ]
+    np.testing.assert_allclose(
+        squared_hinge(jnp.asarray(logits), jnp.asarray(labels)), expected, rtol=1e-5, atol=1e-6
+    )
+    right = 5.0 * np.eye(classes, dtype=np.float32)[labels]
+    pull = jax.grad(lambda z: squared_hinge(z, jnp.asarray(labels)).sum())(jnp.asarray(right))
+    assert (np.asarray(pull) == 0).all()
 
 
 def test_cross_entropy_is_the_formula():

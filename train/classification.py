@@ -23,6 +23,19 @@ def cross_entropy(
     return jax.nn.logsumexp(logits, axis=1) - likely
 
 
+def squared_hinge(logits: Float[Array, "B C"], labels: Int[Array, " B"]) -> Float[Array, " B"]:
+    """sum over c other than the label of max(0, 1 - (z_label - z_c))^2, z the logits.
+
+    A text that is right by a margin of 1 pulls at nothing, where cross-entropy would make it ever surer (Tang, 2013,
+    https://arxiv.org/abs/1306.0239; over pairs as Crammer and Singer, 2001). Its logits are no log-probabilities
+    before a temperature makes them so.
+    """
+    logits = logits.astype(jnp.float32)
+    of_label = jnp.take_along_axis(logits, labels[:, None], axis=1)
+    short = jnp.maximum(0, 1 - (of_label - logits)) ** 2
+    return jnp.where(jnp.arange(logits.shape[1]) == labels[:, None], 0, short).sum(axis=1)
+
+
 def drop_tokens(
     tokens: Int[Array, "B T"], rate: float, tokenizer: Tokenizer, rngs: nnx.Rngs
 ) -> Int[Array, "B T"]:
@@ -37,8 +50,12 @@ def drop_tokens(
     return jnp.where(kept, tokens, tokenizer.mask_id)
 
 
-def make_loss(tokenizer: Tokenizer, *, token_dropout: float, smoothing: float):
-    """The mean cross-entropy of a batch; rows that only fill its shape do not count."""
+def make_loss(
+    tokenizer: Tokenizer, *, token_dropout: float, smoothing: float, margin: bool = False
+):
+    """The mean cross-entropy of a batch, or squared hinge; rows that only fill its shape do not count."""
+    if margin and smoothing:
+        raise ValueError("a squared hinge has no probabilities: label smoothing must be 0")
     if token_dropout and tokenizer.mask_id is None:
         raise ValueError(
             f"token dropout needs a mask token, which the {tokenizer.spec} vocabulary lacks"
@@ -48,7 +65,11 @@ def make_loss(tokenizer: Tokenizer, *, token_dropout: float, smoothing: float):
         is_token = batch.tokens != tokenizer.pad_id
         tokens = drop_tokens(batch.tokens, token_dropout, tokenizer, rngs)
         logits = model(tokens, is_token, rngs=rngs)
-        losses = cross_entropy(logits, batch.labels, smoothing)
+        losses = (
+            squared_hinge(logits, batch.labels)
+            if margin
+            else cross_entropy(logits, batch.labels, smoothing)
+        )
         return jnp.where(batch.is_example, losses, 0).sum() / jnp.maximum(batch.is_example.sum(), 1)
 
     return loss

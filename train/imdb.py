@@ -127,7 +127,10 @@ def train(run: Run) -> None:
             fitted = fit(
                 classifier.trained,
                 make_loss(
-                    tokenizer, token_dropout=recipe.token_dropout, smoothing=recipe.label_smoothing
+                    tokenizer,
+                    token_dropout=recipe.token_dropout,
+                    smoothing=recipe.label_smoothing,
+                    margin=recipe.margin,
                 ),
                 batches,
                 validate,

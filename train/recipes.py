@@ -33,6 +33,7 @@ class Recipe:
     buckets: int  # lengths of batches, each compiled once
     token_dropout: float = 0.0
     label_smoothing: float = 0.0
+    margin: bool = False  # a squared hinge instead of cross-entropy
     validation_fraction: float = 0.1
     dtype: str | None = None  # of the computation; None: the faster on the machine
 
