@@ -278,7 +278,7 @@ def test_attributions_are_the_riemann_sum_of_finite_differences(name, error):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), index=st.integers(0, C - 1))
 def test_attributions_add_up_to_the_difference_of_the_log_odds(name, seed, index):
     params = drawn(name, seed)
