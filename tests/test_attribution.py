@@ -23,7 +23,9 @@ from transformer_jax.config import (
     StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.embeddings import BertEmbedding
 from transformer_jax.models import TextClassifier
+from transformer_jax.normalization import layer_norm
 from transformer_jax.positions import lookup
 from transformer_jax.regions import region_embedding, to_front, weaken
 from transformer_jax.text_encoder import EncoderClassifier
@@ -204,6 +206,25 @@ def test_a_presence_moves_to_the_front_with_its_token():
     moved = to_front(TOKENS, IS_TOKEN, TOKENS.astype(jnp.float32))
     np.testing.assert_array_equal(moved[2], moved[0])
     np.testing.assert_array_equal(moved[0][0, :5], TOKENS[0, 1:6])
+
+
+@pytest.mark.parametrize("region_width", [1, 3])
+def test_of_a_text_without_words_its_places_are_left(region_width):
+    shapes = nnx.eval_shape(
+        lambda: BertEmbedding(V, 8, 5, region_width=region_width, rngs=nnx.Rngs(0))
+    )
+    graph, state = nnx.split(shapes)
+    random = np.random.default_rng(0)
+    embed = nnx.merge(
+        graph,
+        jax.tree.map(
+            lambda leaf: jnp.asarray(random.standard_normal(leaf.shape, np.float32)), state
+        ),
+    )
+    x = embed.position.embedding[...][:5] + embed.segment.embedding[...][0]
+    expected = layer_norm(x, embed.norm.scale[...], embed.norm.bias[...])
+    found = embed(TOKENS, IS_TOKEN, presence=jnp.zeros((1, T)))
+    np.testing.assert_allclose(found[0, 1:6], expected, rtol=1e-5)
 
 
 def products_in(name, **presence):
