@@ -53,6 +53,7 @@ BLOCKWISE = "test_blockwise.py::test_value_and_gradient_equal_the_reference"
 FUSED = "test_blockwise.py::test_fused_value_and_gradient_equal_the_reference"
 COVERAGE = "test_grid.py::test_"
 PRETRAINED = "test_pretrained.py::test_states_of_all_layers_logits_and_pooled_are_those_of_pytorch"
+ATTRIBUTION = "test_attribution.py::test_"
 CACHE, GENERATION = "test_cache.py::test_", "test_generation.py::test_"
 UNSEEN = f"{CONTRACT}what_nobody_sees_reaches_no_output_and_no_gradient"
 
@@ -705,6 +706,31 @@ MUTATIONS = [
         "cotangent = cotangent.astype(one.dtype)",
         "cotangent = cotangent.astype(dtype)",
         "test_products.py::test_both_gradients_of_a_short_product_are_short_products",
+    ),
+    # Attribution
+    Mutation(
+        "neighbours_share_the_presence_of_one", "regions.py",
+        "rows = weaken(rows, is_token[:, here], presence[:, here])",
+        "rows = weaken(rows, is_token[:, here], presence[:, reach : reach + length])",
+        f"{ATTRIBUTION}in_a_region_each_neighbour_has_its_own_presence",
+    ),
+    Mutation(
+        "a_presence_stays_behind_its_token", "models.py",
+        "(presence,) = moved or (None,)",
+        "presence = presence",
+        f"{ATTRIBUTION}a_presence_of_one_is_the_model_and_of_nothing_knows_no_word[patches]",
+    ),
+    Mutation(
+        "gradients_are_taken_at_the_end_of_the_way", "attribution.py",
+        "nodes, weights = nodes_and_weights(count)",
+        "nodes, weights = np.ones(count), np.full(count, 1 / count)",
+        f"{ATTRIBUTION}the_shares_of_a_sigmoid_are_its_rise_by_the_terms_of_its_sum",
+    ),
+    Mutation(
+        "the_gap_is_spread_over_the_shares", "attribution.py",
+        "values = x.astype(np.float64) * (weights @ gradients)",
+        "values = (values := x * (weights @ gradients)) * (all_ - nothing) / values.sum()",
+        f"{ATTRIBUTION}nodes_are_doubled_until_the_gap_is_closed_and_not_beyond",
     ),
 ]  # fmt: skip
 

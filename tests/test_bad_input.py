@@ -465,6 +465,7 @@ MISTAKES = {
         "the tokenizer cannot cut a text",
     ),
     "tokenizer of another run": (other_tokenizer, PREDICT, "they are of different runs"),
+    "no such class": (nothing, "explain run fine --class good", "no class 'good'; the classes are negative, positive"),
     # Texts to classify.
     "no such texts": (nothing, "predict run --file nowhere", "nowhere cannot be read"),
     "texts that are a folder": (nothing, "predict run --file taken", "taken cannot be read"),

@@ -14,13 +14,13 @@ import transformer_jax as tj
 ROOT = Path(tj.__file__).parent
 # Above these arrows never go: arrays in, arrays out.
 PURE = (
-    "attention beams biases blockwise bpe cache costs counting cudnn dropout feed_forward fused grid heads laws linear masks "
+    "attention attribution beams biases blockwise bpe cache costs counting cudnn dropout feed_forward fused grid heads laws linear masks "
     "normalization plan pooling positions products published regions rotary rules sampling shapes sharding softmax tiles tiling unseen "
     "windows"
 ).split()
 # Subjects of their own, used by the name of the file: `costs.parameters`, `laws.fit_power_law`.
 BY_FILE = {
-    "beams", "bpe", "cache", "costs", "counting", "heads", "laws", "published", "sampling", "windows"
+    "attribution", "beams", "bpe", "cache", "costs", "counting", "heads", "laws", "published", "sampling", "windows"
 }  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def test_every_public_function_of_a_pure_file_is_exported():
     """Or it is what another file of the package needs, and named here."""
     inside = {"keep", "keep_weights", "random_words", "dropout_weights", "check_rate"}
     inside |= {"Mask", "as_mask", "is_causal", "left_window", "padded_keys"}
+    inside |= {"weaken"}
     inside |= {"Bias", "as_bias", "dense_bias"}
     inside |= {"AttentionPlan", "fitting_rules"}
     inside |= {"Tiling", "choose_tiling", "is_plain", "on_one_cpu", "run_of"}

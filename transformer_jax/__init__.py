@@ -12,6 +12,7 @@ Writing, token by token    cache, sampling, beams
 Modules and models         config -> modules -> embeddings, encoder, decoder -> models, language_models -> generation
 Texts and files            tokenizers, windows, run_folder, predict, translation; commands/ is the command line
 For students               bpe, steps, walk, inside, heads, worked/; printing and pages show them
+Why a model decided so     attribution, spans -> explain
 
 The pure functions are here by name: `import transformer_jax as tj; tj.dot_product_attention(q, k, v)`.
 """

@@ -12,7 +12,7 @@ from transformer_jax.dropout import dropout
 from transformer_jax.modules import LayerNorm, Linear, drawn, dropout_key, zeros
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
 from transformer_jax.products import product, wide
-from transformer_jax.regions import region_embedding
+from transformer_jax.regions import region_embedding, weaken
 
 
 class Embedding(nnx.Module):
@@ -91,9 +91,13 @@ class RegionEmbedding(nnx.Module):
         self.embedding = drawn(rngs, init, width, vocab_size, features)
 
     def __call__(
-        self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        presence: Float[Array, "B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        return region_embedding(self.embedding[...], tokens, is_token)
+        return region_embedding(self.embedding[...], tokens, is_token, presence)
 
 
 class BertEmbedding(nnx.Module):
@@ -101,7 +105,8 @@ class BertEmbedding(nnx.Module):
 
     Positions are counted over the real tokens, so padding on either side changes nothing. With a
     `region_width` above 1 a token is embedded together with its neighbours. Without `positions` these come in with
-    attention (ModernBERT); with `num_segments=0` there is no segment (DistilBERT).
+    attention (ModernBERT); with `num_segments=0` there is no segment (DistilBERT). A `presence` of 0 to 1 multiplies
+    what is looked up for a token, its row and not its position or segment.
     """
 
     def __init__(
@@ -133,10 +138,14 @@ class BertEmbedding(nnx.Module):
         is_token: Bool[Array, "B T"],
         *,
         segments: Int[Array, "B T"] | None = None,
+        presence: Float[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
-        is_region = isinstance(self.token, RegionEmbedding)
-        rows = self.token(tokens, is_token) if is_region else self.token(tokens)
+        if isinstance(self.token, RegionEmbedding):
+            rows = self.token(tokens, is_token, presence=presence)
+        else:
+            rows = self.token(tokens)
+            rows = rows if presence is None else weaken(rows, is_token, presence)
         x = wide(rows)
         if self.position is not None:
             x += self.position(count_positions(is_token))
@@ -157,9 +166,13 @@ class RegionFeatures(nnx.Module):
         self.bias = zeros(features)
 
     def __call__(
-        self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"]
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        presence: Float[Array, "B T"] | None = None,
     ) -> Float[Array, "B T D"]:
-        regions = self.region(tokens, is_token)
+        regions = self.region(tokens, is_token, presence=presence)
         return jax.nn.relu(wide(regions) + self.bias[...]).astype(regions.dtype)
 
 

@@ -5,6 +5,7 @@ What `tokenizers.Tokenizer` and `pretrained.tokenizer.PretrainedTokenizer` have 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -26,10 +27,7 @@ def framed_with_cuts(
     frame: Callable[[list[int]], list[int]],
 ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
     """`frame` of at most `room` ids of each text, and how many it lost: what `encode_with_cuts` gives."""
-    if truncate not in get_args(Truncation):
-        raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
-    head = room if truncate == "head" else (room + 1) // 2
-    tail = room - head
+    head, tail = _ends(room, truncate)
     encoded = []
     cuts = np.zeros(len(texts), np.int32)
     for ids in token_ids(core, texts):
@@ -38,6 +36,57 @@ def framed_with_cuts(
             ids = ids[:head] + ids[len(ids) - tail :]
         encoded.append(np.array(frame(ids), np.int32))
     return encoded, cuts
+
+
+@dataclass(frozen=True)
+class Located:
+    """A text as a model reads it, with the place of every token in it."""
+
+    text: str  # as `valid` has it
+    ids: Int32[np.ndarray, " T"]  # what `encode_with_cuts` gives
+    spans: tuple[tuple[int, int] | None, ...]  # the characters of each; None for the frame
+    head: range  # where the tokens before a gap stand
+    gap: tuple[int, int] | None  # the characters that were not read
+    cut: int  # how many tokens that were
+
+
+def located(
+    core: tokenizers.Tokenizer,
+    text: str,
+    room: int,
+    truncate: Truncation,
+    frame: Callable[[list[int]], list[int]],
+) -> Located:
+    """What `framed_with_cuts` gives for one text, with the places: slower, since it asks for them."""
+    head, tail = _ends(room, truncate)
+    text = valid(text)
+    with told("the tokenizer cannot cut a text; its file is damaged or of another kind"):
+        encoding = core.encode(text, add_special_tokens=False)
+    ids, offsets = encoding.ids, encoding.offsets
+    kept, cut, gap = list(range(len(ids))), max(len(ids) - room, 0), None
+    if cut:
+        start = offsets[head - 1][1]
+        gap = start, max(start, offsets[len(ids) - tail][0]) if tail else len(text)
+        kept = kept[:head] + kept[len(ids) - tail :]
+    # Framed are the places, below zero so that no id of the frame is taken for one.
+    framed = frame([-1 - place for place in kept])
+    first = next((t for t, place in enumerate(framed) if place < 0), 0)
+    return Located(
+        text,
+        np.array([ids[-1 - x] if x < 0 else x for x in framed], np.int32),
+        tuple(offsets[-1 - x] if x < 0 else None for x in framed),
+        range(first, first + min(head, len(kept))),
+        gap,
+        cut,
+    )
+
+
+def _ends(room: int, truncate: Truncation) -> tuple[int, int]:
+    """How many tokens of the start and of the end of a text are kept where it has more than `room`."""
+    if truncate not in get_args(Truncation):
+        raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
+    head = room if truncate == "head" else (room + 1) // 2
+    return head, room - head
 
 
 def token_ids(core: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:

@@ -66,19 +66,26 @@ class TextClassifier(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         *,
+        presence: Float[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]]]:
-        """The maps of attention are over tokens, P = T, or over patches, P = ceil(T / patch_width)."""
-        if self.patch_width:
-            tokens, is_token = to_front(tokens, is_token)  # patches begin with the text
-        features = None if self.regions is None else self.regions(tokens, is_token)
+        """The maps of attention are over tokens, P = T, or over patches, P = ceil(T / patch_width).
+
+        A `presence` multiplies every row that is looked up for a token: 1 as without it, 0 as if it was not read.
+        """
+        if self.patch_width:  # patches begin with the text
+            tokens, is_token, *moved = to_front(tokens, is_token, presence)
+            (presence,) = moved or (None,)
+        features = None
+        if self.regions is not None:
+            features = self.regions(tokens, is_token, presence=presence)
         if self.patch_width:
             patches, is_seen = max_patches(features, is_token, self.patch_width)
             x = self.embedding(patches, is_seen, rngs=rngs)
         else:
-            x, is_seen = self.embedding(tokens, is_token, rngs=rngs), is_token
+            x, is_seen = self.embedding(tokens, is_token, presence=presence, rngs=rngs), is_token
         x = self.encoder(
             x,
             mask=padding(is_seen),

@@ -36,6 +36,9 @@ thead th { vertical-align: bottom; }
 td { background: color-mix(in srgb, var(--plus) var(--a, 0%), var(--page)); }
 td.m { background: color-mix(in srgb, var(--minus) var(--a, 0%), var(--page)); }
 td.gap { border: 0; }
+mark { background: color-mix(in srgb, var(--plus) var(--a, 0%), var(--page)); color: inherit; }
+mark.m { background: color-mix(in srgb, var(--minus) var(--a, 0%), var(--page)); }
+mark.u { text-decoration: underline dotted; } .text { white-space: pre-wrap; }
 code { font: 14px ui-monospace, monospace; }
 svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px ui-monospace, monospace; } svg .axis { stroke: var(--line); fill: none; }
 svg circle { fill: #3b82f6; } svg image { image-rendering: pixelated; }
@@ -126,6 +129,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         f'<div class="wide">\n<table>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody>\n</table>\n</div>"
     )
+
+
+def marked_text(pieces: Sequence[tuple[str, float | None, bool]]) -> str:
+    """A text with its lines; behind every piece that has a value its colour, below one that is unknown a dotted line."""
+    largest = max((abs(value) for _, value, _ in pieces if value is not None), default=0.0)
+    return f'<p class="text">{"".join(_mark(*piece, largest) for piece in pieces)}</p>'
 
 
 def heat_map(weights: np.ndarray, labels: Sequence[str], title: str) -> str:
@@ -233,6 +242,16 @@ def _cell(value, largest: float) -> str:
     share = abs(float(value)) / largest * 100
     sign = ' class="m"' if value < 0 else ""
     return f'<td{sign} style="--a:{share:.0f}%">{number(value)}</td>'
+
+
+def _mark(text: str, value: float | None, is_unknown: bool, largest: float) -> str:
+    text = escape_lines(text)
+    if value is None:
+        return text
+    share = abs(value) / largest * 100 if largest else 0
+    names = [name for name, is_so in (("m", value < 0), ("u", is_unknown)) if is_so]
+    sign = f' class="{" ".join(names)}"' if names else ""
+    return f'<mark{sign} style="--a:{share:.0f}%" title="{value:+.3f}">{text}</mark>'
 
 
 def _label(labels: Sequence[str], i: int | None) -> str:

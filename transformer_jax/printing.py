@@ -1,7 +1,9 @@
 """Arrays as text: a matrix with the labels of its rows and columns, narrow enough for a terminal."""
 
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -109,9 +111,8 @@ def clip(text: str, most: int) -> str:
     text = "".join(c if c.isprintable() else " " for c in text)
     if width(text) <= most:
         return text
-    while width(text) > most - 1:
-        text = text[:-1]
-    return text + GAP
+    ends = list(accumulate(map(width, text)))  # once: a word may have 100,000 letters
+    return text[: bisect_right(ends, most - 1)] + GAP
 
 
 def pad_left(text: str, size: int) -> str:

@@ -57,6 +57,7 @@ class TextEncoder(nnx.Module):
         is_token: Bool[Array, "B T"],
         *,
         segments: Int[Array, "B T"] | None = None,
+        presence: Float[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
         return_states: bool = False,
@@ -65,7 +66,7 @@ class TextEncoder(nnx.Module):
         """The vectors; behind them, where asked for, the weights of attention and the states of every layer.
 
         Padding may stand on either side. The states are the embeddings and what each layer gives, the last one through
-        the norm at the end where there is one.
+        the norm at the end where there is one. A `presence` multiplies the row of every token (`BertEmbedding`).
         """
         config = self.config
         if tokens.shape[1] > config.max_length:
@@ -90,7 +91,7 @@ class TextEncoder(nnx.Module):
             None if all(is_global) else everything & sliding_window(config.window, config.window)
         )
         return self.encoder(
-            self.embedding(tokens, is_token, segments=segments, rngs=rngs),
+            self.embedding(tokens, is_token, segments=segments, presence=presence, rngs=rngs),
             rotary=rotary,
             mask=[everything if whole else local for whole in is_global],
             rngs=rngs,
@@ -167,6 +168,7 @@ class EncoderClassifier(nnx.Module):
         is_token: Bool[Array, "B T"],
         *,
         segments: Int[Array, "B T"] | None = None,
+        presence: Float[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
         implementation: Implementation | None = None,
@@ -177,6 +179,7 @@ class EncoderClassifier(nnx.Module):
             tokens,
             is_token,
             segments=segments,
+            presence=presence,
             rngs=rngs,
             return_weights=return_weights,
             implementation=implementation,

@@ -24,7 +24,15 @@ from jaxtyping import Int, Int32
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tqdm import tqdm
 
-from transformer_jax.encoding import Truncation, framed_with_cuts, token_ids, told, valid
+from transformer_jax.encoding import (
+    Located,
+    Truncation,
+    framed_with_cuts,
+    located,
+    token_ids,
+    told,
+    valid,
+)
 from transformer_jax.errors import TokenizerError, one_line
 from transformer_jax.files import write_text
 from transformer_jax.gpt2_files import read_gpt2_files
@@ -106,17 +114,24 @@ class Tokenizer:
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
         """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it fits)."""
+        room = self._room(max_length)
+        if isinstance(texts, str):
+            raise TypeError("texts must be a sequence of strings, got one string; pass [text]")
+        return framed_with_cuts(self._core, texts, room, truncate, self._frame)
+
+    def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
+        """What `encode` gives for one text, and where in the text each token stands."""
+        return located(self._core, text, self._room(max_length), truncate, self._frame)
+
+    def _room(self, max_length: int) -> int:
         if max_length < 3:
             raise ValueError(
                 f"max_length must be at least 3 ([CLS], a token, [SEP]), got {max_length}"
             )
-        if isinstance(texts, str):
-            raise TypeError("texts must be a sequence of strings, got one string; pass [text]")
+        return max_length - 2
 
-        def frame(ids: list[int]) -> list[int]:
-            return [self.cls_id, *ids, self.sep_id]
-
-        return framed_with_cuts(self._core, texts, max_length - 2, truncate, frame)
+    def _frame(self, ids: list[int]) -> list[int]:
+        return [self.cls_id, *ids, self.sep_id]
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """The ids of each text alone: no frame, and nothing cut."""

@@ -16,7 +16,14 @@ import numpy as np
 from jaxtyping import Bool, Int, Int32
 from tokenizers import models
 
-from transformer_jax.encoding import Truncation, framed_with_cuts, token_ids, told
+from transformer_jax.encoding import (
+    Located,
+    Truncation,
+    framed_with_cuts,
+    located,
+    token_ids,
+    told,
+)
 from transformer_jax.errors import TokenizerError
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.tokenizer_files import (
@@ -135,12 +142,16 @@ class PretrainedTokenizer:
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
         """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it fits)."""
         _must_be_texts("texts", texts)
-
-        def frame(ids: list[int]) -> list[int]:
-            return _framed(self._single, ids, [])[0]
-
         room = self._room(self._single, max_length)
-        return framed_with_cuts(self._core, texts, room, truncate, frame)
+        return framed_with_cuts(self._core, texts, room, truncate, self._framed)
+
+    def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
+        """What `encode` gives for one text, and where in the text each token stands."""
+        room = self._room(self._single, max_length)
+        return located(self._core, text, room, truncate, self._framed)
+
+    def _framed(self, ids: list[int]) -> list[int]:
+        return _framed(self._single, ids, [])[0]
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """The ids of each text alone: no frame, and nothing cut."""
