@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.attention import multi_head_attention
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.dropout import dropout
 from transformer_jax.embeddings import (
     BertEmbedding,
@@ -27,9 +28,11 @@ from transformer_jax.modules import (
     dropout_key,
     kernel,
 )
+from transformer_jax.models import TextClassifier
 from transformer_jax.normalization import layer_norm
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
 from transformer_jax.regions import region_embedding
+from transformer_jax.run_folder import named_parameters
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -350,3 +353,18 @@ def test_bfloat16_loses_no_gradient_of_what_many_tokens_share(name):
     exact = gradient(to_float32(params), x.astype(jnp.float32))
     for one, other in zip(jax.tree.leaves(to_float32(short)), jax.tree.leaves(exact), strict=True):
         assert np.linalg.norm(one - other) < 0.05 * np.linalg.norm(other)
+
+
+def test_the_encoder_begins_as_loud_as_asked_for_and_all_else_alike():
+    stack = StackConfig(1, 6, 2, 8, norm="pre", final_norm=True)
+
+    def parameters(**changes):
+        config = ClassifierConfig(V, T, encoder=stack, region_features=F, **changes)
+        params = nnx.state(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
+        return dict(named_parameters(params))
+
+    plain, quiet = parameters(), parameters(encoder_scale=0.25)
+    scale = "encoder.final_norm.scale"
+    np.testing.assert_array_equal(plain[scale], np.ones(6))
+    np.testing.assert_array_equal(quiet[scale], np.full(6, 0.25))
+    assert all((plain[name] == quiet[name]).all() for name in plain if name != scale)

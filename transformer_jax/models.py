@@ -55,6 +55,10 @@ class TextClassifier(nnx.Module):
                 rngs=rngs,
             )
         self.encoder = Encoder(config.encoder, rngs=rngs)
+        if config.encoder_scale != 1.0:
+            # A norm gives 1 where regions give a tenth: the head would hear little else.
+            scale = self.encoder.final_norm.scale
+            scale[...] = config.encoder_scale * scale[...]
         pooled = D * len(config.pooling) + config.region_features
         self.head = Linear(pooled, config.num_classes, rngs=rngs)
         self.pooling = config.pooling
