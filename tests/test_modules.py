@@ -20,6 +20,7 @@ from transformer_jax.embeddings import (
 from transformer_jax.feed_forward import feed_forward
 from transformer_jax.linear import linear
 from transformer_jax.masks import causal
+from transformer_jax.models import TextClassifier
 from transformer_jax.modules import (
     FeedForward,
     LayerNorm,
@@ -28,7 +29,6 @@ from transformer_jax.modules import (
     dropout_key,
     kernel,
 )
-from transformer_jax.models import TextClassifier
 from transformer_jax.normalization import layer_norm
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
 from transformer_jax.regions import region_embedding
