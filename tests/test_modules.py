@@ -1,5 +1,7 @@
 """Each module stores parameters and calls one function with them, with and without dropout, in both NNX modes."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -368,3 +370,17 @@ def test_the_encoder_begins_as_loud_as_asked_for_and_all_else_alike():
     np.testing.assert_array_equal(plain[scale], np.ones(6))
     np.testing.assert_array_equal(quiet[scale], np.full(6, 0.25))
     assert all((plain[name] == quiet[name]).all() for name in plain if name != scale)
+
+
+@pytest.mark.parametrize("patch_width", [0, 2])
+def test_without_attention_no_place_moves_another(patch_width):
+    stack = StackConfig(1, 6, 2, 8, norm="pre")
+    config = ClassifierConfig(
+        V, 6, encoder=stack, region_features=F * bool(patch_width), patch_width=patch_width
+    )
+    tokens = jnp.arange(1, 7)[None]
+    for attends in (True, False):
+        model = TextClassifier(replace(config, attends=attends), rngs=nnx.Rngs(0))
+        _, (weights,) = model(tokens, tokens > 0, return_weights=True)
+        itself = np.broadcast_to(np.eye(weights.shape[-1]), weights.shape)
+        assert np.allclose(weights, itself, atol=1e-6) == (not attends)

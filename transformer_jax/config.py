@@ -104,9 +104,8 @@ class ClassifierConfig:
     region_width: int = 1  # how many neighbouring tokens are embedded together; 1 is BERT's
     region_features: int = 0  # of regions, max-pooled beside the encoder; 0 is none
     patch_width: int = 0  # so many neighbouring regions make a patch for the encoder; 0: tokens
-    encoder_scale: float = (
-        1.0  # what the encoder's last norm begins with: how loud it is beside the regions
-    )
+    encoder_scale: float = 1.0  # where its last norm begins: how loud it is beside the regions
+    attends: bool = True  # False: a place sees itself alone; what attention adds is the difference
     embedding_dropout_rate: float = 0.1
     head_dropout_rate: float = 0.1
 

@@ -10,7 +10,7 @@ from transformer_jax.config import (
 from transformer_jax.dropout import dropout
 from transformer_jax.embeddings import BertEmbedding, PatchEmbedding, RegionFeatures
 from transformer_jax.encoder import Encoder
-from transformer_jax.masks import padding
+from transformer_jax.masks import padding, sliding_window
 from transformer_jax.modules import Linear, dropout_key
 from transformer_jax.plan import Implementation
 from transformer_jax.pooling import POOLINGS, max_pool
@@ -63,6 +63,7 @@ class TextClassifier(nnx.Module):
         self.head = Linear(pooled, config.num_classes, rngs=rngs)
         self.pooling = config.pooling
         self.patch_width = config.patch_width
+        self.attends = config.attends
         self.dropout_rate = config.head_dropout_rate
 
     def __call__(
@@ -90,9 +91,10 @@ class TextClassifier(nnx.Module):
             x = self.embedding(patches, is_seen, rngs=rngs)
         else:
             x, is_seen = self.embedding(tokens, is_token, presence=presence, rngs=rngs), is_token
+        mask = padding(is_seen)
         x = self.encoder(
             x,
-            mask=padding(is_seen),
+            mask=mask if self.attends else mask & sliding_window(0, 0),
             rngs=rngs,
             return_weights=return_weights,
             implementation=implementation,
