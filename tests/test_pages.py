@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from transformer_jax import pages
-from transformer_jax.printing import number, show_step, width
+from transformer_jax.printing import clip, number, show_step, width
 from transformer_jax.steps import Step
 
 RANDOM = np.random.default_rng(0)
@@ -60,6 +60,7 @@ def whole_page():
         pages.heading(MARKUP),
         pages.step_section(step(array, rows=(MARKUP, "世界", "x"), note=MARKUP)),
         pages.text_table(["a", MARKUP], [["1", MARKUP]]),
+        pages.marked_text([(MARKUP, 1.0, False), (MARKUP, None, False), ("x", -0.5, True)]),
         pages.heat_map(np.eye(3, dtype=np.float32), [MARKUP, "b", "c"], MARKUP),
         pages.scatter(array[:, :2], [MARKUP, "b", "c"], MARKUP),
     )
@@ -80,8 +81,8 @@ def test_text_of_a_user_stays_text():
     assert "alert" in html and "<script" not in html and "<b>" not in html
     shown = " ".join(Page(html).text)
     assert (
-        shown.count('alert("1")') >= 7
-    )  # title twice, paragraph, heading, label, note, cells, captions
+        shown.count('alert("1")') >= 9
+    )  # title twice, paragraph, heading, label, note, cells, text, captions
 
 
 def test_a_table_holds_every_value_and_colours_by_sign_and_size():
@@ -175,6 +176,20 @@ def test_labels_do_not_cover_each_other_and_every_point_has_its_tooltip():
     for i, (x, y) in enumerate(places):
         for other_x, other_y in places[:i]:
             assert abs(x - other_x) > 6 * 7 or abs(y - other_y) > 9
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "shown"),
+    [
+        ("word", 4, "word"),
+        ("words", 4, "wor…"),
+        ("世界世界", 6, "世界…"),
+        ("e\u0301e\u0301e\u0301", 2, "e\u0301…"),
+        ("a\nb", 3, "a b"),
+    ],
+)
+def test_a_text_is_clipped_to_the_columns_that_there_are(text, most, shown):
+    assert clip(text, most) == shown
 
 
 STEPS = {

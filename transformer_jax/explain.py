@@ -1,12 +1,12 @@
 """Why a trained classifier decided as it did on one text: the share of every word, by integrated gradients."""
 
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from tqdm import tqdm
 
 from transformer_jax.attribution import (
     Attribution,
@@ -75,8 +75,13 @@ def explain(
     probabilities = np.exp(logits - np.logaddexp.reduce(logits))
     best = int(logits.argmax())
     index = best if name is None else spec.classes.index(name)
-    evaluate = partial(_evaluate, classifier.model, tokens, is_token, index)
-    found = integrated_gradients(evaluate, whole, limit=limit)
+    with tqdm(desc="explaining", unit="pass", leave=False, disable=None) as bar:
+
+        def evaluate(presence: Float[Array, "A T"]) -> tuple[Array, Array]:
+            bar.update(len(presence))
+            return _evaluate(classifier.model, tokens, is_token, index, presence)
+
+        found = integrated_gradients(evaluate, whole, limit=limit)
 
     values = found.values[: len(located.ids)]
     pieces, rest = pieces_of(located, values, tokenizer.unk_id)

@@ -10,7 +10,8 @@ it, underlined what the vocabulary does not know. Then the strongest words of bo
 The numbers are integrated gradients (Sundararajan et al., 2017, https://arxiv.org/abs/1703.01365): shares in the log
 odds of the class, log(p / (1 - p)), on the way from nothing to the text. Nothing is as many places without words,
 [CLS] and [SEP] among them; what these two carry is "the frame". All together they must add up to the difference of
-the log odds. The last line says what is missing, the gap; where it stays above 1% it says that too.
+the log odds. The last line says what is missing, the gap; where it stays above 1% it says that too. The nodes of the
+integral are doubled until the gap is closed; each is a pass through the model and back, so --steps bounds the time.
 
 A word that counts only beside another ("not" with "good") shares what both do. A number says what the model computes,
 not what is so: another baseline would give other numbers.
