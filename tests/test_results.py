@@ -36,3 +36,17 @@ def test_the_page_on_fine_tuning_says_what_was_measured():
     assert f"| {' | '.join(cells)} |" in page
     assert f"| {found['baseline']['test_accuracy']:.2%} |" in page
     assert found["command"] in page
+
+
+def test_the_page_on_experiments_says_what_was_printed():
+    found = json.loads((DOCS / "results/recipe-rounds.json").read_text(encoding="utf-8"))
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    for run in found["runs"]:
+        name = f"**{run['name']}**" if run["bold"] else run["name"]
+        accuracies = [f"{epoch['accuracy']:.4f}"[1:] for epoch in run["epochs"]]
+        cells = [name, *accuracies, *[""] * (6 - len(accuracies))]
+        row = f"| {' | '.join(cells)} | {run['epochs'][-1]['log_loss']:.3f} |"
+        assert row in page, row
+    for model in found["linear"]:
+        cells = (f"{model[key]:.4f}"[1:] for key in ("accuracy", "naive_bayes"))
+        assert f" | {' | '.join(cells)} |" in page, model
