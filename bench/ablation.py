@@ -196,10 +196,18 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     add = parser.add_argument
     add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
     add("--seeds", type=int, default=SEEDS, help=f"how many (default: {SEEDS})")
+    add("--only", action="append", metavar="WORDS", help="variants that begin so; again for more")
     add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error("--seeds must be 1 or more")
+    chosen = {
+        name: change
+        for name, change in VARIANTS.items()
+        if not options.only or name.startswith(tuple(options.only))
+    }
+    if not chosen:
+        parser.error(f"--only: the variants are {'; '.join(VARIANTS)}")
     try:
         data = load(options.data)
     except DataError as problem:
@@ -218,7 +226,7 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     done = {(run["variant"], run["seed"]) for run in results["runs"]}
     path.parent.mkdir(parents=True, exist_ok=True)
     for seed in range(options.seeds):
-        for variant, change in VARIANTS.items():
+        for variant, change in chosen.items():
             if (variant, seed) in done:
                 continue
             changed = change(recipe)
