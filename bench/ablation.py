@@ -71,6 +71,7 @@ VARIANTS = {
     "the encoder as loud as its norm makes it": lambda r: _model(r, encoder_scale=1.0),
     "the head at the rate of the encoder": lambda r: _rates(r, "head"),
     "the words at the rate of the encoder": lambda r: _rates(r, "regions.region"),
+    "in bfloat16, not float32": lambda r: replace(r, dtype="bfloat16"),
     "no word hidden": lambda r: replace(r, token_dropout=0.0),
     "regions of one word": lambda r: _model(r, region_width=1),
     "the first 300 words and the last, instead of 600": lambda r: _model(r, max_length=300),
@@ -119,7 +120,8 @@ def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int, classes) -> Iterator[
         margin=recipe.margin,
     )
     graph, params = nnx.split(model, nnx.Param)
-    step = make_train_step(graph, loss, optimizer, replace(recipe.fit, seed=seed))
+    config = replace(recipe.fit, seed=seed, dtype=recipe.dtype or "float32")
+    step = make_train_step(graph, loss, optimizer, config)
     state = TrainState.first(params, optimizer)
     scorer = Scorer(model, fold.tokenizer.pad_id, fold.buckets, fold.batch_tokens)
     seconds = 0.0

@@ -67,7 +67,6 @@ def test_an_encoder_that_cannot_be_says_why(changes, message):
         ),
         ({"encoder_scale": 0.0}, "encoder_scale must be above 0; got 0.0"),
         ({"encoder_scale": float("nan")}, "encoder_scale must be above 0; got nan"),
-        ({"encoder_scale": 0.1}, "encoder_scale is where the final norm begins"),
         ({"region_features": -1}, "region_features must be 0 or more; got -1"),
         ({"pooling": ("cls", "median")}, "pooling must be among .*mean.*; got 'median'"),
         ({"pooling": ()}, "pooling needs at least one of cls"),

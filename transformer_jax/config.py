@@ -104,7 +104,7 @@ class ClassifierConfig:
     region_width: int = 1  # how many neighbouring tokens are embedded together; 1 is BERT's
     region_features: int = 0  # of regions, max-pooled beside the encoder; 0 is none
     patch_width: int = 0  # so many neighbouring regions make a patch for the encoder; 0: tokens
-    encoder_scale: float = 1.0  # where its last norm begins: how loud it is beside the regions
+    encoder_scale: float = 1.0  # times what is pooled of it: how loud it is beside the regions
     attends: bool = True  # False: a place sees itself alone; what attention adds is the difference
     embedding_dropout_rate: float = 0.1
     head_dropout_rate: float = 0.1
@@ -115,10 +115,6 @@ class ClassifierConfig:
         _rates(self, "embedding_dropout_rate", "head_dropout_rate")
         if not 0 < self.encoder_scale < float("inf"):
             raise ValueError(f"encoder_scale must be above 0; got {self.encoder_scale}")
-        if self.encoder_scale != 1.0 and not self.encoder.final_norm:
-            raise ValueError(
-                "encoder_scale is where the final norm begins: encoder.final_norm must be True"
-            )
         for name in self.pooling:
             if name not in POOLINGS:
                 raise ValueError(f"pooling must be among {', '.join(POOLINGS)}; got {name!r}")

@@ -55,15 +55,11 @@ class TextClassifier(nnx.Module):
                 rngs=rngs,
             )
         self.encoder = Encoder(config.encoder, rngs=rngs)
-        if config.encoder_scale != 1.0:
-            # A norm gives 1 where regions give a tenth: the head would hear little else.
-            scale = self.encoder.final_norm.scale
-            scale[...] = config.encoder_scale * scale[...]
         pooled = D * len(config.pooling) + config.region_features
         self.head = Linear(pooled, config.num_classes, rngs=rngs)
         self.pooling = config.pooling
         self.patch_width = config.patch_width
-        self.attends = config.attends
+        self.attends, self.encoder_scale = config.attends, config.encoder_scale
         self.dropout_rate = config.head_dropout_rate
 
     def __call__(
@@ -101,6 +97,9 @@ class TextClassifier(nnx.Module):
         )
         x, maps = x if return_weights else (x, None)
         pooled = [] if features is None else [max_pool(features, is_token)]
+        if self.encoder_scale != 1.0:
+            # A norm gives 1 where regions give a tenth: the head would hear little else.
+            x = self.encoder_scale * x
         pooled += [POOLINGS[name](x, is_seen) for name in self.pooling]
         pooled = jnp.concatenate(pooled, axis=-1)
         pooled = dropout(pooled, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
