@@ -50,3 +50,7 @@ def test_the_page_on_experiments_says_what_was_printed():
     for model in found["linear"]:
         cells = (f"{model[key]:.4f}"[1:] for key in ("accuracy", "naive_bayes"))
         assert f" | {' | '.join(cells)} |" in page, model
+    for run in found["second_split"]["runs"]:
+        accuracies = [f"{epoch['accuracy']:.4f}"[1:] for epoch in run["epochs"]]
+        cells = [run["name"], *accuracies, *[""] * (6 - len(accuracies))]
+        assert f"| {' | '.join(cells)} |" in page, run["name"]
