@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 import jax
 from flax import nnx
 
+from train.corpus import DataError
 from train.curves import draw_curves
 from train.data import load
 from train.facts import training_facts
@@ -92,6 +93,9 @@ def train(run: Run) -> None:
     learnt, held_out = (
         make_passages(tokenizer, part, length) for part in (texts.learn, texts.held_out)
     )
+    for name, part in (("learn from", learnt), ("hold out", held_out)):
+        if not len(part.lengths):
+            raise DataError(f"{data.name}: the texts to {name} are empty; pass others with --data")
     masking = Masking.of(tokenizer, recipe.mask_rate)
 
     def batches(epoch: int) -> MaskedBatches:

@@ -1,7 +1,7 @@
 """The command line of `train.mlm`: its options, what they may be, and the model and schedule that they make."""
 
 import argparse
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from train.optimizers import OptimizerConfig
 from train.program import (
@@ -17,8 +17,22 @@ from train.program import (
 from train.step import FitConfig
 from transformer_jax.config import StackConfig, TextEncoderConfig
 
-EPOCHS, BATCH_TOKENS = 5, 8192
-SAMPLE_EPOCHS, SAMPLE_BATCH_TOKENS = 20, 2048  # a tenth of a million words: more, smaller steps
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the options change."""
+
+    length: int
+    layers: int
+    embed_dim: int
+    heads: int
+    epochs: int
+    batch_tokens: int
+
+
+SIZES = Sizes(length=256, layers=4, embed_dim=256, heads=4, epochs=5, batch_tokens=8192)
+# A quarter of a million tokens of 600 words: two minutes.
+SAMPLE_SIZES = Sizes(length=128, layers=2, embed_dim=128, heads=2, epochs=10, batch_tokens=2048)
 
 
 @dataclass(frozen=True)
@@ -36,11 +50,14 @@ def recipe_of(options: argparse.Namespace, data: str = "") -> Recipe:
 
     With what is cheap on a CPU and costs no quality there: RMS norm, no biases, relu.
     """
-    D = options.embed_dim
+    usual = SAMPLE_SIZES if data == "sample" else SIZES
+    given = {k: v for k in asdict(usual) if (v := getattr(options, k)) is not None}
+    sizes = replace(usual, **given)
+    D = sizes.embed_dim
     stack = StackConfig(
-        num_layers=options.layers,
+        num_layers=sizes.layers,
         embed_dim=D,
-        num_heads=options.heads,
+        num_heads=sizes.heads,
         hidden_dim=4 * D,
         norm="pre",
         first_norm=False,
@@ -53,14 +70,14 @@ def recipe_of(options: argparse.Namespace, data: str = "") -> Recipe:
     )
     model = TextEncoderConfig(
         vocab_size=1,
-        max_length=options.length,
+        max_length=sizes.length,
         encoder=stack,
         num_segments=0,
         positions=options.positions,
         embedding_dropout_rate=options.dropout,
     )
     fit_config = FitConfig(
-        epochs=SAMPLE_EPOCHS if data == "sample" else EPOCHS,
+        epochs=sizes.epochs,
         average_decay=0.99,
         optimizer=OptimizerConfig(
             learning_rate=chosen(options.learning_rate, 5e-3),
@@ -70,8 +87,7 @@ def recipe_of(options: argparse.Namespace, data: str = "") -> Recipe:
             b2=0.99,
         ),
     )
-    usual = SAMPLE_BATCH_TOKENS if data == "sample" else BATCH_TOKENS
-    tokens = options.batch_tokens or max(usual, options.length)
+    tokens = chosen(options.batch_tokens, max(sizes.batch_tokens, sizes.length))
     return Recipe(model, replace(fit_config, **fit_changes(options)), tokens, options.mask_rate)
 
 
@@ -94,10 +110,12 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
     add(
         "--tokenizer", default="word:30000", metavar="SPEC", help="word:N (default: 30000) or bpe:N"
     )
-    add("--length", type=int, default=256, metavar="T", help="tokens of a row (default: 256)")
-    add("--layers", type=int, default=4, metavar="L", help="default: 4")
-    add("--embed-dim", type=int, default=256, metavar="D", help="default: 256")
-    add("--heads", type=int, default=4, metavar="N", help="default: 4")
+    for name, axis, what in (
+        ("length", "T", "tokens of a row "), ("layers", "L", ""), ("embed_dim", "D", ""), ("heads", "N", ""),
+    ):  # fmt: skip
+        usual = f"default: {getattr(SIZES, name)}, for the sample {getattr(SAMPLE_SIZES, name)}"
+        option = f"--{name.replace('_', '-')}"
+        add(option, type=int, metavar=axis, help=f"{what}({usual})" if what else usual)
     add("--positions", default="rotary", choices=("learned", "rotary"))
     add(
         "--mask-rate",
@@ -121,12 +139,12 @@ def check(options: argparse.Namespace) -> None:
         raise OptionError(f"--mask-rate must be above 0 and below 1; got {options.mask_rate}")
     if options.tokenizer == "gpt2":
         raise OptionError("--tokenizer gpt2 has no token for a mask; pass word:N or bpe:N")
-    if options.batch_tokens is not None and options.batch_tokens < options.length:
-        raise OptionError(
-            f"--batch-tokens {options.batch_tokens} is less than one row of {options.length} tokens; "
-            "pass more, or a smaller --length"
-        )
     try:
-        recipe_of(options)
+        recipe = recipe_of(options, options.data)
     except ValueError as error:
         raise OptionError(str(error)) from None
+    if recipe.batch_tokens < recipe.model.max_length:
+        raise OptionError(
+            f"--batch-tokens {recipe.batch_tokens} is less than one row of {recipe.model.max_length} tokens; "
+            "pass more, or a smaller --length"
+        )
