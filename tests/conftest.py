@@ -27,3 +27,17 @@ def as_users_run_it():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="module")
+def compiled_quickly(tmp_path_factory):
+    """Of a few thousand numbers, compiling is all that takes time."""
+    options = {
+        "jax_disable_most_optimizations": (True, False),
+        "jax_compilation_cache_dir": (str(tmp_path_factory.mktemp("compiled")), None),
+    }
+    for name, (value, _) in options.items():
+        jax.config.update(name, value)
+    yield
+    for name, (_, value) in options.items():
+        jax.config.update(name, value)

@@ -161,7 +161,7 @@ BASE = ClassifierConfig(31, 17, encoder=StackConfig(2, D, N, F))
 CHANGES = {
     "vocab_size": 37, "max_length": 19, "num_classes": 5, "num_segments": 3, "pooling": ("max", "mean"),
     "region_width": 3, "region_features": 7, "patch_width": 4, "embedding_dropout_rate": 0.0,
-    "head_dropout_rate": 0.0,
+    "head_dropout_rate": 0.0, "encoder_scale": 0.5, "attends": False,
 }  # fmt: skip
 ENCODER_CHANGES = {
     "num_layers": 3, "embed_dim": 48, "num_heads": 3, "hidden_dim": 11, "head_dim": 5, "value_dim": 7,

@@ -31,19 +31,7 @@ FILLERS = ("the", "film", "plot", "was", "it", "and")
 TOKENS = jnp.array([[2, 5, 6, 7, 8, 3], [2, 9, 3, 0, 0, 0]])
 IS_TOKEN = TOKENS != 0
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_quickly(tmp_path_factory):
-    """Of a few thousand numbers, compiling is all that takes time."""
-    options = {
-        "jax_disable_most_optimizations": (True, False),
-        "jax_compilation_cache_dir": (str(tmp_path_factory.mktemp("compiled")), None),
-    }
-    for name, (value, _) in options.items():
-        jax.config.update(name, value)
-    yield
-    for name, (_, value) in options.items():
-        jax.config.update(name, value)
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +99,7 @@ def test_a_run_learns_and_leaves_a_folder_that_predicts(run, place, capsys):
     report = json.loads((run / "report.json").read_text())
     assert report["validation_accuracy"] > 0.9
     assert (report["recipe"], report["pretrained"]) == ("finetune", str(place / "bert"))
-    model = {"max_length": 32, "pooling": "mean", "lora_rank": 0, "attention_dropout_rate": 0.0}
+    model = {"max_length": 32, "pooling": "mean", "lora_rank": 0, "attention_dropout_rate": 0.0, "dropout_rate": None}  # fmt: skip
     assert report["settings"]["model"] == model
     assert use(["predict", str(run), "the film was superb", "the plot was awful", "it " * 50]) == 0
     good, bad, long = capsys.readouterr().out.splitlines()

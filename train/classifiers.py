@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from transformer_jax.models import TextClassifier
 from transformer_jax.pretrained import PretrainedError
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.run_folder import (
+    CONFIG,
     ClassifierSpec,
     EncoderClassifierSpec,
     RunFolderError,
@@ -29,6 +31,7 @@ from transformer_jax.run_folder import (
     load_own_tokenizer,
     load_pretrained_tokenizer,
     named_parameters,
+    read_spec,
 )
 from transformer_jax.tokenizers import train_tokenizer
 
@@ -83,6 +86,10 @@ class FromPretrained:
         _check(recipe, options, config.text)
         stack = replace(config.text.encoder, attention_dropout_rate=model.attention_dropout_rate)
         text = replace(config.text, encoder=stack)
+        if (rate := model.dropout_rate) is not None:
+            text = replace(
+                text, encoder=replace(stack, dropout_rate=rate), embedding_dropout_rate=rate
+            )
         self.pretrained = pretrained._replace(config=replace(config, text=text))
         length = min(model.max_length, text.max_length)
         self.recipe = replace(
@@ -99,6 +106,8 @@ class FromPretrained:
                 f"--pretrained: {self.folder} has a tokenizer of {vocab_size} tokens and a model of {rows}; "
                 "they do not belong together"
             )
+        if note := _seen(self.folder, data, self.seed):
+            print(f"note        {note}")
         recipe, rngs = self.recipe.model, nnx.Rngs(self.seed)
         model = classifier_of(self.pretrained, len(classes), rngs=rngs)
         spec = EncoderClassifierSpec(
@@ -115,6 +124,20 @@ class FromPretrained:
         for _, leaf in named_parameters(nnx.state(self.pretrained.encoder, nnx.Param)):
             digest.update(np.asarray(leaf).tobytes())
         run.begin(digest.hexdigest(), "pretrained")
+
+
+def _seen(folder: Path, data: str, seed: int) -> str | None:
+    """What a run of `train.mlm` has read of what is held out here: with other seeds other texts are."""
+    try:
+        spec = read_spec(folder / CONFIG, "MaskedLanguageModel")
+    except RunFolderError:  # another model
+        return None
+    if spec.data != data or spec.seed == seed:
+        return None
+    return (
+        f"{folder} was made with --seed {spec.seed} and has read texts that validate here: "
+        f"pass --seed {spec.seed}, or pretrain with --seed {seed}"
+    )
 
 
 def _check(recipe: Recipe, options: argparse.Namespace, text) -> None:

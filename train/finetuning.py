@@ -12,7 +12,7 @@ from transformer_jax.pretrained import PretrainedError, from_pretrained
 from transformer_jax.pretrained.files import CONFIG, Settings
 from transformer_jax.pretrained.loading import family_of
 from transformer_jax.pretrained.sentences import MODULES, read_pooling
-from transformer_jax.text_encoder import EncoderClassifier, TextEncoder
+from transformer_jax.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
 
 POOLINGS = ("cls", "mean")
 
@@ -28,7 +28,7 @@ class Pretrained(NamedTuple):
 def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
     """The encoder of a published model or of a run folder; `pooling` in place of what its files say.
 
-    A sentence encoder is pooled as it was trained, without a map between. Others give the vector of the first token to
+    A sentence encoder is pooled as it was trained, without a map between, what `train.mlm` leaves by the mean. Others give the vector of the first token to
     the map that their family has there: BERT's own pooler, whose weights come along.
 
     Raises PretrainedError where the folder holds no text encoder, RunFolderError where it is a damaged run folder.
@@ -48,6 +48,9 @@ def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
         found, activation, linear = model.config.pooling, model.config.activation, model.linear
     elif (folder / MODULES).is_file():
         found, activation, linear = read_pooling(folder).name, None, None
+    elif isinstance(model, MaskedLanguageModel):
+        # Of train.mlm, where no vector of [CLS] has learned to stand for a text.
+        found, activation, linear = "mean", None, None
     elif published:
         head = family_of(settings).read_config(settings, "classifier", set())
         activation = getattr(head, "activation", activation)

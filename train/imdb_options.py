@@ -3,9 +3,20 @@
 import argparse
 import math
 from dataclasses import replace
+from pathlib import Path
 
 from train.program import COMMON, OptionError, add_common, check_numbers, chosen, fit_changes
-from train.recipes import FAST, FINETUNE, FINETUNE_LORA, RECIPES, SAMPLE, Recipe
+from train.recipes import (
+    FAST,
+    FINETUNE,
+    FINETUNE_LORA,
+    FINETUNE_RUN,
+    FINETUNE_RUN_SAMPLE,
+    RECIPES,
+    SAMPLE,
+    Recipe,
+)
+from transformer_jax.run_folder import CONFIG, RunFolderError, read_spec
 
 OF_PRETRAINED = ("pooling", "layer_decay", "unfreeze", "lora")
 
@@ -53,7 +64,7 @@ def _add_pretrained(add) -> None:
     add(
         "--pretrained",
         metavar="MODEL",
-        help="begin with this text encoder: a folder, a name on the hub, or a run of --pretrained",
+        help="begin with this text encoder: a run of train.mlm or of --pretrained, a folder, or a name on the hub",
     )
     add(
         "--pooling",
@@ -123,7 +134,7 @@ def recipe_of(options: argparse.Namespace, data: str) -> Recipe:
     if recipe is FAST and data == "sample":
         recipe = SAMPLE
     if recipe is FINETUNE:
-        recipe = _finetune(options)
+        recipe = _finetune(options, data)
     rate = recipe.fit.optimizer.learning_rate
     optimizer = replace(recipe.fit.optimizer, learning_rate=chosen(options.learning_rate, rate))
     return replace(
@@ -135,8 +146,10 @@ def recipe_of(options: argparse.Namespace, data: str) -> Recipe:
     )
 
 
-def _finetune(options: argparse.Namespace) -> Recipe:
+def _finetune(options: argparse.Namespace, data: str) -> Recipe:
     recipe = FINETUNE_LORA if options.lora else FINETUNE
+    if recipe is FINETUNE and _is_of_mlm(options.pretrained):
+        recipe = FINETUNE_RUN_SAMPLE if data == "sample" else FINETUNE_RUN
     optimizer = recipe.fit.optimizer
     rates = replace(
         optimizer.rates,
@@ -147,3 +160,12 @@ def _finetune(options: argparse.Namespace) -> Recipe:
     return replace(
         recipe, model=model, fit=replace(recipe.fit, optimizer=replace(optimizer, rates=rates))
     )
+
+
+def _is_of_mlm(pretrained: str | None) -> bool:
+    """Whether it is a run of `train.mlm`; what is wrong with one is said where it is read."""
+    try:
+        read_spec(Path(pretrained or "") / CONFIG, "MaskedLanguageModel")
+    except RunFolderError:
+        return False
+    return True

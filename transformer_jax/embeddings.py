@@ -103,7 +103,7 @@ class RegionEmbedding(nnx.Module):
 class BertEmbedding(nnx.Module):
     """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
 
-    Positions are counted over the real tokens, so padding on either side changes nothing. With a
+    Positions that are not given are counted over the real tokens, so padding on either side changes nothing. With a
     `region_width` above 1 a token is embedded together with its neighbours. Without `positions` these come in with
     attention (ModernBERT); with `num_segments=0` there is no segment (DistilBERT). A `presence` of 0 to 1 multiplies
     what is looked up for a token, its row and not its position or segment.
@@ -137,6 +137,7 @@ class BertEmbedding(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         *,
+        positions: Int[Array, "B T"] | None = None,
         segments: Int[Array, "B T"] | None = None,
         presence: Float[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
@@ -148,7 +149,7 @@ class BertEmbedding(nnx.Module):
             rows = rows if presence is None else weaken(rows, is_token, presence)
         x = wide(rows)
         if self.position is not None:
-            x += self.position(count_positions(is_token))
+            x += self.position(count_positions(is_token) if positions is None else positions)
         if self.segment is not None:
             # Without segments one row is added everywhere: a sum for its gradient, where an accelerator's scatter would be slow.
             x += self.segment(jnp.zeros((1, 1), tokens.dtype) if segments is None else segments)

@@ -91,15 +91,27 @@ def _ends(room: int, truncate: Truncation) -> tuple[int, int]:
 
 def token_ids(core: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
     """The ids of each text without a frame, under a progress bar where the texts are many."""
+    # The fast one leaves out where in the text a token stood, which nobody asks for.
+    return (encoding.ids for encoding in _encodings(core.encode_batch_fast, texts))
+
+
+def tokens_by_word(
+    core: tokenizers.Tokenizer, texts: Sequence[str]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """The ids of each text, and of each id the number of the word that it is a piece of."""
+    return ((encoding.ids, encoding.word_ids) for encoding in _encodings(core.encode_batch, texts))
+
+
+def _encodings(
+    encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[str]
+) -> Iterator[tokenizers.Encoding]:
     quiet = True if len(texts) <= CHUNK else None  # None: shown on a terminal only
     with tqdm(total=len(texts), desc="tokenizing", unit="text", leave=False, disable=quiet) as bar:
         for start in range(0, len(texts), CHUNK):
             chunk = [valid(text) for text in texts[start : start + CHUNK]]
-            # The fast one leaves out where in the text a token stood, which nobody asks for.
             with told("the tokenizer cannot cut a text; its file is damaged or of another kind"):
-                encodings = core.encode_batch_fast(chunk, add_special_tokens=False)
-            for encoding in encodings:
-                yield encoding.ids
+                encodings = encode(chunk, add_special_tokens=False)
+            yield from encodings
             bar.update(len(chunk))
 
 

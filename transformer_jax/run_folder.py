@@ -23,20 +23,21 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from transformer_jax.config import (
-    ClassifierConfig,
-    EncoderClassifierConfig,
-    LanguageModelConfig,
-    SequenceToSequenceConfig,
-    from_dict,
-)
-from transformer_jax.encoding import Truncation
+from transformer_jax.config import TextEncoderConfig, from_dict
 from transformer_jax.errors import one_line
 from transformer_jax.files import write, write_text
 from transformer_jax.language_models import LanguageModel, SequenceToSequence
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import Shapes
-from transformer_jax.text_encoder import EncoderClassifier
+from transformer_jax.specs import (
+    ClassifierSpec,
+    EncoderClassifierSpec,
+    LanguageModelSpec,
+    MaskedLanguageModelSpec,
+    Spec,
+    TranslatorSpec,
+)
+from transformer_jax.text_encoder import EncoderClassifier, MaskedLanguageModel
 from transformer_jax.tokenizers import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -46,86 +47,13 @@ class RunFolderError(ValueError):
     """A folder that is not a run, or whose parts do not fit together."""
 
 
-@dataclass(frozen=True)
-class ClassifierSpec:
-    """What config.json holds."""
-
-    config: ClassifierConfig
-    classes: tuple[str, ...]
-    truncate: Truncation
-    data: str  # the name of what it was trained on
-    model: str = "TextClassifier"
-
-    @property
-    def max_length(self) -> int:
-        """Tokens of a text that are read."""
-        return self.config.max_length
-
-    def __post_init__(self):
-        _check_classifier(self, self.config.max_length)
-
-
-@dataclass(frozen=True)
-class EncoderClassifierSpec:
-    """What config.json holds of a classifier that was a pretrained encoder."""
-
-    config: EncoderClassifierConfig
-    classes: tuple[str, ...]
-    truncate: Truncation
-    data: str
-    max_length: int  # tokens of a text that are read
-    model: str = "EncoderClassifier"
-
-    def __post_init__(self):
-        _check_classifier(self, self.config.text.max_length)
-
-
-def _check_classifier(spec: "ClassifierSpec | EncoderClassifierSpec", holds: int) -> None:
-    wanted, names = spec.config.num_classes, set(spec.classes)
-    if len(names) != len(spec.classes) or len(spec.classes) != wanted:
-        raise ValueError(
-            f"classes must be {wanted} different names, as num_classes says; "
-            f"got {len(spec.classes)}, {len(names)} of them different"
-        )
-    if spec.max_length < 3:
-        raise ValueError(f"max_length must be 3 or more to hold a text; got {spec.max_length}")
-    if spec.max_length > holds:
-        raise ValueError(
-            f"max_length must be at most the {holds} of the encoder; got {spec.max_length}"
-        )
-
-
-@dataclass(frozen=True)
-class LanguageModelSpec:
-    """What config.json holds of a language model."""
-
-    config: LanguageModelConfig
-    data: str  # the name of what it was trained on
-    framed: bool  # whether each text stood between [CLS] and [SEP]
-    model: str = "LanguageModel"
-
-
-@dataclass(frozen=True)
-class TranslatorSpec:
-    """What config.json holds of an encoder-decoder."""
-
-    config: SequenceToSequenceConfig
-    source: str  # the names of the two languages
-    target: str
-    data: str
-    model: str = "SequenceToSequence"
-
-
-Spec = ClassifierSpec | EncoderClassifierSpec | LanguageModelSpec | TranslatorSpec
-
-
 def load_own_tokenizer(folder: Path) -> Tokenizer:
     """One that was learned from the texts of the run. Raises TokenizerError where there is none."""
     return load_tokenizer(folder / TOKENIZER)
 
 
 def load_pretrained_tokenizer(folder: Path) -> Any:
-    """The `PretrainedTokenizer` that came with an encoder. Raises TokenizerError where there is none."""
+    """The `PretrainedTokenizer` of a text encoder. Raises TokenizerError where there is none."""
     # Not above: what is in `pretrained` reads run folders, too.
     from transformer_jax.pretrained import tokenizer
 
@@ -147,6 +75,9 @@ KINDS = {
     "TextClassifier": Kind(ClassifierSpec, TextClassifier, "train.imdb", "predict"),
     "EncoderClassifier": Kind(
         EncoderClassifierSpec, EncoderClassifier, "train.imdb", "predict", load_pretrained_tokenizer
+    ),
+    "MaskedLanguageModel": Kind(
+        MaskedLanguageModelSpec, MaskedLanguageModel, "train.mlm", "fill", load_pretrained_tokenizer
     ),
     "LanguageModel": Kind(LanguageModelSpec, LanguageModel, "train.lm", "generate"),
     "SequenceToSequence": Kind(TranslatorSpec, SequenceToSequence, "train.translate", "translate"),
@@ -254,7 +185,8 @@ def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 def _check_layers(path: Path, config: Any) -> None:
     """Before the model is laid out: a wrong size costs nothing there, each wrong layer milliseconds."""
     found = {m[0] for name in _tensors(path) if (m := re.match(r".*?\.layers\.\d+", name))}
-    at, config = ("text.", config.text) if hasattr(config, "text") else ("", config)
+    config = getattr(config, "text", config)
+    at = "text." if isinstance(config, TextEncoderConfig) else ""
     for stack in ("encoder", "decoder"):
         number = getattr(config, stack).num_layers if hasattr(config, stack) else 0
         layers = (f"{at}{stack}.layers.{i}" for i in range(number))

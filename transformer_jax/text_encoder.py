@@ -15,11 +15,11 @@ from transformer_jax.dropout import dropout
 from transformer_jax.embeddings import BertEmbedding
 from transformer_jax.encoder import Encoder
 from transformer_jax.feed_forward import ACTIVATIONS
-from transformer_jax.masks import padding, sliding_window
+from transformer_jax.masks import Mask, padding, segments, sliding_window
 from transformer_jax.modules import Linear, dropout_key, norm_of, zeros
 from transformer_jax.plan import Implementation
 from transformer_jax.pooling import POOLINGS, cls_pool
-from transformer_jax.positions import count_positions
+from transformer_jax.positions import count_in_segments, count_positions
 from transformer_jax.products import product
 from transformer_jax.rotary import Rotary, rope_frequencies
 
@@ -58,6 +58,7 @@ class TextEncoder(nnx.Module):
         *,
         segments: Int[Array, "B T"] | None = None,
         presence: Float[Array, "B T"] | None = None,
+        text_ids: Int[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
         return_states: bool = False,
@@ -67,6 +68,9 @@ class TextEncoder(nnx.Module):
 
         Padding may stand on either side. The states are the embeddings and what each layer gives, the last one through
         the norm at the end where there is one. A `presence` multiplies the row of every token (`BertEmbedding`).
+
+        Several texts may stand in a row, one behind the other: `text_ids` then says which one a token is of. Each has the
+        vectors that it has alone (Krell et al., 2021, https://arxiv.org/abs/2107.02027).
         """
         config = self.config
         if tokens.shape[1] > config.max_length:
@@ -75,7 +79,8 @@ class TextEncoder(nnx.Module):
             )
         if segments is not None and self.embedding.segment is None:
             raise ValueError("the model knows no segments: segments must be None")
-        positions = count_positions(is_token)
+        packed = text_ids is not None
+        positions = count_in_segments(text_ids) if packed else count_positions(is_token)
         layers = range(config.encoder.num_layers)
         is_global = [config.window is None or i % config.global_every == 0 for i in layers]
         rotary = None
@@ -85,13 +90,20 @@ class TextEncoder(nnx.Module):
                 for whole, base in ((True, config.rope_base), (False, config.local_rope_base))
             }
             rotary = [both[whole] for whole in is_global]
-        everything = padding(is_token)
+        everything = _own_text(is_token, text_ids)
         # Of places in the row, not of positions: real tokens stand side by side in either.
         local = (
             None if all(is_global) else everything & sliding_window(config.window, config.window)
         )
         return self.encoder(
-            self.embedding(tokens, is_token, segments=segments, presence=presence, rngs=rngs),
+            self.embedding(
+                tokens,
+                is_token,
+                positions=positions,
+                segments=segments,
+                presence=presence,
+                rngs=rngs,
+            ),
             rotary=rotary,
             mask=[everything if whole else local for whole in is_global],
             rngs=rngs,
@@ -105,6 +117,12 @@ class TextEncoder(nnx.Module):
         if self.pooler is None:
             raise ValueError("the model has no pooler; pool its vectors, as `mean_pool` does")
         return jnp.tanh(self.pooler(cls_pool(x, is_token)))
+
+
+def _own_text(is_token: Bool[Array, "B T"], text_ids: Int[Array, "B T"] | None) -> Mask:
+    """The real tokens, in a packed row those of the same text."""
+    real = padding(is_token)
+    return real if text_ids is None else real & segments(text_ids)
 
 
 class MaskedHead(nnx.Module):

@@ -159,7 +159,11 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Writes one JSON file, which `tokenizers.Tokenizer.from_file` reads as well."""
-        write_text(Path(path), self._core.to_str())
+        write_text(Path(path), self.to_json())
+
+    def to_json(self) -> str:
+        """What `save` writes."""
+        return self._core.to_str()
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

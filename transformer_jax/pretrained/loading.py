@@ -193,7 +193,7 @@ def _read(
 
 def _of_run(folder: Path, name: str, kind: str | None, dtype: DTypeLike) -> nnx.Module:
     model = load_model(folder, name).model
-    if kind == "encoder" and isinstance(model, EncoderClassifier):
+    if kind == "encoder" and isinstance(model, EncoderClassifier | MaskedLanguageModel):
         model = model.text
     elif kind is not None and type(model) is not MODELS.get(kind):
         raise PretrainedError(f"{folder} is a run folder of a {name}, which is no {kind!r:.60}")

@@ -8,11 +8,13 @@ read as that token (in `transformer_jax.tokenizers` it is text), what is too lon
 longer text first.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import tokenizers
 from jaxtyping import Bool, Int, Int32
 from tokenizers import models
 
@@ -22,6 +24,7 @@ from transformer_jax.encoding import (
     framed_with_cuts,
     located,
     token_ids,
+    tokens_by_word,
     told,
 )
 from transformer_jax.errors import TokenizerError
@@ -32,6 +35,7 @@ from transformer_jax.pretrained.tokenizer_files import (
     read_tokenizer_files,
     write_tokenizer_files,
 )
+from transformer_jax.tokenizers import Tokenizer
 
 Side = Literal["right", "left"]
 FIRST, SECOND = -1, -2  # in a frame: where the texts stand; every other number there is an id
@@ -158,6 +162,11 @@ class PretrainedTokenizer:
         _must_be_texts("texts", texts)
         return [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
 
+    def by_word(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[int]]]:
+        """The `pieces` of each text, and of each the number of the word that it is a piece of."""
+        _must_be_texts("texts", texts)
+        return tokens_by_word(self._core, texts)
+
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
         """The text of the ids, without padding and the tokens of frames; what was unknown or masked says so."""
         frame = {self.pad_id, self.cls_id, self.sep_id, self.bos_id, self.eos_id}
@@ -245,6 +254,23 @@ def load_pretrained_tokenizer(
 def tokenizer_of(source: str | Path, revision: str | None = None) -> PretrainedTokenizer:
     """The tokenizer of a folder or of a name on the hub. Raises PretrainedError where there is neither."""
     return load_pretrained_tokenizer(folder_of(source, revision))
+
+
+def as_published(tokenizer: Tokenizer) -> PretrainedTokenizer:
+    """One that was learned here, in the form in which encoders have theirs: [MASK] in a text is then the mask.
+
+    As in RoBERTa the mask takes the space before it along, which byte-level pieces have at their front.
+    """
+    content = json.loads(tokenizer.to_json())
+    for token in content["added_tokens"]:
+        token["lstrip"] = token["content"] == "[MASK]"
+    core = tokenizers.Tokenizer.from_str(json.dumps(content))
+    special = {
+        role: f"[{role.upper()}]"
+        for role in ROLES
+        if core.token_to_id(f"[{role.upper()}]") is not None
+    }
+    return PretrainedTokenizer(TokenizerFiles(core, special, {}, Path("tokenizer.json")))
 
 
 def _longest_first(
