@@ -17,34 +17,21 @@ import argparse
 import json
 import shlex
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean, stdev
 
-import jax
-import numpy as np
-from flax import nnx
-from tqdm import tqdm
-
 from bench import machine
+from bench.recipe_runs import Fold, ends_of_epochs, fold_of, looks
 from bench.tables import table
 from train.calibration import temperature_of
-from train.classification import make_loss
-from train.corpus import DataError, Dataset
-from train.data import load, split_validation
-from train.imdb import shapes
-from train.optimizers import make_optimizer
+from train.corpus import DataError
+from train.data import load
 from train.recipes import FAST, Recipe
 from train.scores import score
-from train.step import TrainState, make_train_step
-from transformer_jax.batching import Batches, epoch_plans
 from transformer_jax.files import write_text
-from transformer_jax.models import TextClassifier
-from transformer_jax.predict import Scorer
-from transformer_jax.tokenizers import train_tokenizer
 
 PROGRAM = "python -m bench.ablation"
 WHOLE = "the whole recipe"
@@ -78,68 +65,15 @@ VARIANTS = {
 }
 
 
-@dataclass(frozen=True)
-class Fold:
-    """What a seed draws of the data, as a recipe reads it."""
-
-    train: list[np.ndarray]
-    held_out: list[np.ndarray]
-    train_labels: np.ndarray
-    held_out_labels: np.ndarray
-    tokenizer: object
-    buckets: tuple[int, ...]
-    batch_tokens: int
-
-
-def fold_of(data: Dataset, recipe: Recipe, seed: int) -> Fold:
-    train, held_out, _ = split_validation(data.train, HELD_OUT, seed)
-    tokenizer = train_tokenizer(recipe.tokenizer, train.texts)
-    encoded = [
-        tokenizer.encode(split.texts, recipe.model.max_length, recipe.truncate)
-        for split in (train, held_out)
-    ]
-    return Fold(*encoded, train.labels, held_out.labels, tokenizer, *shapes(encoded, recipe, None))
-
-
-def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int, classes) -> Iterator[dict]:
-    """Trains as the program does; after every epoch what the averaged weights say of the held-out reviews."""
-    config = replace(recipe.model, vocab_size=fold.tokenizer.vocab_size, num_classes=len(classes))
-    model = TextClassifier(config, rngs=nnx.Rngs(seed))
-    lengths = [len(ids) for ids in fold.train]
-
-    def batches(epoch: int) -> Batches:
-        plans = epoch_plans(lengths, fold.buckets, fold.batch_tokens, seed=seed, epoch=epoch)
-        return Batches(plans, fold.train, fold.train_labels, fold.tokenizer.pad_id, 1)
-
-    epochs = recipe.fit.epochs
-    optimizer = make_optimizer(recipe.fit.optimizer, sum(len(batches(e)) for e in range(epochs)))
-    loss = make_loss(
-        fold.tokenizer,
-        token_dropout=recipe.token_dropout,
-        smoothing=recipe.label_smoothing,
-        margin=recipe.margin,
-    )
-    graph, params = nnx.split(model, nnx.Param)
-    config = replace(recipe.fit, seed=seed, dtype=recipe.dtype or "float32")
-    step = make_train_step(graph, loss, optimizer, config)
-    state = TrainState.first(params, optimizer)
-    scorer = Scorer(model, fold.tokenizer.pad_id, fold.buckets, fold.batch_tokens)
-    seconds = 0.0
-    for epoch in range(epochs):
-        begun = time.perf_counter()
-        values = []
-        for batch in tqdm(batches(epoch), desc=f"epoch {epoch + 1}", unit="step", leave=False):
-            state, value = step(state, batch)
-            values.append(value)
-        values = jax.device_get(values)
-        seconds += time.perf_counter() - begun
-        probabilities = scorer(fold.held_out, state.average)
-        found = score(probabilities, fold.held_out_labels, classes)
+def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int) -> Iterator[dict]:
+    """What the averaged weights say of the held-out reviews after every epoch."""
+    for look in looks(fold, recipe, seed, ends_of_epochs):
+        found = score(look.probabilities, fold.held_out_labels, fold.classes)
         yield {
             "accuracy": round(found["accuracy"], 5),
-            "loss": round(float(np.mean(values)), 4),
-            "temperature": round(temperature_of(probabilities, fold.held_out_labels), 3),
-            "seconds": round(seconds, 1),
+            "loss": round(look.loss, 4),
+            "temperature": round(temperature_of(look.probabilities, fold.held_out_labels), 3),
+            "seconds": round(look.seconds, 1),
         }
 
 
@@ -232,8 +166,8 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
             if (variant, seed) in done:
                 continue
             changed = change(recipe)
-            fold = fold_of(data, changed, seed)
-            epochs = list(scores_by_epoch(fold, changed, seed, data.classes))
+            fold = fold_of(data, changed, seed, HELD_OUT)
+            epochs = list(scores_by_epoch(fold, changed, seed))
             print(f"seed {seed}  {epochs[-1]['accuracy']:.4f}  {variant}", flush=True)
             results["runs"].append(
                 {"variant": variant, "seed": seed, "recipe": repr(changed), "epochs": epochs}

@@ -49,11 +49,11 @@ def test_the_page_compares_runs_of_one_seed():
 def test_what_was_trained_is_not_trained_again_unless_the_recipe_is_another(tmp_path, monkeypatch):
     trained = []
 
-    def scores(fold, recipe, seed, classes):
+    def scores(fold, recipe, seed):
         trained.append((seed, recipe.model.attends))
         return iter(epochs(0.9))
 
-    monkeypatch.setattr(ablation, "fold_of", lambda data, recipe, seed: None)
+    monkeypatch.setattr(ablation, "fold_of", lambda *_: None)
     monkeypatch.setattr(ablation, "scores_by_epoch", scores)
     words = ["--data", "sample", "--docs", str(tmp_path), "--only", "the whole", "--only", "atten"]
     assert main([*words, "--seeds", "1"]) == 0
