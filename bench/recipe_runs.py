@@ -51,7 +51,7 @@ class Look:
     loss: float  # mean of the steps since the look before
     seconds: float  # of training, from before the first step; compiling counts, looking does not
     compile_seconds: float  # of these: the step, once for every shape of a batch
-    looking_seconds: float  # beside these, all looks so far
+    validation_seconds: float  # beside these, all looks so far
 
 
 def fold_of(data: Dataset, recipe: Recipe, seed: int, fraction: float) -> Fold:
@@ -101,7 +101,7 @@ def looks(
     scorer = Scorer(model, fold.tokenizer.pad_id, fold.buckets, fold.batch_tokens)
 
     wanted, compiled, values = set(schedule(steps)), {}, []
-    compiling = looking = 0.0
+    compiling = validating = 0.0
     stream = (batch for epoch in epochs for batch in batches(epoch))
     started = time.perf_counter()
     for step, batch in enumerate(tqdm(stream, total=sum(steps), unit="step", leave=False), 1):
@@ -117,8 +117,8 @@ def looks(
             mean = float(np.mean(jax.device_get(values)))  # waits
             values.clear()
             begun = time.perf_counter()
-            seconds = begun - started - looking
+            seconds = begun - started - validating
             probabilities = scorer(fold.held_out, state.average)
             took = time.perf_counter() - begun
-            yield Look(step, probabilities, mean, seconds, compiling, looking + took)
-            looking += time.perf_counter() - begun  # nor does what the caller makes of it count
+            yield Look(step, probabilities, mean, seconds, compiling, validating + took)
+            validating += time.perf_counter() - begun  # nor does what the caller makes of it count

@@ -17,7 +17,7 @@ same order too. The test texts are scored with --test alone, once, at the end.
 
 The log is lines of JSON, each on disk when it is written: what runs, then {step, epoch, seconds, loss} and {step,
 epoch, seconds, validation_accuracy, validation_seconds}. `seconds` is of training alone, from before the first step;
-`seconds_until` reads off it when an accuracy was first reached.
+`python -m bench.imdb_race --tutorial LOG` sets it beside ours.
 """
 
 import argparse
@@ -62,14 +62,6 @@ def accuracy(infer: Callable, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) 
         right += int((infer(tokens, is_token).argmax(dim=1) == labels).sum())
         total += len(labels)
     return right / total
-
-
-def seconds_until(log: Path, accuracy: float) -> float | None:
-    """Seconds of training until the validation accuracy was first so high; None where it never was."""
-    for line in map(json.loads, log.read_text(encoding="utf-8").splitlines()):
-        if line.get("validation_accuracy", -math.inf) >= accuracy:
-            return line["seconds"]
-    return None
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> None:

@@ -39,7 +39,7 @@ from bench.tutorial_model import (  # noqa: E402 (they need torch)
     make_step,
     our_weights,
 )
-from bench.tutorial_torch import VALIDATION_FRACTION, main, seconds_until, to_tensors  # noqa: E402
+from bench.tutorial_torch import VALIDATION_FRACTION, main, to_tensors  # noqa: E402
 
 V, B, T, D, N, F = 17, 5, 7, 10, 2, 13
 SIZES = {"max_length": T, "num_layers": 2, "embed_dim": D, "num_heads": N, "hidden_dim": F}
@@ -419,16 +419,6 @@ def test_clock_stands_still_while_validating_and_a_loss_is_the_mean_since_the_li
 
 def test_test_split_is_read_at_the_end_alone(trained):
     assert ["test_accuracy" in line for line in trained[1]].index(True) == len(trained[1]) - 1
-
-
-def test_seconds_until_is_the_first_time_it_was_so_good(tmp_path):
-    log = tmp_path / "log.jsonl"
-    lines = [{"data": "x"}, {"step": 1, "seconds": 0.5, "loss": 0.7}]
-    lines += [
-        {"seconds": float(i), "validation_accuracy": a} for i, a in enumerate([0.5, 0.8, 0.7, 0.9])
-    ]
-    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [seconds_until(log, a) for a in (0.5, 0.75, 0.9, 0.95)] == [0.0, 1.0, 3.0, None]
 
 
 def test_same_seed_gives_the_same_losses_and_until_stops(reviews, trained, tmp_path):
