@@ -93,6 +93,7 @@ def test_some_runs_that_do_not_pass_leave_no_median_and_no_ratio_of_ours_but_a_b
         some.slower_than(Times([5.0], [])) == "more than 2"
     )  # the median of 5, 10 and 20 at least
     assert str(Times([10.0], [5.0])) == "1 of 2 runs, 10 to 10"
+    assert str(Times([], [30.0, 20.0])) == "not in 20 s"
 
 
 @pytest.mark.parametrize(
@@ -156,10 +157,14 @@ def test_what_was_run_is_not_run_again_unless_something_is_another(tmp_path, fit
     assert fitted[4:] == [(OURS, 0)]
     assert main([*words, "--seeds", "1"], TINY) == 0
     assert fitted[5:] == [(OURS, 0)]
+    before = results_in(tmp_path)
+    (tmp_path / "results/race.json").write_text(json.dumps(before | {"data": "another"}))
+    assert main([*words, "--seeds", "1"], TINY) == 0
+    assert fitted[6:] == [(OURS, 0), ("line", 0)]
     described = imdb_race.machine.describe() | {"cores": 999}
     monkeypatch.setattr(imdb_race.machine, "describe", lambda: described)
     assert main([*words, "--seeds", "1"], TINY) == 0
-    assert fitted[6:] == [(OURS, 0), ("line", 0)]
+    assert fitted[8:] == [(OURS, 0), ("line", 0)]
 
 
 def test_a_run_that_fails_leaves_those_before_it(tmp_path, fitted, monkeypatch):
