@@ -1,5 +1,6 @@
 """Training that is looked at on the way: after the steps of the schedule, on a clock that stands still meanwhile."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -8,9 +9,11 @@ import pytest
 
 from bench import recipe_runs
 from bench.recipe_runs import ends_of_epochs, fold_of, looks
+from train import imdb
 from train.corpus import Dataset
 from train.recipes import FAST
 from train.sample import sample
+from train.scores import score
 
 ENCODER = replace(FAST.model.encoder, embed_dim=8, num_heads=2, hidden_dim=8)
 TINY = replace(
@@ -60,6 +63,26 @@ def test_it_looks_after_the_steps_of_the_schedule_and_trains_the_same(fold, ever
     first = asked[0][0]
     assert ends[0].loss == pytest.approx(np.mean([x.loss for x in every_step[:first]]))
     assert ends[1].loss == pytest.approx(np.mean([x.loss for x in every_step[first:]]))
+
+
+def test_the_program_itself_has_these_scores(data, tmp_path, monkeypatch):
+    """train.imdb, every epoch: the same split, weights, order, dropout and average."""
+    seed = 3
+    monkeypatch.setattr(imdb, "load", lambda *_, **__: data)
+    monkeypatch.setattr(
+        imdb, "recipe_of", lambda *_: replace(TINY, fit=replace(TINY.fit, seed=seed))
+    )
+    words = ["--data", "sample", "--out", str(tmp_path / "run"), "--no-baseline", "--seed", str(seed)]  # fmt: skip
+    assert imdb.main(words) == 0
+    lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    expected = [line for line in lines if "validation_loss" in line]
+    fold = fold_of(data, TINY, seed, TINY.validation_fraction)
+    found = list(looks(fold, TINY, seed, ends_of_epochs))
+    assert [look.step for look in found] == [line["step"] for line in expected]
+    for look, line in zip(found, expected, strict=True):
+        scores = score(look.probabilities, fold.held_out_labels, fold.classes)
+        assert scores["accuracy"] == line["validation_accuracy"]
+        assert scores["log_loss"] == pytest.approx(line["validation_loss"], rel=1e-6)
 
 
 def test_what_is_scored_is_the_average_of_the_weights(fold, every_step):
