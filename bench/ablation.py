@@ -26,7 +26,7 @@ from statistics import mean, stdev
 from bench import machine
 from bench.recipe_runs import Fold, ends_of_epochs, fold_of, looks
 from bench.tables import table
-from train.calibration import temperature_of
+from train.calibration import log_probabilities, weights_of
 from train.corpus import DataError
 from train.data import load
 from train.recipes import FAST, Recipe
@@ -35,6 +35,7 @@ from transformer_jax.files import write_text
 
 PROGRAM = "python -m bench.ablation"
 WHOLE = "the whole recipe"
+NO_ATTENTION = "attention removed: a patch sees itself alone"
 HELD_OUT = 0.2
 SEEDS = 3
 
@@ -53,7 +54,7 @@ def _rates(recipe: Recipe, *names: str) -> Recipe:
 
 VARIANTS = {
     WHOLE: lambda recipe: recipe,
-    "attention removed: a patch sees itself alone": lambda r: _model(r, attends=False),
+    NO_ATTENTION: lambda r: _model(r, attends=False),
     "cross-entropy instead of the squared hinge": lambda r: replace(r, margin=False),
     "the encoder as loud as its norm makes it": lambda r: _model(r, encoder_scale=1.0),
     "the head at the rate of the encoder": lambda r: _rates(r, "head"),
@@ -67,13 +68,18 @@ VARIANTS = {
 
 def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int) -> Iterator[dict]:
     """What the averaged weights say of the held-out reviews after every epoch."""
-    for look in looks(fold, recipe, seed, ends_of_epochs):
+    for look in looks(fold, recipe, seed, ends_of_epochs, by_parts=True):
         found = score(look.probabilities, fold.held_out_labels, fold.classes)
+        (weight,) = weights_of([log_probabilities(look.probabilities)], fold.held_out_labels)
         yield {
             "accuracy": round(found["accuracy"], 5),
             "loss": round(look.loss, 4),
-            "temperature": round(temperature_of(look.probabilities, fold.held_out_labels), 3),
+            "temperature": round(1 / weight, 3),
             "seconds": round(look.seconds, 1),
+            "alone": {
+                part: round(score(said, fold.held_out_labels, fold.classes)["accuracy"], 5)
+                for part, said in look.alone.items()
+            },
         }
 
 
@@ -88,6 +94,7 @@ def page(results: dict) -> Iterator[str]:
         "weights; nothing is chosen on it, and the test split is not read. One accuracy is good to about +-0.8 points; "
         "differences of runs with one seed are better known, since they judge the same reviews.\n"
     )
+    runs = [*runs, *_by_parts(runs)]
     whole = {run["seed"]: run for run in runs if run["variant"] == WHOLE}
     rows = []
     for variant in dict.fromkeys(run["variant"] for run in runs):
@@ -116,6 +123,19 @@ def page(results: dict) -> Iterator[str]:
         f"may have had other work: {results['machine']['processor']}, {results['machine']['cores']} cores, "
         f"{results['date']}."
     )
+
+
+def _by_parts(runs: list[dict]) -> Iterator[dict]:
+    """What single parts of the trained models say by themselves, as runs of their own: nothing more was trained."""
+    for variant, part, name in (
+        (WHOLE, "evidence", "the n-grams alone"),
+        (WHOLE, "head", "n-grams removed: the network alone"),
+        (NO_ATTENTION, "head", "both removed: the network alone, without attention"),
+    ):
+        for run in runs:
+            if run["variant"] == variant and run["epochs"][-1].get("alone"):
+                epochs = [epoch | {"accuracy": epoch["alone"][part]} for epoch in run["epochs"]]
+                yield run | {"variant": name, "epochs": epochs}
 
 
 def _spread(values: list[float]) -> str:

@@ -21,6 +21,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
@@ -30,7 +31,7 @@ import jax
 
 from bench import machine
 from bench.clock import read_log, seconds_until
-from bench.race_page import BARS, OURS, TUTORIAL, draw, page
+from bench.race_page import BARS, NETWORK, OURS, TUTORIAL, draw, page
 from bench.recipe_runs import fold_of, looks
 from train import baseline
 from train.corpus import DataError, Dataset
@@ -156,6 +157,9 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     }
     fraction = recipe.validation_fraction
     settings = {OURS: f"every {options.every} steps: {recipe!r}"}
+    alone = replace(recipe, model=replace(recipe.model, ngrams=0))
+    if alone != recipe:
+        settings[NETWORK] = f"every {options.every} steps: {alone!r}"
     settings |= {name: f"{fraction} held out" for name in LINEAR}
     path = options.docs / "results/race.json"
     kept = [
@@ -172,8 +176,8 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
         for name, setting in settings.items():
             if (name, seed) in done:
                 continue
-            if name == OURS:
-                run = ours(data, recipe, seed, options.every)
+            if name in (OURS, NETWORK):
+                run = ours(data, recipe if name == OURS else alone, seed, options.every)
             else:
                 run = linear(data, name, seed, fraction)
             load_average = machine.load_average()

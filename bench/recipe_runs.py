@@ -4,6 +4,7 @@ It trains as the program does: its split, batches, loss, optimizer and step, and
 weights. There is no run folder: what is kept of a run is what the caller makes of the looks.
 """
 
+import argparse
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,9 @@ from flax import nnx
 from jaxtyping import Float
 from tqdm import tqdm
 
+from train.calibration import only
 from train.classification import make_loss
+from train.classifiers import FromScratch
 from train.corpus import Dataset
 from train.data import split_validation
 from train.imdb import shapes
@@ -23,7 +26,6 @@ from train.optimizers import make_optimizer
 from train.recipes import Recipe
 from train.step import TrainState, make_train_step
 from transformer_jax.batching import Batches, epoch_plans
-from transformer_jax.models import TextClassifier
 from transformer_jax.predict import Scorer
 from transformer_jax.tokenizers import train_tokenizer
 
@@ -49,9 +51,12 @@ class Look:
     step: int
     probabilities: Float[np.ndarray, "n C"]
     loss: float  # mean of the steps since the look before
-    seconds: float  # of training, from before the first step; compiling counts, looking does not
+    seconds: (
+        float  # of training, the solver's for n-grams first; compiling counts, looking does not
+    )
     compile_seconds: float  # of these: the step, once for every shape of a batch
     validation_seconds: float  # beside these, all looks so far
+    alone: dict[str, Float[np.ndarray, "n C"]]  # what each part of the model says, where asked for
 
 
 def fold_of(data: Dataset, recipe: Recipe, seed: int, fraction: float) -> Fold:
@@ -72,13 +77,16 @@ def ends_of_epochs(steps: list[int]) -> list[int]:
 
 
 def looks(
-    fold: Fold, recipe: Recipe, seed: int, schedule: Callable[[list[int]], Collection[int]]
+    fold: Fold,
+    recipe: Recipe,
+    seed: int,
+    schedule: Callable[[list[int]], Collection[int]],
+    *,
+    by_parts: bool = False,
 ) -> Iterator[Look]:
     """Trains all epochs and looks after the steps that `schedule(steps of each epoch)` names, from 1 on."""
-    config = replace(
-        recipe.model, vocab_size=fold.tokenizer.vocab_size, num_classes=len(fold.classes)
-    )
-    model = TextClassifier(config, rngs=nnx.Rngs(seed))
+    beginning = FromScratch(recipe, argparse.Namespace(seed=seed, gpt2_files=None))
+    classifier = beginning.make(fold.tokenizer, fold.classes, "", fold.train, fold.train_labels)
     lengths = [len(ids) for ids in fold.train]
 
     def batches(epoch: int) -> Batches:
@@ -94,14 +102,15 @@ def looks(
         smoothing=recipe.label_smoothing,
         margin=recipe.margin,
     )
-    graph, params = nnx.split(model, nnx.Param)
+    graph, params = nnx.split(classifier.trained, nnx.Param)
     config = replace(recipe.fit, seed=seed, dtype=recipe.dtype or "float32")
     train_step = make_train_step(graph, loss, optimizer, config)
     state = TrainState.first(params, optimizer)
-    scorer = Scorer(model, fold.tokenizer.pad_id, fold.buckets, fold.batch_tokens)
+    scorer = Scorer(classifier.model, fold.tokenizer.pad_id, fold.buckets, fold.batch_tokens)
 
     wanted, compiled, values = set(schedule(steps)), {}, []
     compiling = validating = 0.0
+    solving = classifier.facts.get("evidence_seconds", 0.0)
     stream = (batch for epoch in epochs for batch in batches(epoch))
     started = time.perf_counter()
     for step, batch in enumerate(tqdm(stream, total=sum(steps), unit="step", leave=False), 1):
@@ -118,7 +127,14 @@ def looks(
             values.clear()
             begun = time.perf_counter()
             seconds = begun - started - validating
-            probabilities = scorer(fold.held_out, state.average)
+            kept = classifier.kept(state.average)
+            probabilities = scorer(fold.held_out, kept)
             took = time.perf_counter() - begun
-            yield Look(step, probabilities, mean, seconds, compiling, validating + took)
+            alone = {
+                part: scorer(fold.held_out, only(kept, part, classifier.parts))
+                for part in (classifier.parts if by_parts else ())
+            }
+            yield Look(
+                step, probabilities, mean, seconds + solving, compiling, validating + took, alone
+            )
             validating += time.perf_counter() - begun  # nor does what the caller makes of it count

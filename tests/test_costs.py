@@ -162,6 +162,7 @@ CHANGES = {
     "vocab_size": 37, "max_length": 19, "num_classes": 5, "num_segments": 3, "pooling": ("max", "mean"),
     "region_width": 3, "region_features": 7, "patch_width": 4, "embedding_dropout_rate": 0.0,
     "head_dropout_rate": 0.0, "encoder_scale": 0.5, "attends": False,
+    "ngrams": 2, "ngram_bits": 6,
 }  # fmt: skip
 ENCODER_CHANGES = {
     "num_layers": 3, "embed_dim": 48, "num_heads": 3, "hidden_dim": 11, "head_dim": 5, "value_dim": 7,
@@ -173,7 +174,7 @@ ENCODER_CHANGES = {
 
 def changed():
     for name, value in CHANGES.items():
-        more = {"region_features": 7} if name == "patch_width" else {}
+        more = {"patch_width": {"region_features": 7}, "ngram_bits": {"ngrams": 3}}.get(name, {})
         yield name, dataclasses.replace(BASE, **{name: value}, **more)
     for name, value in ENCODER_CHANGES.items():
         more = {"norm": "pre"} if name == "first_norm" else {}

@@ -9,7 +9,7 @@ import pytest
 
 from bench import imdb_race
 from bench.imdb_race import LINEAR, main, schedule, without_paths
-from bench.race_page import OURS, TUTORIAL, Times, at_least, rows
+from bench.race_page import NETWORK, OURS, TUTORIAL, Times, at_least, rows
 from tests.test_recipe_runs import TINY
 from train.data import load
 
@@ -127,7 +127,7 @@ def fitted(monkeypatch):
     found = []
 
     def trained(data, recipe, seed, every):
-        found.append((OURS, seed))
+        found.append((OURS if recipe.model.ngrams else NETWORK, seed))
         more = {"compile_seconds": 1.0, "validation_seconds": 1.0}
         return {"prepare_seconds": 1.0, "points": curve((10.0, 0.7), (20.0, 0.81), **more)}
 
@@ -147,24 +147,24 @@ def results_in(folder):
 def test_what_was_run_is_not_run_again_unless_something_is_another(tmp_path, fitted, monkeypatch):
     words = ["--data", "sample", "--docs", str(tmp_path)]
     assert main([*words, "--seeds", "1"]) == 0
-    assert fitted == [(OURS, 0), ("line", 0)]
+    assert fitted == [(OURS, 0), (NETWORK, 0), ("line", 0)]
     assert main([*words, "--seeds", "2"]) == 0
-    assert fitted[2:] == [(OURS, 1), ("line", 1)]
+    assert fitted[3:] == [(OURS, 1), (NETWORK, 1), ("line", 1)]
     assert [(run["contender"], run["seed"]) for run in results_in(tmp_path)["runs"]] == fitted
-    assert main([*words, "--seeds", "1"]) == 0 and len(fitted) == 4
-    assert len(results_in(tmp_path)["runs"]) == 4
+    assert main([*words, "--seeds", "1"]) == 0 and len(fitted) == 6
+    assert len(results_in(tmp_path)["runs"]) == 6
     assert main([*words, "--seeds", "1", "--every", "7"]) == 0
-    assert fitted[4:] == [(OURS, 0)]
-    assert main([*words, "--seeds", "1"], TINY) == 0
-    assert fitted[5:] == [(OURS, 0)]
+    assert fitted[6:] == [(OURS, 0), (NETWORK, 0)]
+    assert TINY.model.ngrams and main([*words, "--seeds", "1"], TINY) == 0
+    assert fitted[8:] == [(OURS, 0), (NETWORK, 0)]
     before = results_in(tmp_path)
     (tmp_path / "results/race.json").write_text(json.dumps(before | {"data": "another"}))
     assert main([*words, "--seeds", "1"], TINY) == 0
-    assert fitted[6:] == [(OURS, 0), ("line", 0)]
+    assert fitted[10:] == [(OURS, 0), (NETWORK, 0), ("line", 0)]
     described = imdb_race.machine.describe() | {"cores": 999}
     monkeypatch.setattr(imdb_race.machine, "describe", lambda: described)
     assert main([*words, "--seeds", "1"], TINY) == 0
-    assert fitted[8:] == [(OURS, 0), ("line", 0)]
+    assert fitted[13:] == [(OURS, 0), (NETWORK, 0), ("line", 0)]
 
 
 def test_a_run_that_fails_leaves_those_before_it(tmp_path, fitted, monkeypatch):
@@ -175,7 +175,7 @@ def test_a_run_that_fails_leaves_those_before_it(tmp_path, fitted, monkeypatch):
     words = ["--data", "sample", "--docs", str(tmp_path), "--seeds", "1"]
     with pytest.raises(KeyboardInterrupt):
         main(words)
-    assert [run["contender"] for run in results_in(tmp_path)["runs"]] == [OURS]
+    assert [run["contender"] for run in results_in(tmp_path)["runs"]] == [OURS, NETWORK]
     assert OURS in (tmp_path / "race.md").read_text()
 
 
@@ -196,7 +196,7 @@ def test_logs_are_read_anew_where_named_and_kept_where_not(tmp_path, fitted):
     write_log(log, [(100.0, 0.6), (3000.0, 0.8), (4000.0, 0.81)])
     assert main([*words, "--tutorial", str(log)]) == 0
     assert len(results_in(tmp_path)["runs"]) == len(runs) - 1
-    assert "4000" in (tmp_path / "race.md").read_text() and len(fitted) == 2
+    assert "4000" in (tmp_path / "race.md").read_text() and len(fitted) == 3
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_data_or_a_log_that_are_not_there_are_one_line(tmp_path, capsys):
 
 
 def test_the_names_of_contenders_differ():
-    assert len({OURS, TUTORIAL, *LINEAR}) == 2 + len(LINEAR)
+    assert len({OURS, NETWORK, TUTORIAL, *LINEAR}) == 3 + len(LINEAR)
 
 
 @pytest.mark.slow
@@ -241,7 +241,7 @@ def test_it_trains_fits_draws_and_says_what_the_numbers_are(tmp_path, capsys):
     assert main([*words, "--tutorial", str(log)], TINY) == 0
     results = results_in(tmp_path)
     runs = {run["contender"]: run for run in results["runs"]}
-    assert set(runs) == {OURS, TUTORIAL, *LINEAR}
+    assert set(runs) == {OURS, NETWORK, TUTORIAL, *LINEAR}
     points = runs[OURS]["points"]
     assert [point["step"] for point in points][:2] == [50, 100]
     assert all(0.2 < point["accuracy"] < 1 for point in points)

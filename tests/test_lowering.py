@@ -149,6 +149,26 @@ FUNCTIONS = {
         lambda table: tj.region_embedding(table, jnp.array(TOKENS), jnp.array(IS_TOKEN)),
         floats(3, V, D),
     ),
+    "ngram_rows": (
+        lambda x: (
+            tj.ngram_rows(jnp.array(TOKENS), jnp.array(IS_TOKEN), 2, 4)[0][..., 0].astype(x.dtype)
+            * x
+        ),
+        floats(B, T),
+    ),
+    "ngram_evidence": (
+        lambda weight: tj.ngram_evidence(
+            weight,
+            weight**2,
+            tj.ngram_rows(jnp.array(TOKENS), jnp.array(IS_TOKEN), 2, 4)[0],
+            jnp.ones((B, T, 2)),
+        ),
+        floats(16, 1),
+    ),
+    "ngram_shares": (
+        lambda x: tj.ngram_shares(jnp.zeros((B, T, 2), int), x > 0),
+        floats(B, T, 2),
+    ),
     "to_front": (
         lambda x: tj.to_front(jnp.array(TOKENS), jnp.array(IS_TOKEN))[0].astype(x.dtype) * x,
         floats(B, T),
@@ -219,6 +239,8 @@ def test_the_classifier_lowers(key):
         region_width=3,
         region_features=7,
         patch_width=2,
+        ngrams=2,
+        ngram_bits=4,
     )
     lower_module(
         lambda: TextClassifier(config, rngs=nnx.Rngs(0)),

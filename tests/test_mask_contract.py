@@ -654,6 +654,7 @@ INPUTS = {
     "tokens": {},
     "regions": {"region_width": 3, "region_features": 7},
     "patches of regions": {"region_width": 3, "region_features": 7, "patch_width": 2},
+    "n-grams": {"ngrams": 2, "ngram_bits": 5},
 }
 
 

@@ -260,6 +260,17 @@ MISTAKES = [
     ("region_embedding", lambda: tj.region_embedding(ones(0, V, D), integers(B, T), IS_TOKEN), VALUE, r"table must hold a place at least; got the shape \(0, 11, 7\)"),
     ("region_embedding", lambda: tj.region_embedding(ones(3, V, D), integers(B, T), IS_TOKEN, ones(B, S)), VALUE, "presence must have .* T=3 of tokens"),
     ("region_embedding", lambda: tj.region_embedding(ones(3, V, D), integers(B, T), IS_TOKEN, IS_TOKEN), TYPE, "presence must be floating point"),
+    # n-grams
+    ("ngram_rows", lambda: tj.ngram_rows(integers(B, T), IS_TOKEN, 0, 4), VALUE, "longest must be 1 or more; got 0"),
+    ("ngram_rows", lambda: tj.ngram_rows(integers(B, T), IS_TOKEN, 2, 32), VALUE, "bits must be from 1 to 31; got 32"),
+    ("ngram_rows", lambda: tj.ngram_rows(ones(B, T), IS_TOKEN, 2, 4), TYPE, "tokens must be integers"),
+    ("ngram_rows", lambda: tj.ngram_rows(integers(B, T), booleans(B, S), 2, 4), VALUE, "is_token must have .* T=3 of tokens"),
+    ("ngram_evidence", lambda: tj.ngram_evidence(ones(8, 1), ones(4, 1), integers(B, T, 2), ones(B, T, 2)), VALUE, "square must have .* R=8 of weight"),
+    ("ngram_evidence", lambda: tj.ngram_evidence(ones(8, 1), ones(8, 1), ones(B, T, 2), ones(B, T, 2)), TYPE, "rows must be integers"),
+    ("ngram_evidence", lambda: tj.ngram_evidence(ones(8, 1), ones(8, 1), integers(B, T, 2), ones(B, T, 2), ones(B, S)), VALUE, "presence must have .* T=3 of rows"),
+    ("ngram_evidence", lambda: tj.ngram_evidence(ones(8, 1), ones(8, 1), integers(B, T, 2), booleans(B, T, 2)), TYPE, "share must be floating point"),
+    ("ngram_shares", lambda: tj.ngram_shares(integers(B, T, 2), ones(B, T, 2)), TYPE, "is_ngram must be boolean"),
+    # regions, moved and pooled
     ("to_front", lambda: tj.to_front(integers(B, T), IS_TOKEN, ones(T)), VALUE, "presence must have the axes"),
     ("to_front", lambda: tj.to_front(integers(B, T), integers(B, T)), TYPE, "is_token must be boolean"),
     ("to_front", lambda: tj.to_front(integers(T), booleans(T)), VALUE, "tokens must have the axes"),

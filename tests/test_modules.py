@@ -14,6 +14,7 @@ from transformer_jax.dropout import dropout
 from transformer_jax.embeddings import (
     BertEmbedding,
     Embedding,
+    NgramEvidence,
     PatchEmbedding,
     RegionEmbedding,
     RegionFeatures,
@@ -31,6 +32,7 @@ from transformer_jax.modules import (
     dropout_key,
     kernel,
 )
+from transformer_jax.ngrams import ngram_evidence, ngram_rows, ngram_shares
 from transformer_jax.normalization import layer_norm
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
 from transformer_jax.regions import region_embedding
@@ -63,6 +65,11 @@ def embed(m, tokens, key):
     places = m.position.embedding[...][count_positions(IS_TOKEN)]
     x = tokens + places + m.segment.embedding[...][0]
     return dropout(layer_norm(x, m.norm.scale[...], m.norm.bias[...], epsilon=0.1), RATE, key)
+
+
+def rows_and_shares():
+    rows, there = ngram_rows(TOKENS, IS_TOKEN, 2, 4)
+    return rows, ngram_shares(rows, there)
 
 
 # Each module: how it is made, how it is called, and the pure function of its parameters that it stands for.
@@ -132,6 +139,13 @@ SHELLS = {
         lambda m, rngs: m(TOKENS, IS_TOKEN),
         lambda m, key: jax.nn.relu(
             region_embedding(m.region.embedding[...], TOKENS, IS_TOKEN) + m.bias[...]
+        ),
+    ),
+    "NgramEvidence": (
+        lambda rngs: NgramEvidence(3, longest=2, bits=4, rngs=rngs),
+        lambda m, rngs: m(TOKENS, IS_TOKEN),
+        lambda m, key: (
+            ngram_evidence(m.weight[...], m.square[...], *rows_and_shares()) + m.bias[...]
         ),
     ),
     "PatchEmbedding": (

@@ -82,6 +82,15 @@ MODELS = {
         | under("encoder", ENCODER)
         | HEAD,
     ),
+    "classifier with n-grams": (
+        lambda: TextClassifier(
+            ClassifierConfig(11, 8, encoder=STACK, ngrams=2, ngram_bits=4), rngs=nnx.Rngs(0)
+        ),
+        TEXT
+        | HEAD
+        | {f"evidence.{name}": "table" for name in ("weight", "square")}
+        | {"evidence.bias": "bias"},
+    ),
     "language model": (
         lambda: LanguageModel(LanguageModelConfig(11, 8, STACK, tied_head=False), rngs=nnx.Rngs(0)),
         {"embedding.token.embedding": "table", "embedding.position.embedding": "table"}

@@ -5,8 +5,9 @@ Each says what the recipe comes to, with which tokenizer texts are read, and wha
 
 import argparse
 import hashlib
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import jax
 import numpy as np
 from flax import nnx
 
+from train.calibration import weighted
+from train.evidence import fit_evidence
 from train.finetuning import classifier_of, load_encoder
 from train.program import OptionError
 from train.recipes import Recipe
 from transformer_jax.lora import Lora, merged
 from transformer_jax.models import TextClassifier
+from transformer_jax.modules import Shapes
 from transformer_jax.pretrained import PretrainedError
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.run_folder import (
@@ -44,6 +48,8 @@ class Classifier:
     model: nnx.Module  # what is scored and kept; the same but for LoRA
     kept: Callable[[nnx.State], nnx.State]  # the parameters of `model`, from those of `trained`
     spec: Spec
+    parts: tuple[str, ...] = ("head",)  # whose logits are added up
+    facts: dict[str, Any] = field(default_factory=dict)  # for the report
 
 
 class FromScratch:
@@ -57,11 +63,39 @@ class FromScratch:
     def make_tokenizer(self, texts: Sequence[str]) -> Any:
         return train_tokenizer(self.recipe.tokenizer, texts, gpt2_files=self.options.gpt2_files)
 
-    def make(self, vocab_size: int, classes: tuple[str, ...], data: str) -> Classifier:
-        config = replace(self.recipe.model, vocab_size=vocab_size, num_classes=len(classes))
-        model = TextClassifier(config, rngs=nnx.Rngs(self.options.seed))
+    def make(
+        self,
+        tokenizer: Any,
+        classes: tuple[str, ...],
+        data: str,
+        examples: Sequence[np.ndarray],
+        labels: np.ndarray,
+    ) -> Classifier:
+        """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/experiments.md)."""
+        config = replace(
+            self.recipe.model, vocab_size=tokenizer.vocab_size, num_classes=len(classes)
+        )
         spec = ClassifierSpec(config, classes, self.recipe.truncate, data)
-        return Classifier(model, model, lambda params: params, spec)
+        trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.options.seed))
+        if not config.ngrams:
+            return Classifier(trained, trained, lambda params: params, spec)
+        begun = time.perf_counter()
+        model = TextClassifier(config, rngs=Shapes())
+        fit_evidence(model.evidence, examples, labels, tokenizer.pad_id, seed=self.options.seed)
+        seconds = time.perf_counter() - begun
+        print(
+            f"n-grams     of up to {config.ngrams} tokens, fitted to {len(labels):,} texts in {seconds:.0f} s"
+        )
+        loud = {"evidence": self.recipe.evidence_weight}
+        evidence = weighted(nnx.state(model, nnx.PathContains("evidence")), loud)
+        return Classifier(
+            trained,
+            model,
+            lambda params: nnx.merge_state(params, evidence),
+            spec,
+            ("head", "evidence"),
+            {"evidence_seconds": seconds},
+        )
 
     def begin(self, run, data_sha256: str) -> None:
         run.begin(data_sha256)
@@ -99,7 +133,15 @@ class FromPretrained:
     def make_tokenizer(self, texts: Sequence[str]) -> Any:
         return load_pretrained_tokenizer(self.folder)
 
-    def make(self, vocab_size: int, classes: tuple[str, ...], data: str) -> Classifier:
+    def make(
+        self,
+        tokenizer: Any,
+        classes: tuple[str, ...],
+        data: str,
+        examples: Sequence[np.ndarray],
+        labels: np.ndarray,
+    ) -> Classifier:
+        vocab_size = tokenizer.vocab_size
         rows = self.pretrained.config.text.vocab_size
         if vocab_size > rows:
             raise OptionError(

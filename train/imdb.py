@@ -25,7 +25,7 @@ import numpy as np
 
 from train import program
 from train.baseline import compare_with_baseline
-from train.calibration import cooled, temperature_of
+from train.calibration import calibrated
 from train.classification import make_loss
 from train.classifiers import FromPretrained, FromScratch
 from train.corpus import Split
@@ -105,7 +105,9 @@ def train(run: Run) -> None:
     with faults_of(folder, batch_tokens):
         options.data = data.name if options.data == "auto" else options.data
         options.epochs = recipe.fit.epochs
-        classifier = beginning.make(tokenizer.vocab_size, data.classes, data.name)
+        classifier = beginning.make(
+            tokenizer, data.classes, data.name, encoded[0], train_split.labels
+        )
         beginning.begin(run, data_sha256(encoded, splits))
         save_specification(folder, tokenizer, classifier.spec)
         scorer = Scorer(classifier.model, tokenizer.pad_id, buckets, batch_tokens)
@@ -145,8 +147,12 @@ def train(run: Run) -> None:
         draw_curves(folder / "metrics.jsonl", folder / "curves.png")
 
         kept = classifier.kept(fitted.params)
-        temperature = temperature_of(scorer(encoded[1], kept), validation.labels)
-        kept = cooled(kept, temperature)
+        kept, weights = calibrated(
+            kept,
+            lambda params: scorer(encoded[1], params),
+            validation.labels,
+            classifier.parts,
+        )
         save_weights(folder / WEIGHTS, kept)
 
         # The one reading of the test split, by the weights that validation chose.
@@ -171,12 +177,13 @@ def train(run: Run) -> None:
             "compute_dtype": options.dtype,
             "batch_tokens": batch_tokens,
             "buckets": list(buckets),
-            "temperature": temperature,
+            "weights": weights,
             "test_accuracy": scores["accuracy"],
             "test_accuracy_interval": scores["accuracy_interval"],
             "test": scores,
             "command": run.command,
             **training_facts(fitted.progress),
+            **classifier.facts,
         }
         if not options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)

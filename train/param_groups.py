@@ -29,7 +29,7 @@ def param_groups(model: nnx.Module) -> dict[str, str]:
 def group_of(name: str) -> str:
     """Of a parameter, by its dotted name. Raises ValueError for one that no rule knows."""
     *places, last = name.split(".")
-    if last == "embedding":
+    if last == "embedding" or (places[-1:] == ["evidence"] and last in ("weight", "square")):
         return "table"
     if last.endswith("kernel"):
         return "matrix" if "layers" in places else "head" if places[-1:] == ["head"] else "kernel"

@@ -35,6 +35,9 @@ class Recipe:
     token_dropout: float = 0.0
     label_smoothing: float = 0.0
     margin: bool = False  # a squared hinge instead of cross-entropy
+    evidence_weight: float = (
+        1.0  # times the logits of n-grams, until validation says how much each is heard
+    )
     validation_fraction: float = 0.1
     dtype: str | None = None  # of the computation; None: the faster on the machine
 
@@ -92,11 +95,12 @@ FAST = Recipe(
         region_width=3,
         patch_width=4,
         encoder_scale=0.1,
+        ngrams=3,
         embedding_dropout_rate=0.5,
         head_dropout_rate=0.5,
     ),
     fit=FitConfig(
-        epochs=5,
+        epochs=3,
         average_decay=0.99,
         optimizer=OptimizerConfig(
             learning_rate=1e-3,
@@ -112,6 +116,7 @@ FAST = Recipe(
     buckets=6,
     token_dropout=0.3,
     margin=True,
+    evidence_weight=6.0,
     dtype="float32",  # lookups and sums, few products: in bfloat16 nothing is gained
 )
 
@@ -124,6 +129,7 @@ SAMPLE = replace(
         region_features=200,
         patch_width=0,
         encoder_scale=1.0,
+        ngrams=0,
         encoder=replace(FAST.model.encoder, embed_dim=96, hidden_dim=192, dropout_rate=0.0),
         embedding_dropout_rate=0.1,
         head_dropout_rate=0.1,

@@ -5,7 +5,7 @@ K key/value heads, H features per head, D embedding, F feed-forward, V vocabular
 A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean evaluation.
 
 Pure functions (no Flax)   rules, grid -> masks, biases; attention, softmax, unseen, positions, rotary, regions,
-                           normalization, feed_forward, linear, dropout, pooling
+                           ngrams, normalization, feed_forward, linear, dropout, pooling
 Attention at any length    plan (which implementation) -> blockwise (tiling, tiles), cudnn; products
 Costs and laws             costs, published, counting, laws
 Writing, token by token    cache, sampling, beams
@@ -30,6 +30,7 @@ from transformer_jax.dropout import dropout
 from transformer_jax.feed_forward import feed_forward, gated_feed_forward, gelu
 from transformer_jax.linear import linear
 from transformer_jax.masks import causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.ngrams import ngram_evidence, ngram_rows, ngram_shares
 from transformer_jax.normalization import (
     BatchStatistics,
     batch_norm,
@@ -87,6 +88,9 @@ __all__ = [
     "max_pool",
     "mean_pool",
     "multi_head_attention",
+    "ngram_evidence",
+    "ngram_rows",
+    "ngram_shares",
     "normalised_positions",
     "one_hot_positions",
     "padding",

@@ -106,13 +106,19 @@ class ClassifierConfig:
     patch_width: int = 0  # so many neighbouring regions make a patch for the encoder; 0: tokens
     encoder_scale: float = 1.0  # times what is pooled of it: how loud it is beside the regions
     attends: bool = True  # False: a place sees itself alone; what attention adds is the difference
+    ngrams: int = (
+        0  # n-grams of up to so many tokens have weights of their own beside it all; 0: none
+    )
+    ngram_bits: int = 22  # 2**ngram_bits rows of weights, found by hashing
     embedding_dropout_rate: float = 0.1
     head_dropout_rate: float = 0.1
 
     def __post_init__(self):
         _sizes(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
-        _sizes(self, "region_features", "patch_width", least=0)
+        _sizes(self, "region_features", "patch_width", "ngrams", least=0)
         _rates(self, "embedding_dropout_rate", "head_dropout_rate")
+        if not 1 <= self.ngram_bits <= 28:
+            raise ValueError(f"ngram_bits must be from 1 to 28; got {self.ngram_bits}")
         if not 0 < self.encoder_scale < float("inf"):
             raise ValueError(f"encoder_scale must be above 0; got {self.encoder_scale}")
         for name in self.pooling:

@@ -54,13 +54,14 @@ class Sizes:
     region_width: int = 1  # tokens that are embedded together: a table of tokens for each place
     region_features: int = 0  # from a table of regions beside the encoder
     patch_width: int = 0  # so many neighbouring regions are one input of the encoder; 0: tokens are
+    ngram_rows: int = 0  # of the two tables of n-grams; 0: there are none
 
     def __post_init__(self):
         for name in ("embed_dim", "num_heads", "hidden_dim", "vocab_size", "region_width"):
             _at_least(1, name, getattr(self, name))
         for name in (
             "num_layers", "num_decoder_layers", "num_positions", "num_segments", "num_classes",
-            "num_pooled", "region_features", "patch_width", "window",
+            "num_pooled", "region_features", "patch_width", "ngram_rows", "window",
         ):  # fmt: skip
             _at_least(0, name, getattr(self, name))
         _at_least(1, "head_dim", self.head_dim)
@@ -118,6 +119,7 @@ def parameter_table(sizes: Sizes) -> dict[str, int]:
     of_embeddings = (1 + sizes.embedding_norm_bias) * sizes.embedding_norm * stacks * D
     regions, patch = sizes.region_features, sizes.patch_width
     rows = sizes.num_positions + sizes.num_segments + (0 if patch else sizes.region_width * V)
+    ngram_columns = 1 if sizes.num_classes == 2 else sizes.num_classes
     table = {
         "embeddings": rows * D,
         "regions": (sizes.region_width * V + 1) * regions,
@@ -126,6 +128,7 @@ def parameter_table(sizes: Sizes) -> dict[str, int]:
         "cross-attention": M * attention,
         "feed-forward": (L + M) * feed_forward,
         "norms": norms * (1 + sizes.norm_biases) * D + of_embeddings,
+        "n-grams": (2 * sizes.ngram_rows + (sizes.ngram_rows > 0)) * ngram_columns,
         "pooler": sizes.pooler * (D + 1) * D,
         "head": (D * V if sizes.language_head == "untied" else 0)
         + (sizes.num_pooled * D + regions + 1) * sizes.num_classes,

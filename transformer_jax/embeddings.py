@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.dropout import dropout
 from transformer_jax.modules import LayerNorm, Linear, drawn, dropout_key, zeros
+from transformer_jax.ngrams import ngram_evidence, ngram_rows, ngram_shares
 from transformer_jax.positions import count_positions, lookup, sinusoidal_positions
 from transformer_jax.products import product, wide
 from transformer_jax.regions import region_embedding, weaken
@@ -175,6 +176,33 @@ class RegionFeatures(nnx.Module):
     ) -> Float[Array, "B T D"]:
         regions = self.region(tokens, is_token, presence=presence)
         return jax.nn.relu(wide(regions) + self.bias[...]).astype(regions.dtype)
+
+
+class NgramEvidence(nnx.Module):
+    """Stores the tables of `ngram_evidence`, and makes logits of it: z + b, or -z/2 and z/2 for two classes.
+
+    They begin at zero and say nothing: a solver fits them (`train/evidence.py`), no gradient does.
+    """
+
+    def __init__(self, num_classes: int, *, longest: int, bits: int, rngs: nnx.Rngs):
+        columns = 1 if num_classes == 2 else num_classes
+        self.weight = zeros(2**bits, columns)
+        self.square = zeros(2**bits, columns)
+        self.bias = zeros(columns)
+        self.longest, self.bits = longest, bits
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        presence: Float[Array, "B T"] | None = None,
+    ) -> Float[Array, "B C"]:
+        rows, there = ngram_rows(tokens, is_token, self.longest, self.bits)
+        share = ngram_shares(rows, there)
+        z = ngram_evidence(self.weight[...], self.square[...], rows, share, presence)
+        z = z + self.bias[...]
+        return jnp.concatenate([-z / 2, z / 2], axis=-1) if z.shape[-1] == 1 else z
 
 
 class PatchEmbedding(nnx.Module):

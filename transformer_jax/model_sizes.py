@@ -39,6 +39,7 @@ def _(config: ClassifierConfig) -> Sizes:
         region_width=config.region_width,
         region_features=config.region_features,
         patch_width=patches,
+        ngram_rows=2**config.ngram_bits if config.ngrams else 0,
     )
 
 

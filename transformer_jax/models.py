@@ -8,7 +8,12 @@ from transformer_jax.config import (
     ClassifierConfig,
 )
 from transformer_jax.dropout import dropout
-from transformer_jax.embeddings import BertEmbedding, PatchEmbedding, RegionFeatures
+from transformer_jax.embeddings import (
+    BertEmbedding,
+    NgramEvidence,
+    PatchEmbedding,
+    RegionFeatures,
+)
 from transformer_jax.encoder import Encoder
 from transformer_jax.masks import padding, sliding_window
 from transformer_jax.modules import Linear, dropout_key
@@ -22,7 +27,8 @@ class TextClassifier(nnx.Module):
 
     With `region_features` the strongest region of each kind, a short stretch of text, joins what is pooled from the
     encoder: it counts for itself, wherever it stands. With a `patch_width` the encoder reads the strongest of as many
-    neighbouring regions instead of tokens: one table, and attention adds what their order and distance mean.
+    neighbouring regions instead of tokens: one table, and attention adds what their order and distance mean. The
+    logits of `ngrams`, a linear model of its own, are added to the others.
     """
 
     def __init__(self, config: ClassifierConfig, *, rngs: nnx.Rngs):
@@ -57,6 +63,13 @@ class TextClassifier(nnx.Module):
         self.encoder = Encoder(config.encoder, rngs=rngs)
         pooled = D * len(config.pooling) + config.region_features
         self.head = Linear(pooled, config.num_classes, rngs=rngs)
+        self.evidence = (
+            NgramEvidence(
+                config.num_classes, longest=config.ngrams, bits=config.ngram_bits, rngs=rngs
+            )
+            if config.ngrams
+            else None
+        )
         self.pooling = config.pooling
         self.patch_width = config.patch_width
         self.attends, self.encoder_scale = config.attends, config.encoder_scale
@@ -104,4 +117,6 @@ class TextClassifier(nnx.Module):
         pooled = jnp.concatenate(pooled, axis=-1)
         pooled = dropout(pooled, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
         logits = self.head(pooled)
+        if self.evidence is not None:
+            logits = logits + self.evidence(tokens, is_token, presence=presence)
         return (logits, maps) if return_weights else logits
