@@ -54,3 +54,30 @@ def test_the_page_on_experiments_says_what_was_printed():
         accuracies = [f"{epoch['accuracy']:.4f}"[1:] for epoch in run["epochs"]]
         cells = [run["name"], *accuracies, *[""] * (6 - len(accuracies))]
         assert f"| {' | '.join(cells)} |" in page, run["name"]
+
+
+def test_the_page_on_experiments_says_what_the_fourth_round_printed():
+    found = json.loads((DOCS / "results/recipe-rounds.json").read_text(encoding="utf-8"))
+    found, page = found["fourth_round"], (DOCS / "experiments.md").read_text(encoding="utf-8")
+
+    def cells(values, number):
+        shown = ["" if value is None else f"{value:.4f}"[1:] for value in values]
+        return " | ".join([*shown, *[""] * (number - len(shown))])
+
+    for model in found["linear"]:
+        accuracies = [model["accuracies"].get(seed) for seed in ("100", "0", "1", "2")]
+        name = model["name"]
+        assert (
+            f"| {name} | {cells(accuracies, 4)} |" in page
+            or f"| **{name}** | {cells(accuracies, 4)} |" in page
+        ), name
+    for kind, of in (
+        ("residual", lambda epoch: (epoch["both"], epoch["network"])),
+        ("own_losses", lambda epoch: (epoch["regions"], epoch["attention"])),
+        ("sums", lambda epoch: (epoch["network"], epoch["sum"]["0.2"])),
+    ):
+        for run in found[kind]:
+            ngrams = run.get("ngrams") or run["epochs"][0]["ngrams"]
+            for values in zip(*map(of, run["epochs"]), strict=True):
+                row = f" | {run['seed']} | {cells([ngrams], 1)} | {cells(values, 5)} |"
+                assert row in page, (kind, run["seed"], row)

@@ -49,6 +49,8 @@ class Classifier:
     kept: Callable[[nnx.State], nnx.State]  # the parameters of `model`, from those of `trained`
     spec: Spec
     parts: tuple[str, ...] = ("head",)  # whose logits are added up
+    # What needs no validation, anew from more texts than were trained on; None: there is no such part.
+    solved: Callable[[Sequence[np.ndarray], np.ndarray], nnx.State] | None = None
     facts: dict[str, Any] = field(default_factory=dict)  # for the report
 
 
@@ -79,22 +81,28 @@ class FromScratch:
         trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.options.seed))
         if not config.ngrams:
             return Classifier(trained, trained, lambda params: params, spec)
-        begun = time.perf_counter()
         model = TextClassifier(config, rngs=Shapes())
-        fit_evidence(model.evidence, examples, labels, tokenizer.pad_id, seed=self.options.seed)
-        seconds = time.perf_counter() - begun
-        print(
-            f"n-grams     of up to {config.ngrams} tokens, fitted to {len(labels):,} texts in {seconds:.0f} s"
-        )
-        loud = {"evidence": self.recipe.evidence_weight}
-        evidence = weighted(nnx.state(model, nnx.PathContains("evidence")), loud)
+        loud, facts = {"evidence": self.recipe.evidence_weight}, {"evidence_seconds": 0.0}
+
+        def evidence_of(examples: Sequence[np.ndarray], labels: np.ndarray) -> nnx.State:
+            begun = time.perf_counter()
+            fit_evidence(model.evidence, examples, labels, tokenizer.pad_id, seed=self.options.seed)
+            seconds = time.perf_counter() - begun
+            facts["evidence_seconds"] += seconds
+            print(
+                f"n-grams     of up to {config.ngrams} tokens, fitted to {len(labels):,} texts in {seconds:.0f} s"
+            )
+            return weighted(nnx.state(model, nnx.PathContains("evidence")), loud)
+
+        evidence = evidence_of(examples, labels)
         return Classifier(
             trained,
             model,
             lambda params: nnx.merge_state(params, evidence),
             spec,
             ("head", "evidence"),
-            {"evidence_seconds": seconds},
+            evidence_of,
+            facts,
         )
 
     def begin(self, run, data_sha256: str) -> None:
