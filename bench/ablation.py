@@ -68,7 +68,7 @@ VARIANTS = {
 
 def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int) -> Iterator[dict]:
     """What the averaged weights say of the held-out reviews after every epoch."""
-    for look in looks(fold, recipe, seed, ends_of_epochs, by_parts=True):
+    for look in looks(fold, recipe, seed, ends_of_epochs, parts=("head", "evidence")):
         found = score(look.probabilities, fold.held_out_labels, fold.classes)
         (weight,) = weights_of([log_probabilities(look.probabilities)], fold.held_out_labels)
         yield {

@@ -115,10 +115,11 @@ def page(results: dict) -> Iterator[str]:
             name: digits(median(end[f"{name}_seconds"] for end in ends))
             for name in ("compile", "validation")
         }
+        stopped = ", then it was stopped" if results.get("seconds") else " to the end"
         prepared = digits(median(run["prepare_seconds"] for run in mine))
         yield (
             f"- Of a run of ours (medians): before the clock, {prepared} s to draw the split, learn the words and cut the texts; then "
-            f"{digits(median(end['seconds'] for end in ends))} s of training to the end, {took['compile']} s of them to compile; {took['validation']} s "
+            f"{digits(median(end['seconds'] for end in ends))} s of training{stopped}, {took['compile']} s of them to compile; {took['validation']} s "
             f"of scoring beside it. At the end {100 * median(end['accuracy'] for end in ends):.2f}% are right. What is scored are "
             "the averaged weights, as the program keeps them."
         )
@@ -131,6 +132,11 @@ def page(results: dict) -> Iterator[str]:
                 f"threads; at most {100 * best:.2f}% in {digits(end['seconds'])} s, {digits(end['validation_seconds'])} s of scoring beside it. "
                 "It cuts its texts before the clock too."
             )
+    if any(run["contender"] == NETWORK for run in runs):
+        yield (
+            "- *Without n-grams* is the same training: the n-grams are fitted by a solver before it, and it does not see them. Its clock "
+            "is less by the solver's seconds."
+        )
     yield "- The clock of a linear model is the whole of its fit, reading the texts included."
     yield (
         "- The seed draws the split, whole movies, the same for all contenders; nothing is chosen on it, and the test split is not "

@@ -56,7 +56,8 @@ class Look:
     )
     compile_seconds: float  # of these: the step, once for every shape of a batch
     validation_seconds: float  # beside these, all looks so far
-    alone: dict[str, Float[np.ndarray, "n C"]]  # what each part of the model says, where asked for
+    solver_seconds: float  # of `seconds`: the n-grams
+    alone: dict[str, Float[np.ndarray, "n C"]]  # what parts of the model say by themselves
 
 
 def fold_of(data: Dataset, recipe: Recipe, seed: int, fraction: float) -> Fold:
@@ -82,9 +83,12 @@ def looks(
     seed: int,
     schedule: Callable[[list[int]], Collection[int]],
     *,
-    by_parts: bool = False,
+    parts: Collection[str] = (),
 ) -> Iterator[Look]:
-    """Trains all epochs and looks after the steps that `schedule(steps of each epoch)` names, from 1 on."""
+    """Trains all epochs and looks after the steps that `schedule(steps of each epoch)` names, from 1 on.
+
+    What each of `parts` says alone is looked at too, where the model has more than one.
+    """
     beginning = FromScratch(recipe, argparse.Namespace(seed=seed, gpt2_files=None))
     classifier = beginning.make(fold.tokenizer, fold.classes, "", fold.train, fold.train_labels)
     lengths = [len(ids) for ids in fold.train]
@@ -132,9 +136,9 @@ def looks(
             took = time.perf_counter() - begun
             alone = {
                 part: scorer(fold.held_out, only(kept, part, classifier.parts))
-                for part in (classifier.parts if by_parts else ())
+                for part in classifier.parts
+                if part in parts and len(classifier.parts) > 1
             }
-            yield Look(
-                step, probabilities, mean, seconds + solving, compiling, validating + took, alone
-            )
+            times = (seconds + solving, compiling, validating + took, solving)
+            yield Look(step, probabilities, mean, *times, alone)
             validating += time.perf_counter() - begun  # nor does what the caller makes of it count

@@ -10,6 +10,7 @@ import pytest
 from bench import imdb_race
 from bench.imdb_race import LINEAR, main, schedule, without_paths
 from bench.race_page import NETWORK, OURS, TUTORIAL, Times, at_least, rows
+from bench.recipe_runs import Look
 from tests.test_recipe_runs import TINY
 from train.data import load
 
@@ -126,10 +127,11 @@ def fitted(monkeypatch):
     """What was run, where running takes no time."""
     found = []
 
-    def trained(data, recipe, seed, every):
-        found.append((OURS if recipe.model.ngrams else NETWORK, seed))
+    def trained(data, recipe, seed, every, limit):
+        found.append((OURS, seed))
         more = {"compile_seconds": 1.0, "validation_seconds": 1.0}
-        return {"prepare_seconds": 1.0, "points": curve((10.0, 0.7), (20.0, 0.81), **more)}
+        run = {"prepare_seconds": 1.0, "points": curve((10.0, 0.7), (20.0, 0.81), **more)}
+        return {OURS: run, NETWORK: run}
 
     def fit(texts, labels, held_out, *, classes, seed):
         found.append(("line", seed))
@@ -147,24 +149,42 @@ def results_in(folder):
 def test_what_was_run_is_not_run_again_unless_something_is_another(tmp_path, fitted, monkeypatch):
     words = ["--data", "sample", "--docs", str(tmp_path)]
     assert main([*words, "--seeds", "1"]) == 0
-    assert fitted == [(OURS, 0), (NETWORK, 0), ("line", 0)]
+    assert fitted == [(OURS, 0), ("line", 0)]
     assert main([*words, "--seeds", "2"]) == 0
-    assert fitted[3:] == [(OURS, 1), (NETWORK, 1), ("line", 1)]
-    assert [(run["contender"], run["seed"]) for run in results_in(tmp_path)["runs"]] == fitted
-    assert main([*words, "--seeds", "1"]) == 0 and len(fitted) == 6
+    assert fitted[2:] == [(OURS, 1), ("line", 1)]
+    assert [(run["contender"], run["seed"]) for run in results_in(tmp_path)["runs"]] == [
+        (name, seed) for seed in (0, 1) for name in (OURS, NETWORK, "line")
+    ]
+    assert main([*words, "--seeds", "1"]) == 0 and len(fitted) == 4
     assert len(results_in(tmp_path)["runs"]) == 6
     assert main([*words, "--seeds", "1", "--every", "7"]) == 0
-    assert fitted[6:] == [(OURS, 0), (NETWORK, 0)]
+    assert fitted[4:] == [(OURS, 0)]
     assert TINY.model.ngrams and main([*words, "--seeds", "1"], TINY) == 0
-    assert fitted[8:] == [(OURS, 0), (NETWORK, 0)]
+    assert fitted[5:] == [(OURS, 0)]
     before = results_in(tmp_path)
     (tmp_path / "results/race.json").write_text(json.dumps(before | {"data": "another"}))
     assert main([*words, "--seeds", "1"], TINY) == 0
-    assert fitted[10:] == [(OURS, 0), (NETWORK, 0), ("line", 0)]
+    assert fitted[6:] == [(OURS, 0), ("line", 0)]
     described = imdb_race.machine.describe() | {"cores": 999}
     monkeypatch.setattr(imdb_race.machine, "describe", lambda: described)
     assert main([*words, "--seeds", "1"], TINY) == 0
-    assert fitted[13:] == [(OURS, 0), (NETWORK, 0), ("line", 0)]
+    assert fitted[8:] == [(OURS, 0), ("line", 0)]
+
+
+def test_a_run_of_ours_ends_at_its_time_and_its_network_runs_without_the_solver(monkeypatch):
+    right, wrong = np.eye(2)[[0, 1]], np.eye(2)[[1, 1]]
+
+    def looks(*_, **__):
+        for step in (1, 2, 3):
+            yield Look(step, right, 0.5, 10.0 * step, 4.0, 1.0, 3.0, {"head": wrong})
+
+    fold = SimpleNamespace(held_out_labels=np.array([0, 1]), classes=("a", "b"))
+    monkeypatch.setattr(imdb_race, "fold_of", lambda *_: fold)
+    monkeypatch.setattr(imdb_race, "looks", looks)
+    found = imdb_race.ours(None, TINY, 0, 5, 15.0)
+    both = [[(p["seconds"], p["accuracy"]) for p in found[n]["points"]] for n in (OURS, NETWORK)]
+    assert both == [[(10.0, 1.0), (20.0, 1.0)], [(7.0, 0.5), (17.0, 0.5)]]
+    assert len(imdb_race.ours(None, TINY, 0, 5, None)[OURS]["points"]) == 3
 
 
 def test_a_run_that_fails_leaves_those_before_it(tmp_path, fitted, monkeypatch):
@@ -196,7 +216,7 @@ def test_logs_are_read_anew_where_named_and_kept_where_not(tmp_path, fitted):
     write_log(log, [(100.0, 0.6), (3000.0, 0.8), (4000.0, 0.81)])
     assert main([*words, "--tutorial", str(log)]) == 0
     assert len(results_in(tmp_path)["runs"]) == len(runs) - 1
-    assert "4000" in (tmp_path / "race.md").read_text() and len(fitted) == 3
+    assert "4000" in (tmp_path / "race.md").read_text() and len(fitted) == 2
 
 
 @pytest.mark.parametrize(
@@ -237,12 +257,25 @@ def test_the_names_of_contenders_differ():
 @pytest.mark.slow
 def test_it_trains_fits_draws_and_says_what_the_numbers_are(tmp_path, capsys):
     log = write_log(tmp_path / "log", [(100.0, 0.6), (200.0, 0.9)])
-    words = ["--data", "sample", "--docs", str(tmp_path), "--seeds", "1", "--every", "50"]
+    words = [
+        "--data",
+        "sample",
+        "--docs",
+        str(tmp_path),
+        "--seeds",
+        "1",
+        "--every",
+        "50",
+        "--seconds",
+        "1e9",
+    ]
     assert main([*words, "--tutorial", str(log)], TINY) == 0
     results = results_in(tmp_path)
     runs = {run["contender"]: run for run in results["runs"]}
     assert set(runs) == {OURS, NETWORK, TUTORIAL, *LINEAR}
-    points = runs[OURS]["points"]
+    points, others = runs[OURS]["points"], runs[NETWORK]["points"]
+    assert [p["step"] for p in points] == [p["step"] for p in others]
+    assert all(a["seconds"] > b["seconds"] for a, b in zip(points, others, strict=True))
     assert [point["step"] for point in points][:2] == [50, 100]
     assert all(0.2 < point["accuracy"] < 1 for point in points)
     for name in ("seconds", "compile_seconds", "validation_seconds"):

@@ -112,8 +112,8 @@ def test_the_clock_counts_steps_and_compiling_and_nothing_of_looking(fold, monke
     )
     monkeypatch.setattr(recipe_runs, "Scorer", lambda *_: spends(100, np.ones((1, 2))))
     monkeypatch.setattr(recipe_runs.TrainState, "first", lambda *_: None)
-    found = []
-    for look in looks(fold, TINY, 0, lambda steps: [2, 3, 5]):
+    found, steps_alone = [], replace(TINY, model=replace(TINY.model, ngrams=0))
+    for look in looks(fold, steps_alone, 0, lambda steps: [2, 3, 5]):
         found.append((look.step, look.seconds, look.compile_seconds, look.validation_seconds))
         now[0] += 1000
     assert found == [(2, 12, 10, 100), (3, 13, 10, 1200), (5, 15, 10, 2300)]
@@ -138,3 +138,25 @@ def test_every_shape_is_compiled_once(data, monkeypatch):
     (last,) = looks(fold, two, 0, lambda steps: [sum(steps)])
     assert len(fold.buckets) == 2 and len(shapes) == len(set(shapes)) == 2
     assert 0 < last.compile_seconds < last.seconds
+
+
+def test_the_solver_counts_and_parts_are_looked_at_by_themselves(fold, monkeypatch):
+    monkeypatch.setattr(
+        recipe_runs.FromScratch, "make", with_facts(recipe_runs.FromScratch.make, 1e6)
+    )
+    (look,) = looks(fold, TINY, 0, lambda steps: [3], parts=("head", "evidence"))
+    assert look.solver_seconds == 1e6 < look.seconds < 1e6 + 600
+    assert set(look.alone) == {"head", "evidence"}
+    sums = sum(np.log(said) for said in look.alone.values())
+    together = np.exp(sums) / np.exp(sums).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(look.probabilities, together, rtol=1e-3)
+    assert np.abs(look.probabilities - look.alone["evidence"]).max() > 1e-4
+
+
+def with_facts(make, seconds):
+    def made(*arguments):
+        classifier = make(*arguments)
+        classifier.facts["evidence_seconds"] = seconds
+        return classifier
+
+    return made
