@@ -23,9 +23,9 @@ def ngram_rows(
 ) -> tuple[Int[Array, "B T N"], Bool[Array, "B T N"]]:
     """The row, of 2**bits, of the n-gram of n tokens that begins at t, for n = 1 to `longest`; and whether there is one.
 
-    There is where n real tokens follow each other. Two n-grams share a row with a chance of 2**-bits. The rows are the same
-    on every device: 32-bit integers, which wrap around.
-    Raises ValueError where axes or numbers do not fit, TypeError for arrays of another kind, as does `ngram_evidence`.
+    There is where n real tokens follow each other. Two n-grams share a row with a chance of 2**-bits (Weinberger et al.,
+    2009, https://arxiv.org/abs/0902.2206). The rows are the same on every device: 32-bit integers, which wrap around.
+    Raises ValueError where axes or numbers do not fit, TypeError for arrays of another kind.
 
     >>> rows, there = ngram_rows(jnp.array([[7, 5, 7, 5]]), jnp.array([[True, True, True, True]]), 2, 22)
     >>> bool(rows[0, 0, 1] == rows[0, 2, 1]), bool(rows[0, 0, 1] == rows[0, 1, 1])  # "7 5" twice, and "5 7"
@@ -93,7 +93,7 @@ def ngram_evidence(
 
     With the log-count ratio r_g, `square` = r_g^2 and `weight` = r_g w_g it is w . x / sqrt(10 + ||x||^2) for x_g = r_g: a
     text counts the same whatever its length, unless it says little (Wang and Manning, 2012, but for the norm). A place of
-    an n-gram counts by its `share`, times the `presence` of the tokens there where it is given.
+    an n-gram counts by its `share`, times the `presence` of the tokens there where it is given. Raises as `ngram_rows` does.
 
     >>> weight, square = jnp.array([[0.0], [6.0], [-1.0]]), jnp.array([[1.0], [26.0], [1.0]])
     >>> ngram_evidence(weight, square, jnp.array([[[1], [2]]]), jnp.array([[[1.0], [0.0]]]))
