@@ -11,7 +11,7 @@ import argparse
 import json
 import shlex
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -61,7 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     said = probabilities_of(classifier, test.texts)
     wrong = (said.argmax(axis=1) != test.labels).sum()
     named = "PATH" if Path(options.data).exists() else options.data
-    words = [{options.run: "RUN", options.data: named}.get(word, word) for word in arguments]
+    shown = {options.run: "RUN", options.data: named, str(options.docs): "DOCS"}
+    words = [shown.get(word, word) for word in arguments]
     results = {
         "command": shlex.join([*PROGRAM.split(), *words]),
         "data": data.source,
@@ -157,6 +158,14 @@ def page(results: dict, reasons: dict[str, str]) -> Iterator[str]:
             yield f"## {title}\n"
             yield from table(["row", "label", "said", "for", "against", "reason"], rows)
             yield ""
+    kinds = Counter(
+        reasons[row].split(":")[0]
+        for row in (str(mistake["row"]) for mistake in results["mistakes"])
+        if row in reasons
+    )
+    if kinds:
+        counted = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common())
+        yield f"By the kind of reason: {counted}. *Label* is a review that its stars contradict.\n"
     gaps = [abs(m["gap"]) / max(abs(m["log_odds"]), 0.1) for m in results["mistakes"]]
     if gaps:
         yield (

@@ -69,6 +69,7 @@ def test_what_is_written_is_wrong_and_holds_no_review(run, tmp_path, capsys):
     shown = capsys.readouterr().out.splitlines()
     assert len(results["mistakes"]) == 4 and 0 < results["wrong"] <= results["reviews"]
     assert "RUN --data PATH" in results["command"] and str(run) not in json.dumps(results)
+    assert str(tmp_path) not in json.dumps(results)
     classifier = load_classifier(run / "run")
     written = (tmp_path / "mistakes.md").read_text() + json.dumps(results)
     for mistake in results["mistakes"]:
@@ -79,8 +80,9 @@ def test_what_is_written_is_wrong_and_holds_no_review(run, tmp_path, capsys):
         assert told.probability == pytest.approx(mistake["probability"], abs=1e-4)
         assert " ".join(text.split()[:3]) not in written
     first = results["mistakes"][0]
-    lines = list(page(results, {str(first["row"]): "irony"}))
-    assert sum("irony" in line for line in lines) == 1
+    lines = list(page(results, {str(first["row"]): "irony: why", "-1": "other: unused"}))
+    assert sum("irony: why" in line for line in lines) == 1
+    assert any("By the kind of reason: irony 1." in line for line in lines)
     assert f"{first['for'][0]['word']} {first['for'][0]['value']:+.2f}" in "\n".join(lines)
 
 
