@@ -1,5 +1,8 @@
 """N-grams: their rows are those of a plain hash, their evidence is the linear model of its definition."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +10,10 @@ import pytest
 from flax import nnx
 from sklearn.svm import LinearSVC
 
+from train.classifiers import FromScratch
 from train.evidence import fit_evidence, ngrams_held
+from train.recipes import FAST
+from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.embeddings import NgramEvidence
 from transformer_jax.ngrams import ngram_evidence, ngram_rows, ngram_shares
 
@@ -156,6 +162,30 @@ def test_what_was_fitted_tells_other_texts(classes):
     evidence = evidence_of(classes, *reviews(classes))
     examples, labels = reviews(classes, seed=1)
     assert (logits_of(evidence, examples).argmax(axis=1) == labels).mean() > 0.8
+
+
+@pytest.mark.parametrize(("classes", "bits"), [(2, 10), (3, 8), (4, 8), (5, 7)])
+def test_more_classes_share_tables_as_large(classes, bits):
+    model = ClassifierConfig(40, 12, encoder=StackConfig(1, 12, 2, 4), ngrams=2, ngram_bits=10)
+    options = SimpleNamespace(seed=0, gpt2_files=None)
+    beginning = FromScratch(replace(FAST, model=model, evidence_weight=3.0), options)
+    examples, labels = reviews(classes)
+    tokenizer = SimpleNamespace(vocab_size=40, pad_id=PAD)
+    names = tuple(f"class {k}" for k in range(classes))
+    made = beginning.make(tokenizer, names, "reviews", examples, labels)
+    assert made.spec.config.ngram_bits == bits
+    # What is trained has none; what is kept has them, as loud as the recipe says; and they are fitted anew when asked.
+    params = nnx.state(made.trained, nnx.Param)
+    assert "evidence" not in params
+    kept = nnx.merge(nnx.split(made.model, nnx.Param)[0], made.kept(params))
+    alone = NgramEvidence(classes, longest=2, bits=bits, rngs=nnx.Rngs(0))
+    fit_evidence(alone, examples, labels, PAD)
+    for name, times in (("weight", 3), ("square", 1), ("bias", 3)):
+        ours, expected = (np.asarray(getattr(e, name)[...]) for e in (kept.evidence, alone))
+        np.testing.assert_allclose(ours, times * expected, rtol=1e-5, atol=1e-6)
+    fewer = made.solved(examples[:60], labels[:60])["evidence"]["weight"]
+    assert np.abs(np.asarray(fewer[...]) - np.asarray(kept.evidence.weight[...])).max() > 0.1
+    assert made.parts == ("head", "evidence") and made.facts["evidence_seconds"] > 0
 
 
 def test_one_class_alone_says_nothing_and_an_empty_text_only_the_bias():

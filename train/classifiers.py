@@ -73,9 +73,17 @@ class FromScratch:
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
     ) -> Classifier:
-        """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/experiments.md)."""
+        """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/experiments.md).
+
+        However many classes share them, their tables are as large.
+        """
+        model = self.recipe.model
+        columns = 1 if len(classes) == 2 else len(classes)
         config = replace(
-            self.recipe.model, vocab_size=tokenizer.vocab_size, num_classes=len(classes)
+            model,
+            vocab_size=tokenizer.vocab_size,
+            num_classes=len(classes),
+            ngram_bits=max(1, model.ngram_bits - (columns - 1).bit_length()),
         )
         spec = ClassifierSpec(config, classes, self.recipe.truncate, data)
         trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.options.seed))

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Int
 from scipy.sparse import csr_matrix, diags
 from sklearn.svm import LinearSVC
+from tqdm import tqdm
 
 from transformer_jax.batching import Batches, bucket_lengths, evaluation_plans
 from transformer_jax.embeddings import NgramEvidence
@@ -38,7 +39,9 @@ def fit_evidence(
     holds = ngrams_held(examples, pad_id, evidence.longest, evidence.bits)
     columns = [
         _of_class(holds, labels == label, seed)
-        for label in ([1] if classes == 1 else range(classes))
+        for label in tqdm(
+            [1] if classes == 1 else range(classes), desc="n-grams", unit="class", leave=False
+        )
     ]
     for name in ("weight", "square", "bias"):
         values = np.stack([column[name] for column in columns], axis=-1)

@@ -154,9 +154,8 @@ def train(run: Run) -> None:
             validation.labels,
             classifier.parts,
         )
-        if (
-            classifier.solved
-        ):  # validation has nothing left to choose: the n-grams learn from it too
+        if classifier.solved:
+            # Validation has nothing left to choose: the n-grams learn from it too.
             labels = np.concatenate([train_split.labels, validation.labels])
             solved = classifier.solved(encoded[0] + encoded[1], labels)
             kept = nnx.merge_state(kept, weighted(solved, weights))
