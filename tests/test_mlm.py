@@ -212,6 +212,8 @@ def others(run, data, tmp_path_factory):
     from train.lm import main as train_language_model
 
     assert train_language_model([*language, "--out", str(folder / "lm")]) == 0
+    scratch = ["--data", str(data), "--epochs", "0", "--no-baseline", "--tokenizer", "word:50"]
+    assert finetune([*scratch, "--dtype", "float32", "--out", str(folder / "scratch")]) == 0
     for name in ("shallow", "lost", "words"):
         shutil.copytree(run, folder / name)
     config = json.loads((run / "config.json").read_text())
@@ -234,6 +236,7 @@ def others(run, data, tmp_path_factory):
         ("OTHERS/none", "is not a folder"),
         ("OTHERS/nothing", "has no config.json"),
         ("OTHERS/lm", "holds a LanguageModel, which has no text encoder"),
+        ("OTHERS/scratch", "holds a TextClassifier, which has no text encoder"),
         ("OTHERS/shallow", "lacks text.encoder.layers.1"),
         ("OTHERS/lost", "lacks head.bias"),
         ("OTHERS/words", "is not a tokenizer"),
@@ -245,6 +248,30 @@ def test_what_cannot_be_fine_tuned_is_one_line(others, data, model, message, tmp
     assert finetune(["--data", str(data), "--pretrained", folder, "--out", str(out)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line and not out.exists()
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+def test_no_more_tokens_are_read_than_it_holds(run, data, tmp_path, capsys):
+    out = tmp_path / "tuned"
+    options = ["--data", str(data), "--pretrained", str(run), "--out", str(out)]
+    assert finetune([*options, "--max-length", "33"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--max-length 33 is more than the 32 tokens that {run} holds" in line
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("resumed", "message"),
+    [
+        ("none", "none is not a run to go on with: there is no such folder"),
+        ("nothing", "nothing is not a run to go on with: it has no readable options.json"),
+        ("lm", "lm is a run of 'train.lm', not of train.mlm"),
+    ],
+)
+def test_what_cannot_go_on_is_one_line(others, resumed, message, capsys):
+    assert main(["--resume", str(others / resumed)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 @pytest.mark.usefixtures("as_users_run_it")
