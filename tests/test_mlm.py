@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.kills import differences
-from train import checkpoints
+from train import checkpoints, precision
 from train.finetuning import load_encoder
 from train.imdb import main as finetune
 from train.mlm import main
@@ -328,3 +328,17 @@ def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, ca
     assert main([*options, *SMALL[:-4], "--tokenizer", "word:50", "--out", str(tmp_path / "run")]) == 0  # fmt: skip
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
     assert line == "note        labelled.csv has no texts without labels: those to train on are all there is"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "asked", "found"),
+    [("DATA", [], "bfloat16"), ("DATA", ["--dtype", "float32"], "float32"), ("sample", [], "float32")],
+)  # fmt: skip
+def test_it_computes_in_the_faster_dtype_but_for_the_sample(
+    source, asked, found, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(precision, "_faster", lambda: "bfloat16")
+    place, folder = source.replace("DATA", str(data)), tmp_path / "run"
+    assert main(["--data", place, "--out", str(folder), *SMALL[:-2], "--epochs", "0", *asked]) == 0
+    assert json.loads((folder / "report.json").read_text())["compute_dtype"] == found
+    assert json.loads((folder / "options.json").read_text())["options"]["dtype"] == found
