@@ -4,11 +4,14 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: imdb test test-slow bench docs lint clean
+.PHONY: imdb imdb-best test test-slow bench docs lint clean
 .DEFAULT_GOAL := imdb
 
 imdb: $(STAMP)  ## train, evaluate and keep a classifier; ARGS="--data PATH" for your own
 	$(RUN) -m train.imdb $(ARGS)
+
+imdb-best: $(STAMP)  ## masked words of the reviews first, then a classifier; DATA=PATH; called again it goes on
+	$(RUN) -m train.best $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 test: $(STAMP)  ## the whole suite but what is marked slow
 	$(RUN) -m pytest -n auto --dist loadfile $(ARGS)

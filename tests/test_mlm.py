@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.kills import differences
-from train import checkpoints
+from train import checkpoints, precision
 from train.finetuning import load_encoder
 from train.imdb import main as finetune
 from train.mlm import main
@@ -212,6 +212,8 @@ def others(run, data, tmp_path_factory):
     from train.lm import main as train_language_model
 
     assert train_language_model([*language, "--out", str(folder / "lm")]) == 0
+    scratch = ["--data", str(data), "--epochs", "0", "--no-baseline", "--tokenizer", "word:50"]
+    assert finetune([*scratch, "--dtype", "float32", "--out", str(folder / "scratch")]) == 0
     for name in ("shallow", "lost", "words"):
         shutil.copytree(run, folder / name)
     config = json.loads((run / "config.json").read_text())
@@ -234,6 +236,7 @@ def others(run, data, tmp_path_factory):
         ("OTHERS/none", "is not a folder"),
         ("OTHERS/nothing", "has no config.json"),
         ("OTHERS/lm", "holds a LanguageModel, which has no text encoder"),
+        ("OTHERS/scratch", "holds a TextClassifier, which has no text encoder"),
         ("OTHERS/shallow", "lacks text.encoder.layers.1"),
         ("OTHERS/lost", "lacks head.bias"),
         ("OTHERS/words", "is not a tokenizer"),
@@ -245,6 +248,30 @@ def test_what_cannot_be_fine_tuned_is_one_line(others, data, model, message, tmp
     assert finetune(["--data", str(data), "--pretrained", folder, "--out", str(out)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line and not out.exists()
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+def test_no_more_tokens_are_read_than_it_holds(run, data, tmp_path, capsys):
+    out = tmp_path / "tuned"
+    options = ["--data", str(data), "--pretrained", str(run), "--out", str(out)]
+    assert finetune([*options, "--max-length", "33"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--max-length 33 is more than the 32 tokens that {run} holds" in line
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("resumed", "message"),
+    [
+        ("none", "none is not a run to go on with: there is no such folder"),
+        ("nothing", "nothing is not a run to go on with: it has no readable options.json"),
+        ("lm", "lm is a run of 'train.lm', not of train.mlm"),
+    ],
+)
+def test_what_cannot_go_on_is_one_line(others, resumed, message, capsys):
+    assert main(["--resume", str(others / resumed)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
 
 
 @pytest.mark.usefixtures("as_users_run_it")
@@ -301,3 +328,17 @@ def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, ca
     assert main([*options, *SMALL[:-4], "--tokenizer", "word:50", "--out", str(tmp_path / "run")]) == 0  # fmt: skip
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
     assert line == "note        labelled.csv has no texts without labels: those to train on are all there is"  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("source", "asked", "found"),
+    [("DATA", [], "bfloat16"), ("DATA", ["--dtype", "float32"], "float32"), ("sample", [], "float32")],
+)  # fmt: skip
+def test_it_computes_in_the_faster_dtype_but_for_the_sample(
+    source, asked, found, data, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(precision, "_faster", lambda: "bfloat16")
+    place, folder = source.replace("DATA", str(data)), tmp_path / "run"
+    assert main(["--data", place, "--out", str(folder), *SMALL[:-2], "--epochs", "0", *asked]) == 0
+    assert json.loads((folder / "report.json").read_text())["compute_dtype"] == found
+    assert json.loads((folder / "options.json").read_text())["options"]["dtype"] == found

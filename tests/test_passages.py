@@ -82,7 +82,7 @@ def test_rows_are_nearly_as_few_as_can_be(lengths):
 
 
 def test_a_length_goes_where_the_least_is_left_over():
-    assert best_fit([7, 6, 4, 3], 10) == [[0, 3], [1, 2]]
+    assert best_fit([7, 6, 3, 4], 10) == [[0, 2], [1, 3]]
     assert best_fit([10, 9, 1], 10) == [[0], [1, 2]]
     for wrong in (0, 11):
         with pytest.raises(ValueError, match="must be 1 to 10"):

@@ -101,7 +101,7 @@ def train(run: Run) -> None:
     def batches(epoch: int) -> MaskedBatches:
         return masked_batches(learnt, length, rows, masking, seed=options.seed, epoch=epoch)
 
-    options.dtype = compute_dtype(options.dtype or "float32")
+    options.dtype = compute_dtype(options.dtype or recipe.dtype)
     config = replace(recipe.model, vocab_size=tokenizer.vocab_size)
     with faults_of(folder, rows * length):
         options.data = data.name if options.data == "auto" else options.data
