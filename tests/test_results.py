@@ -81,3 +81,21 @@ def test_the_page_on_experiments_says_what_the_fourth_round_printed():
             for values in zip(*map(of, run["epochs"]), strict=True):
                 row = f" | {run['seed']} | {cells([ngrams], 1)} | {cells(values, 5)} |"
                 assert row in page, (kind, run["seed"], row)
+
+
+def test_the_first_page_says_what_attention_adds():
+    """Under 0.3 points it has to."""
+    runs = json.loads((DOCS / "results/ablation.json").read_text(encoding="utf-8"))["runs"]
+    last = {(run["variant"].split(":")[0], run["seed"]): run["epochs"][-1] for run in runs}
+    seeds = {seed for name, seed in last if name == "attention removed"}
+
+    def adds(accuracy):
+        apart = [
+            accuracy(last["the whole recipe", seed]) - accuracy(last["attention removed", seed])
+            for seed in seeds
+        ]
+        return f"{100 * sum(apart) / len(apart):.2f}"
+
+    network, whole = adds(lambda e: e["alone"]["head"]), adds(lambda e: e["accuracy"])
+    page = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert f"attention adds {network} points to the network, and only {whole} where" in page
