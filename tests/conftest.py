@@ -1,6 +1,10 @@
+from contextlib import contextmanager
+
 import jax
 import jaxtyping
 import pytest
+
+from train import checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -41,3 +45,25 @@ def compiled_quickly(tmp_path_factory):
     yield
     for name, (_, value) in options.items():
         jax.config.update(name, value)
+
+
+@pytest.fixture
+def ctrl_c_behind(monkeypatch):
+    """A context in which Ctrl-C comes right behind so many checkpoints."""
+
+    @contextmanager
+    def context(saves):
+        save, count = checkpoints.save, 0
+
+        def save_and_stop(*args):
+            nonlocal count
+            save(*args)
+            count += 1
+            if count == saves:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "save", save_and_stop)
+            yield
+
+    return context

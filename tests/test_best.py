@@ -1,6 +1,7 @@
 """`python -m train.best`: both programs in turn, stopped anywhere, called again."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 
 from tests import kills
-from train import checkpoints, imdb, mlm_options, precision
+from train import imdb, mlm_options, precision
 from train.best import main
 
 ROOT = Path(__file__).parent.parent
@@ -85,30 +86,18 @@ def test_what_is_finished_stays_as_it_is(whole, data, monkeypatch, capsys):
     assert contents(whole) == before
 
 
-def stopped(arguments, monkeypatch, saves):
-    """The exit code where Ctrl-C comes right behind so many checkpoints."""
-    save, count = checkpoints.save, 0
-
-    def save_and_stop(*args):
-        nonlocal count
-        save(*args)
-        count += 1
-        if count == saves:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save", save_and_stop)
-        return main(arguments)
-
-
-def test_stopped_anywhere_it_goes_on_bit_for_bit(whole, data, tmp_path, monkeypatch, capsys):
+def test_stopped_anywhere_it_goes_on_bit_for_bit(
+    whole, data, tmp_path, monkeypatch, ctrl_c_behind, capsys
+):
     """In either of the two; neither the data nor the seed has to be said again."""
     monkeypatch.chdir(tmp_path)
-    assert stopped(arguments(data, "--seed", "3"), monkeypatch, 1) == 130
+    with ctrl_c_behind(1):
+        assert main(arguments(data, "--seed", "3")) == 130
     said = capsys.readouterr().err
     assert said.endswith(" --seed 3\n") and "python -m train.best --data" in said
     assert not CLASSIFIER.exists() and not (ENCODER / "report.json").exists()
-    assert stopped([], monkeypatch, 2) == 130  # the second of the encoder, then one
+    with ctrl_c_behind(2):  # the second of the encoder, then one
+        assert main([]) == 130
     assert (ENCODER / "report.json").exists() and not (CLASSIFIER / "report.json").exists()
     encoder = contents(ENCODER)
     assert main([]) == 0
@@ -185,8 +174,15 @@ def test_a_run_that_cannot_be_read_is_one_line(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_make_passes_on_where_the_data_are(words, call):
-    done = subprocess.run(
-        ["make", "--dry-run", "imdb-best", *words], cwd=ROOT, capture_output=True, text=True
+    alone = {
+        name: value for name, value in os.environ.items() if "MAKE" not in name and name != "MFLAGS"
+    }
+    done = subprocess.run(  # not as a part of the `make test` that runs the tests
+        ["make", "--dry-run", "imdb-best", *words],
+        cwd=ROOT,
+        env=alone,
+        capture_output=True,
+        text=True,
     )
     assert " ".join(done.stdout.splitlines()[-1].split()).endswith(call)
 

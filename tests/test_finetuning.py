@@ -13,7 +13,6 @@ from safetensors.numpy import load_file, save_file
 
 from tests.checkpoint_files import FOLDER
 from tests.kills import differences
-from train import checkpoints
 from train.finetuning import classifier_of, load_encoder
 from train.imdb import main
 from train.imdb_options import make_parser, recipe_of
@@ -240,22 +239,6 @@ def test_lora_moves_its_factors_and_the_head_and_nothing_else(place):
     assert kept == 2 * moving
 
 
-def interrupted(arguments, monkeypatch, saves):
-    """The run, stopped right after so many checkpoints."""
-    save, count = checkpoints.save, 0
-
-    def save_and_stop(*args):
-        nonlocal count
-        save(*args)
-        count += 1
-        if count == saves:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save", save_and_stop)
-        assert main([*arguments, "--checkpoint-minutes", "0"]) == 130
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -263,12 +246,11 @@ def interrupted(arguments, monkeypatch, saves):
         pytest.param(("--unfreeze", "0.15", "--layer-decay", "0.5", "--lora", "2"), id="lora"),
     ],
 )
-def test_a_stopped_run_goes_on_bit_for_bit(options, place, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_bit_for_bit(options, place, tmp_path, ctrl_c_behind):
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert main(arguments(place, whole, *options)) == 0
-    interrupted(
-        arguments(place, stopped, *options), monkeypatch, saves=4
-    )  # a layer has joined, another has not
+    with ctrl_c_behind(4):  # a layer has joined, another has not
+        assert main(arguments(place, stopped, *options, "--checkpoint-minutes", "0")) == 130
     assert main(["--resume", str(stopped), "--checkpoint-minutes", "5"]) == 0
     assert differences(stopped, whole) == []
     source, kept = weights_of(tiny(place)), load_file(whole / "model.safetensors")

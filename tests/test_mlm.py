@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.kills import differences
-from train import checkpoints, precision
+from train import precision
 from train.finetuning import load_encoder
 from train.imdb import main as finetune
 from train.mlm import main
@@ -165,29 +165,14 @@ def test_another_seed_is_told_of(run, data, tmp_path, capsys):
     assert said == [False, True]
 
 
-def interrupted(arguments, monkeypatch, saves):
-    """The run, stopped right after so many checkpoints."""
-    save, count = checkpoints.save, 0
-
-    def save_and_stop(*args):
-        nonlocal count
-        save(*args)
-        count += 1
-        if count == saves:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "save", save_and_stop)
-        assert main([*arguments, "--checkpoint-minutes", "0"]) == 130
-
-
-def test_a_stopped_run_goes_on_bit_for_bit(data, tmp_path, monkeypatch):
+def test_a_stopped_run_goes_on_bit_for_bit(data, tmp_path, ctrl_c_behind):
     """In the middle of the second epoch; dropout and all."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     options = ["--epochs", "2", "--dropout", "0.1", "--batch-tokens", "8192"]
     assert main(arguments(data, whole, *options)) == 0
     steps = json.loads((whole / "report.json").read_text())["steps"]
-    interrupted(arguments(data, stopped, *options), monkeypatch, saves=round(0.7 * steps))
+    with ctrl_c_behind(round(0.7 * steps)):
+        assert main(arguments(data, stopped, *options, "--checkpoint-minutes", "0")) == 130
     assert main(["--resume", str(stopped), "--checkpoint-minutes", "5"]) == 0
     assert differences(stopped, whole) == []
 
