@@ -15,7 +15,6 @@ if __name__ == "__main__":  # before NumPy and JAX have threads
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +23,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from bench import machine
+from bench.commands import without_paths
 from bench.recipe_runs import Fold, ends_of_epochs, fold_of, looks
 from bench.tables import table
 from train.calibration import log_probabilities, weights_of
@@ -170,10 +170,8 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 2
     path = options.docs / "results/ablation.json"
-    named = "PATH" if Path(options.data).exists() else options.data
-    words = [*PROGRAM.split(), *(named if a == options.data else a for a in arguments)]
     results = {
-        "command": shlex.join(words),
+        "command": without_paths([*PROGRAM.split(), *arguments]),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "data": data.source,
         "machine": machine.describe(),

@@ -10,7 +10,6 @@ The numbers go to docs/results/loss_curves.json, page and picture to docs/loss-c
 
 import argparse
 import json
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from flax import nnx
 from tqdm import tqdm
 
 from bench import machine
+from bench.commands import without_paths
 from bench.figures import STYLE, plt, save
 from bench.tables import table
 from train.classification import make_loss
@@ -169,9 +169,8 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
     curves = {name: losses(recipe, tokenizer, found, run, name) for name, run in RUNS.items()}
     apart = distances(curves)
-    data = "PATH" if Path(options.data).exists() else options.data
     results = {
-        "command": shlex.join([*PROGRAM.split(), *(data if a == options.data else a for a in arguments)]),
+        "command": without_paths([*PROGRAM.split(), *arguments]),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "seed": 0,
         "seconds": round(time.perf_counter() - start),

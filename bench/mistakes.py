@@ -9,7 +9,6 @@ reasons are written by hand into docs/results/mistakes-reasons.json, by the numb
 
 import argparse
 import json
-import shlex
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
+from bench.commands import without_paths
 from bench.tables import table
 from train.corpus import DataError, Split
 from train.data import load
@@ -60,11 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     said = probabilities_of(classifier, test.texts)
     wrong = (said.argmax(axis=1) != test.labels).sum()
-    named = "PATH" if Path(options.data).exists() else options.data
-    shown = {options.run: "RUN", options.data: named, str(options.docs): "DOCS"}
-    words = [shown.get(word, word) for word in arguments]
+    words = ["RUN" if word == options.run else word for word in arguments]
     results = {
-        "command": shlex.join([*PROGRAM.split(), *words]),
+        "command": without_paths([*PROGRAM.split(), *words]),
         "data": data.source,
         "reviews": len(test),
         "wrong": int(wrong),
@@ -106,7 +104,10 @@ def chosen(said: Float[np.ndarray, "n C"], test: Split, number: int) -> list[tup
     """Half of them the surest of the wrong ones, the rest drawn from the others; a text counts once."""
     wrong = np.flatnonzero(said.argmax(axis=1) != test.labels)
     ordered = wrong[np.argsort(-said[wrong].max(axis=1), kind="stable")]
-    once = list({test.texts[row]: int(row) for row in ordered[::-1]}.values())[::-1]
+    first: dict[str, int] = {}
+    for row in ordered:
+        first.setdefault(test.texts[row], int(row))
+    once = list(first.values())
     surest, others = once[: (number + 1) // 2], once[(number + 1) // 2 :]
     drawn = np.random.default_rng(0).permutation(len(others))[: number // 2]
     return [("surest", row) for row in surest] + [("drawn", others[i]) for i in sorted(drawn)]

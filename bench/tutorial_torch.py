@@ -23,12 +23,12 @@ epoch, seconds, validation_accuracy, validation_seconds}. `seconds` is of traini
 import argparse
 import json
 import math
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from bench.commands import without_paths
 from train.corpus import DataError
 from train.data import load, split_validation
 from transformer_jax.batching import Batch, Batches, epoch_plans, evaluation_plans
@@ -114,7 +114,7 @@ def train(options: argparse.Namespace, arguments: list[str]) -> None:
         for note in data.notes:
             print(f"note  {note}")
         write(
-            command=shlex.join(["python", "-m", PROGRAM, *arguments]),
+            command=without_paths(["python", "-m", PROGRAM, *arguments]),
             data=data.name,
             split_rule=split_rule,
             train=len(train_split),

@@ -369,6 +369,7 @@ def test_log_says_what_ran_and_how_long_it_took_to_be_how_good(trained):
     assert (first["batch"], first["length"], first["seed"]) == (8, 16, 0)
     assert first["tokenizer"].startswith("word:") and first["torch"] == torch.__version__
     assert "by movie" in first["split_rule"] and "--log-every 3" in first["command"]
+    assert "/" not in first["command"]
     steps = -(-first["train"] // 8)
     losses = [line for line in lines if "loss" in line]
     scores = [line for line in lines if "validation_accuracy" in line]
