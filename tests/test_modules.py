@@ -142,7 +142,7 @@ SHELLS = {
         ),
     ),
     "NgramEvidence": (
-        lambda rngs: NgramEvidence(3, longest=2, bits=4, rngs=rngs),
+        lambda rngs: NgramEvidence(3, longest=2, bits=4),
         lambda m, rngs: m(TOKENS, IS_TOKEN),
         lambda m, key: (
             ngram_evidence(m.weight[...], m.square[...], *rows_and_shares()) + m.bias[...]

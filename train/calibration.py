@@ -12,11 +12,7 @@ from scipy.special import log_softmax
 from transformer_jax.run_folder import parameter_name
 
 LEAST, MOST = 0.05, 20.0
-LOGITS = (
-    "kernel",
-    "weight",
-    "bias",
-)  # what the logits of a part are proportional to, by its last name
+LINEAR = ("kernel", "weight", "bias")  # of a part: its logits are proportional to these together
 
 
 def weights_of(
@@ -52,7 +48,7 @@ def weighted(params: Any, weights: dict[str, float]) -> Any:
 
     def times(path, leaf):
         part, last = parameter_name(path).rsplit(".", 1)
-        return leaf * weights[part] if part in weights and last in LOGITS else leaf
+        return leaf * weights[part] if part in weights and last in LINEAR else leaf
 
     return jax.tree_util.tree_map_with_path(times, params)
 
@@ -74,7 +70,6 @@ def calibrated(
     parts: Sequence[str],
 ) -> tuple[Any, dict[str, float]]:
     """The parameters with the best weight for each part, and the weights; `score` gives class probabilities."""
-
     said = [log_probabilities(score(only(params, part, parts))) for part in parts]
     weights = dict(zip(parts, weights_of(said, labels), strict=True))
     return weighted(params, weights), weights

@@ -106,9 +106,7 @@ class ClassifierConfig:
     patch_width: int = 0  # so many neighbouring regions make a patch for the encoder; 0: tokens
     encoder_scale: float = 1.0  # times what is pooled of it: how loud it is beside the regions
     attends: bool = True  # False: a place sees itself alone; what attention adds is the difference
-    ngrams: int = (
-        0  # n-grams of up to so many tokens have weights of their own beside it all; 0: none
-    )
+    ngrams: int = 0  # n-grams of up to so many tokens have weights of their own; 0: there are none
     ngram_bits: int = 22  # 2**ngram_bits rows of weights, found by hashing
     embedding_dropout_rate: float = 0.1
     head_dropout_rate: float = 0.1

@@ -184,7 +184,7 @@ class NgramEvidence(nnx.Module):
     They begin at zero and say nothing: a solver fits them (`train/evidence.py`), no gradient does.
     """
 
-    def __init__(self, num_classes: int, *, longest: int, bits: int, rngs: nnx.Rngs):
+    def __init__(self, num_classes: int, *, longest: int, bits: int):
         columns = 1 if num_classes == 2 else num_classes
         self.weight = zeros(2**bits, columns)
         self.square = zeros(2**bits, columns)

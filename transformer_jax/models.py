@@ -64,9 +64,7 @@ class TextClassifier(nnx.Module):
         pooled = D * len(config.pooling) + config.region_features
         self.head = Linear(pooled, config.num_classes, rngs=rngs)
         self.evidence = (
-            NgramEvidence(
-                config.num_classes, longest=config.ngrams, bits=config.ngram_bits, rngs=rngs
-            )
+            NgramEvidence(config.num_classes, longest=config.ngrams, bits=config.ngram_bits)
             if config.ngrams
             else None
         )
