@@ -114,7 +114,7 @@ def looks(
 
     wanted, compiled, values = set(schedule(steps)), {}, []
     compiling = validating = 0.0
-    solving = classifier.facts.get("evidence_seconds", 0.0)
+    solving = classifier.solver.seconds if classifier.solver else 0.0
     stream = (batch for epoch in epochs for batch in batches(epoch))
     started = time.perf_counter()
     for step, batch in enumerate(tqdm(stream, total=sum(steps), unit="step", leave=False), 1):

@@ -207,6 +207,12 @@ def test_token_dropout_spares_special_tokens_and_rows_that_fill_do_not_count():
     whole = Batch(tokens[:2], labels[:2], np.array([True, True]), index[:2])
     rngs = nnx.Rngs(0)
     np.testing.assert_allclose(loss(Constant(), filled, rngs), loss(Constant(), whole, rngs))
+    guessed = make_loss(
+        tokenizer, token_dropout=0.0, smoothing=0.0, labelled=1, unlabelled_weight=0.25
+    )
+    first, second = cross_entropy(jnp.array([[2.0, 0.0]] * 2), jnp.array([0, 1]))
+    expected = (first + 0.25 * second) / 1.25
+    np.testing.assert_allclose(guessed(Constant(), filled, rngs), expected, rtol=1e-6)
 
 
 def test_help_reads_well():
@@ -220,6 +226,7 @@ def test_help_reads_well():
         "--resume",
         "--no-baseline",
         "--gpt2-files",
+        "--unlabelled",
     ):
         assert option in done.stdout
 

@@ -142,7 +142,7 @@ def test_every_shape_is_compiled_once(data, monkeypatch):
 
 def test_the_solver_counts_and_parts_are_looked_at_by_themselves(fold, monkeypatch):
     monkeypatch.setattr(
-        recipe_runs.FromScratch, "make", with_facts(recipe_runs.FromScratch.make, 1e6)
+        recipe_runs.FromScratch, "make", as_if_it_took(recipe_runs.FromScratch.make, 1e6)
     )
     (look,) = looks(fold, TINY, 0, lambda steps: [3], parts=("head", "evidence"))
     assert look.solver_seconds == 1e6 < look.seconds < 1e6 + 600
@@ -153,10 +153,10 @@ def test_the_solver_counts_and_parts_are_looked_at_by_themselves(fold, monkeypat
     assert np.abs(look.probabilities - look.alone["evidence"]).max() > 1e-4
 
 
-def with_facts(make, seconds):
+def as_if_it_took(make, seconds):
     def made(*arguments):
         classifier = make(*arguments)
-        classifier.facts["evidence_seconds"] = seconds
+        classifier.solver.seconds = seconds
         return classifier
 
     return made

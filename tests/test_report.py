@@ -169,6 +169,8 @@ def test_one_table_holds_both_models(tmp_path):
     )
     assert lines[start + 2] == "| transformer (ours) | 80.00% | 49.02 to 94.33% | 61.2 |  |"
     assert lines[start + 3] == "| linear | 50.00% |  | 2.5 | 0.021 |"
+    write_report(tmp_path, a_report(evidence_seconds=10.0))  # the solver's are training too
+    assert "| transformer (ours) | 80.00% | 49.02 to 94.33% | 71.2 |  |" in read(tmp_path)[1]
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,18 @@ def drop_tokens(
 
 
 def make_loss(
-    tokenizer: Tokenizer, *, token_dropout: float, smoothing: float, margin: bool = False
+    tokenizer: Tokenizer,
+    *,
+    token_dropout: float,
+    smoothing: float,
+    margin: bool = False,
+    labelled: int | None = None,
+    unlabelled_weight: float = 1.0,
 ):
-    """The mean cross-entropy of a batch, or squared hinge; rows that only fill its shape do not count."""
+    """The mean cross-entropy of a batch, or squared hinge; rows that only fill its shape do not count.
+
+    With `labelled`, the examples from that one on have labels that were guessed, and count as much as `unlabelled_weight`.
+    """
     if margin and smoothing:
         raise ValueError("a squared hinge has no probabilities: label smoothing must be 0")
     if token_dropout and tokenizer.mask_id is None:
@@ -70,6 +79,10 @@ def make_loss(
             if margin
             else cross_entropy(logits, batch.labels, smoothing)
         )
-        return jnp.where(batch.is_example, losses, 0).sum() / jnp.maximum(batch.is_example.sum(), 1)
+        weights = batch.is_example.astype(losses.dtype)
+        if labelled is not None:
+            weights = jnp.where(batch.index < labelled, weights, unlabelled_weight * weights)
+        losses = jnp.where(batch.is_example, losses, 0)
+        return (weights * losses).sum() / jnp.maximum(weights.sum(), 1)
 
     return loss

@@ -5,9 +5,8 @@ Each says what the recipe comes to, with which tokenizer texts are read, and wha
 
 import argparse
 import hashlib
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 from train.calibration import weighted
-from train.evidence import fit_evidence
+from train.evidence import EvidenceSolver
 from train.finetuning import classifier_of, load_encoder
 from train.program import OptionError
 from train.recipes import Recipe
@@ -49,9 +48,8 @@ class Classifier:
     kept: Callable[[nnx.State], nnx.State]  # the parameters of `model`, from those of `trained`
     spec: Spec
     parts: tuple[str, ...] = ("head",)  # whose logits are added up
-    # What needs no validation, anew from more texts than were trained on; None: there is no such part.
-    solved: Callable[[Sequence[np.ndarray], np.ndarray], nnx.State] | None = None
-    facts: dict[str, Any] = field(default_factory=dict)  # for the report
+    solver: EvidenceSolver | None = None  # of what no step moves
+    solved: Callable[[], nnx.State] | None = None  # those parameters, as it has fitted them now
 
 
 class FromScratch:
@@ -72,45 +70,46 @@ class FromScratch:
         data: str,
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
+        unlabelled: Sequence[np.ndarray] = (),
     ) -> Classifier:
         """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/experiments.md).
 
-        However many classes share them, their tables are as large.
+        However many classes share them, their tables are as large. They also say what the unlabelled texts are, for the rest
+        to learn from.
         """
-        model = self.recipe.model
         columns = 1 if len(classes) == 2 else len(classes)
         config = replace(
-            model,
+            self.recipe.model,
             vocab_size=tokenizer.vocab_size,
             num_classes=len(classes),
-            ngram_bits=max(1, model.ngram_bits - (columns - 1).bit_length()),
+            ngram_bits=max(1, self.recipe.model.ngram_bits - (columns - 1).bit_length()),
         )
         spec = ClassifierSpec(config, classes, self.recipe.truncate, data)
         trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.options.seed))
         if not config.ngrams:
             return Classifier(trained, trained, lambda params: params, spec)
         model = TextClassifier(config, rngs=Shapes())
-        loud, facts = {"evidence": self.recipe.evidence_weight}, {"evidence_seconds": 0.0}
+        solver = EvidenceSolver(
+            model.evidence,
+            tokenizer.pad_id,
+            unlabelled_weight=self.recipe.unlabelled_weight,
+            seed=self.options.seed,
+        )
+        solver.fit(examples, labels, unlabelled)
 
-        def evidence_of(examples: Sequence[np.ndarray], labels: np.ndarray) -> nnx.State:
-            begun = time.perf_counter()
-            fit_evidence(model.evidence, examples, labels, tokenizer.pad_id, seed=self.options.seed)
-            seconds = time.perf_counter() - begun
-            facts["evidence_seconds"] += seconds
-            print(
-                f"n-grams     of up to {config.ngrams} tokens, fitted to {len(labels):,} texts in {seconds:.0f} s"
-            )
-            return weighted(nnx.state(model, nnx.PathContains("evidence")), loud)
+        def evidence() -> nnx.State:
+            solved = nnx.state(model, nnx.PathContains("evidence"))
+            return weighted(solved, {"evidence": self.recipe.evidence_weight})
 
-        evidence = evidence_of(examples, labels)
+        first = evidence()
         return Classifier(
             trained,
             model,
-            lambda params: nnx.merge_state(params, evidence),
+            lambda params: nnx.merge_state(params, first),
             spec,
             ("head", "evidence"),
-            evidence_of,
-            facts,
+            solver,
+            evidence,
         )
 
     def begin(self, run, data_sha256: str) -> None:
@@ -156,6 +155,7 @@ class FromPretrained:
         data: str,
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
+        unlabelled: Sequence[np.ndarray] = (),
     ) -> Classifier:
         vocab_size = tokenizer.vocab_size
         rows = self.pretrained.config.text.vocab_size

@@ -19,6 +19,7 @@ import hashlib
 import sys
 import textwrap
 from dataclasses import asdict, replace
+from itertools import zip_longest
 
 import jax
 import numpy as np
@@ -29,7 +30,7 @@ from train.baseline import compare_with_baseline
 from train.calibration import calibrated, weighted
 from train.classification import make_loss
 from train.classifiers import FromPretrained, FromScratch
-from train.corpus import Split
+from train.corpus import Dataset, Split
 from train.curves import draw_curves
 from train.data import load, split_validation
 from train.facts import training_facts
@@ -42,6 +43,7 @@ from train.recipes import Recipe
 from train.report import finished, summary, write_report
 from train.run import Run, event_log
 from train.scores import score
+from train.splitting import drop_overlap
 from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
 from transformer_jax.predict import Scorer
 from transformer_jax.run_folder import WEIGHTS, save_specification, save_weights
@@ -86,30 +88,38 @@ def train(run: Run) -> None:
     )
 
     splits = (train_split, validation, data.test)
+    unlabelled = unlabelled_texts(data, recipe, splits[:2]) if options.unlabelled else []
     tokenizer = run.tokenizer(
-        lambda: beginning.make_tokenizer(train_split.texts), beginning.load_tokenizer
+        lambda: beginning.make_tokenizer([*train_split.texts, *unlabelled]),
+        beginning.load_tokenizer,
     )
     if recipe.token_dropout and tokenizer.mask_id is None:
         print(f"note        {tokenizer.spec} has no mask token: no token dropout")
         recipe = replace(recipe, token_dropout=0.0)
     encoded = [
-        tokenizer.encode(split.texts, recipe.model.max_length, recipe.truncate) for split in splits
+        tokenizer.encode(texts, recipe.model.max_length, recipe.truncate)
+        for texts in (*(split.texts for split in splits), unlabelled)
     ]
     buckets, batch_tokens = shapes(encoded, recipe, options.batch_tokens)
-    lengths = [len(ids) for ids in encoded[0]]
-
-    def batches(epoch: int) -> Batches:
-        plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
-        return Batches(plans, encoded[0], train_split.labels, tokenizer.pad_id, num_devices())
+    learned = encoded[0] + encoded[3]
+    lengths = [len(ids) for ids in learned]
 
     options.dtype = compute_dtype(options.dtype or recipe.dtype)
     with faults_of(folder, batch_tokens):
         options.data = data.name if options.data == "auto" else options.data
         options.epochs = recipe.fit.epochs
         classifier = beginning.make(
-            tokenizer, data.classes, data.name, encoded[0], train_split.labels
+            tokenizer, data.classes, data.name, encoded[0], train_split.labels, encoded[3]
         )
         beginning.begin(run, data_sha256(encoded, splits))
+        labels = train_split.labels
+        if unlabelled:
+            labels = np.concatenate([labels, classifier.solver.guessed])
+
+        def batches(epoch: int) -> Batches:
+            plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
+            return Batches(plans, learned, labels, tokenizer.pad_id, num_devices())
+
         save_specification(folder, tokenizer, classifier.spec)
         scorer = Scorer(classifier.model, tokenizer.pad_id, buckets, batch_tokens)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(scorer.params))
@@ -134,6 +144,8 @@ def train(run: Run) -> None:
                     token_dropout=recipe.token_dropout,
                     smoothing=recipe.label_smoothing,
                     margin=recipe.margin,
+                    labelled=len(train_split) if unlabelled else None,
+                    unlabelled_weight=recipe.unlabelled_weight,
                 ),
                 batches,
                 validate,
@@ -154,11 +166,10 @@ def train(run: Run) -> None:
             validation.labels,
             classifier.parts,
         )
-        if classifier.solved:
+        if classifier.solver:
             # Validation has nothing left to choose: the n-grams learn from it too.
-            labels = np.concatenate([train_split.labels, validation.labels])
-            solved = classifier.solved(encoded[0] + encoded[1], labels)
-            kept = nnx.merge_state(kept, weighted(solved, weights))
+            classifier.solver.fit_also(encoded[1], validation.labels)
+            kept = nnx.merge_state(kept, weighted(classifier.solved(), weights))
         save_weights(folder / WEIGHTS, kept)
 
         # The one reading of the test split, by the weights that validation chose.
@@ -172,6 +183,7 @@ def train(run: Run) -> None:
                 "train": len(train_split),
                 "validation": len(validation),
                 "test": len(data.test),
+                **({"unlabelled": len(unlabelled)} if unlabelled else {}),
             },
             "split_rule": split_rule,
             "recipe": recipe.name,
@@ -189,7 +201,7 @@ def train(run: Run) -> None:
             "test": scores,
             "command": run.command,
             **training_facts(fitted.progress),
-            **classifier.facts,
+            **({"evidence_seconds": classifier.solver.seconds} if classifier.solver else {}),
         }
         if not options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
@@ -203,12 +215,26 @@ def train(run: Run) -> None:
     print(f'try         python -m transformer_jax predict {folder} "What a film!"')
 
 
+def unlabelled_texts(data: Dataset, recipe: Recipe, splits: tuple[Split, ...]) -> list[str]:
+    """Those of the data that repeat none of these splits; no test text is among them."""
+    if not data.unsupervised:
+        raise OptionError(f"--unlabelled: {data.name} has no texts without labels")
+    if not getattr(recipe.model, "ngrams", 0):
+        raise OptionError(
+            f"--unlabelled: n-grams say what is what, and the recipe has none for {data.name}; leave it out"
+        )
+    kept = drop_overlap(data.unsupervised, [text for split in splits for text in split.texts])
+    print(f"            {len(kept):,} without labels, which the n-grams give them")
+    return [data.unsupervised[i] for i in kept]
+
+
 def data_sha256(encoded: list[list[np.ndarray]], splits: tuple[Split, ...]) -> str:
-    """Of every token and every label in their order: all that training sees of the data."""
+    """Of every token and every label in their order, then of texts without labels: all that training sees of the data."""
     digest = hashlib.sha256()
-    for texts, split in zip(encoded, splits, strict=True):
-        digest.update(np.array([len(ids) for ids in texts], np.int64).tobytes())
-        digest.update(np.concatenate([*texts, split.labels]).astype(np.int64).tobytes())
+    for texts, labels in zip_longest(encoded, [split.labels for split in splits], fillvalue=()):
+        if len(texts):
+            digest.update(np.array([len(ids) for ids in texts], np.int64).tobytes())
+            digest.update(np.concatenate([*texts, labels]).astype(np.int64).tobytes())
     return digest.hexdigest()
 
 

@@ -51,6 +51,11 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
     )
     add("--tokenizer", metavar="SPEC", help="bpe:N, word:N, char or gpt2 (default: the recipe's)")
     add("--gpt2-files", metavar="DIR", help="encoder.json and vocab.bpe, if tiktoken has none")
+    add(
+        "--unlabelled",
+        action="store_true",
+        help="learn from the texts without labels too, by what the n-grams say of them: three times as long",
+    )
     add("--max-length", type=int, metavar="N", help="how many tokens of a text are read")
     add("--truncate", choices=("head", "head-tail"), help="which part of a longer text")
     add("--learning-rate", type=float, metavar="R", help="the highest (default: the recipe's)")
@@ -120,6 +125,10 @@ def _check_pretrained(options: argparse.Namespace) -> None:
     if options.recipe not in (None, FINETUNE.name):
         raise OptionError(
             f"--recipe {options.recipe} makes a model anew; leave it out, or leave out --pretrained"
+        )
+    if options.unlabelled:
+        raise OptionError(
+            "--unlabelled does not go with --pretrained: it takes the n-grams of --recipe fast to label texts"
         )
     for name in ("tokenizer", "gpt2_files"):
         if getattr(options, name) is not None:

@@ -36,6 +36,7 @@ class Recipe:
     label_smoothing: float = 0.0
     margin: bool = False  # a squared hinge instead of cross-entropy
     evidence_weight: float = 1.0  # of n-grams beside the network, until validation says how much
+    unlabelled_weight: float = 0.5  # of a text without a label, by what the n-grams make of it
     validation_fraction: float = 0.1
     dtype: str | None = None  # of the computation; None: the faster on the machine
 

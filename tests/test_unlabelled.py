@@ -1,0 +1,108 @@
+"""`train.imdb --unlabelled`: texts without labels, learned from by what the n-grams say of them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.kills import differences
+from train.data import load
+from train.imdb import main, unlabelled_texts
+from train.recipes import FAST
+from train.splitting import same_text, split_validation
+
+# Of a class: a word that the labelled texts have, and one that only texts without a label have beside it.
+KNOWN, NEW = {0: "dull", 1: "fine"}, {0: "awful", 1: "superb"}
+SHORT = ["--epochs", "1", "--max-length", "16", "--no-baseline", "--dtype", "float32"]
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+def text(rng, words, name):
+    return " ".join(rng.permutation([*rng.choice(list("abcdefgh"), 6), *words])) + f" {name}"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The test texts have the new words alone. One text of each split, and three of training's, come again unlabelled."""
+    folder = tmp_path_factory.mktemp("data") / "reviews"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    tables = {}
+    for name, rows, words in (
+        ("train", 200, (KNOWN,)),
+        ("test", 60, (NEW,)),
+        ("unsupervised", 600, (KNOWN, NEW)),
+    ):
+        labels = [i % 2 for i in range(rows)]
+        texts = [
+            text(rng, [of[label] for of in words], f"{name[:2]}{i}")
+            for i, label in enumerate(labels)
+        ]
+        tables[name] = {"text": texts, "label": labels}
+    seen = [*tables["train"]["text"][:3], tables["test"]["text"][0].upper()]
+    tables["unsupervised"] = {"text": [*tables["unsupervised"]["text"], *seen]}
+    for name, table in tables.items():
+        pd.DataFrame(table).to_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+def report(run):
+    return json.loads((run / "report.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def runs(data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for name, more in (("without", []), ("with", ["--unlabelled"])):
+        assert main(["--data", str(data), "--out", str(folder / name), *SHORT, *more]) == 0
+    return folder
+
+
+def test_words_that_no_labelled_text_has_are_learned(runs):
+    without, found = (report(runs / name) for name in ("without", "with"))
+    assert without["test_accuracy"] < 0.7 and found["test_accuracy"] > 0.95
+    assert found["data"]["unlabelled"] == 600 and "unlabelled" not in without["data"]
+    assert found["data"]["train"] == without["data"]["train"]
+    assert found["steps"] > 3 * without["steps"]
+
+
+def test_what_repeats_a_labelled_text_is_not_learned_from(data):
+    found = load(str(data))
+    splits = split_validation(found.train, 0.1, 0)[:2]
+    texts = {same_text(text) for text in unlabelled_texts(found, FAST, splits)}
+    assert len(texts) == 600
+    for split in (*splits, found.test):
+        assert not texts & {same_text(text) for text in split.texts}
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(runs, data, tmp_path, ctrl_c_behind):
+    run = tmp_path / "stopped"
+    options = ["--data", str(data), "--out", str(run), *SHORT, "--unlabelled"]
+    with ctrl_c_behind(3):
+        assert main([*options, "--checkpoint-minutes", "0"]) == 130
+    assert main(["--resume", str(run), "--checkpoint-minutes", "5"]) == 0
+    assert differences(run, runs / "with") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["--recipe", "tutorial"],
+            "--unlabelled: n-grams say what is what, and the recipe has none",
+        ),
+        (["--pretrained", "somewhere"], "--unlabelled does not go with --pretrained"),
+        (["--data", "FILE"], "--unlabelled: texts.csv has no texts without labels"),
+    ],
+)
+def test_a_mistake_is_one_line(words, message, data, tmp_path, capsys):
+    file = tmp_path / "texts.csv"
+    file.write_text("text,label\n" + "\n".join(f"word {i},{i % 2}" for i in range(20)) + "\n")
+    words = [str(file) if word == "FILE" else word for word in words]
+    run = tmp_path / "run"
+    assert main(["--data", str(data), "--out", str(run), *SHORT, "--unlabelled", *words]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(f"train.imdb: error: {message}") and "\n" not in said
+    assert not run.exists()
