@@ -70,12 +70,10 @@ class FromScratch:
         data: str,
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
-        unlabelled: Sequence[np.ndarray] = (),
     ) -> Classifier:
         """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/experiments.md).
 
-        However many classes share them, their tables are as large. They also say what the unlabelled texts are, for the rest
-        to learn from.
+        However many classes share them, their tables are as large.
         """
         columns = 1 if len(classes) == 2 else len(classes)
         config = replace(
@@ -89,13 +87,8 @@ class FromScratch:
         if not config.ngrams:
             return Classifier(trained, trained, lambda params: params, spec)
         model = TextClassifier(config, rngs=Shapes())
-        solver = EvidenceSolver(
-            model.evidence,
-            tokenizer.pad_id,
-            unlabelled_weight=self.recipe.unlabelled_weight,
-            seed=self.options.seed,
-        )
-        solver.fit(examples, labels, unlabelled)
+        solver = EvidenceSolver(model.evidence, tokenizer.pad_id, seed=self.options.seed)
+        solver.fit(examples, labels)
 
         def evidence() -> nnx.State:
             solved = nnx.state(model, nnx.PathContains("evidence"))
@@ -155,7 +148,6 @@ class FromPretrained:
         data: str,
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
-        unlabelled: Sequence[np.ndarray] = (),
     ) -> Classifier:
         vocab_size = tokenizer.vocab_size
         rows = self.pretrained.config.text.vocab_size

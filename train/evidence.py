@@ -6,9 +6,6 @@ with c_g of the texts of the class and d_g of the others holding the n-gram g: i
 x_g = r_g for the n-grams that it holds, over the root of 10 and the sum of r_g^2 over all its n-grams; a support vector machine
 with a squared hinge is fitted to that (Wang and Manning, 2012, https://aclanthology.org/P12-2018; what is scaled by the
 length is their x). By AdamW or SGD the same weights lose one and a half points: `docs/experiments.md`.
-
-Texts without a label may be learned from too, by the label that this gives them (self-training: Scudder, 1965,
-https://doi.org/10.1109/TIT.1965.1053799; pseudo-labels: Lee, 2013).
 """
 
 import time
@@ -31,78 +28,49 @@ INVERSE_PENALTY = 1.0
 
 
 class EvidenceSolver:
-    """Fits the n-grams of a model to texts with labels and, at a weight, to others by the labels that they give these."""
+    """Fits the n-grams of a model, once more when there are more texts, and says by them what other texts are."""
 
-    def __init__(
-        self, evidence: NgramEvidence, pad_id: int, *, unlabelled_weight: float = 1.0, seed: int = 0
-    ):
+    def __init__(self, evidence: NgramEvidence, pad_id: int, *, seed: int = 0):
         self.evidence, self.pad_id, self.seed = evidence, pad_id, seed
-        self.unlabelled_weight = unlabelled_weight
-        self.guessed = np.zeros(0, np.int32)  # the labels of the texts that came without
+        self.holds = csr_matrix((0, 2**evidence.bits), dtype=np.float32)
+        self.labels = np.zeros(0, np.int32)
         self.seconds = 0.0
 
-    def fit(
-        self,
-        examples: Sequence[np.ndarray],
-        labels: Int[np.ndarray, " n"],
-        unlabelled: Sequence[np.ndarray] = (),
-    ) -> None:
-        """To what is labelled; then to all by what that says of the rest, of which it has the last word."""
-        begun = time.perf_counter()
-        self.holds, self.labels = self._held(examples), np.asarray(labels)
-        fit_evidence(self.evidence, self.holds, self.labels, seed=self.seed)
-        self.unlabelled = self._held(unlabelled)
-        if len(unlabelled):
-            self.guessed = self._guess()
-            self._fit()
-            self.guessed = self._guess()
-        self._tell(begun)
-
-    def fit_also(self, examples: Sequence[np.ndarray], labels: Int[np.ndarray, " n"]) -> None:
-        """Once more, to these labelled texts beside all others."""
+    def fit(self, examples: Sequence[np.ndarray], labels: Int[np.ndarray, " n"]) -> None:
+        """To these texts and those of before."""
         begun = time.perf_counter()
         self.holds = vstack([self.holds, self._held(examples)], format="csr")
         self.labels = np.concatenate([self.labels, labels])
-        self._fit()
-        self._tell(begun)
+        fit_evidence(self.evidence, self.holds, self.labels, seed=self.seed)
+        seconds = time.perf_counter() - begun
+        self.seconds += seconds
+        print(
+            f"n-grams     of up to {self.evidence.longest} tokens, fitted to {len(self.labels):,} texts in {seconds:.0f} s"
+        )
+
+    def guess(self, examples: Sequence[np.ndarray]) -> Int[np.ndarray, " n"]:
+        """The likeliest label of each text."""
+        logits = evidence_logits(self.evidence, self._held(examples))
+        return logits.argmax(axis=1).astype(np.int32)
 
     def _held(self, examples: Sequence[np.ndarray]) -> csr_matrix:
         return ngrams_held(examples, self.pad_id, self.evidence.longest, self.evidence.bits)
-
-    def _guess(self) -> Int[np.ndarray, " m"]:
-        return evidence_logits(self.evidence, self.unlabelled).argmax(axis=1).astype(np.int32)
-
-    def _fit(self) -> None:
-        both = vstack([self.holds, self.unlabelled], format="csr")
-        weights = np.repeat([1.0, self.unlabelled_weight], [len(self.labels), len(self.guessed)])
-        labels = np.concatenate([self.labels, self.guessed])
-        fit_evidence(self.evidence, both, labels, weights, seed=self.seed)
-
-    def _tell(self, begun: float) -> None:
-        seconds = time.perf_counter() - begun
-        self.seconds += seconds
-        number = len(self.labels) + len(self.guessed)
-        print(
-            f"n-grams     of up to {self.evidence.longest} tokens, fitted to {number:,} texts in {seconds:.0f} s"
-        )
 
 
 def fit_evidence(
     evidence: NgramEvidence,
     holds: csr_matrix,
     labels: Int[np.ndarray, " n"],
-    weights: Float[np.ndarray, " n"] | None = None,
     *,
     seed: int = 0,
 ) -> None:
     """Fills the tables of `evidence` with what separates each class from the others, or the second from the first.
 
-    `holds` is what `ngrams_held` makes of the texts; a text counts as much as its weight says, in c_g and in the machine.
+    `holds` is what `ngrams_held` makes of the texts.
     """
     labels, classes = np.asarray(labels), evidence.bias.shape[0]
-    weights = np.ones(len(labels)) if weights is None else weights
     columns = [
-        _of_class(holds, labels == label, weights, seed)
+        _of_class(holds, labels == label, seed)
         for label in tqdm(
             [1] if classes == 1 else range(classes), desc="n-grams", unit="class", leave=False
         )
@@ -143,20 +111,16 @@ def evidence_logits(evidence: NgramEvidence, holds: csr_matrix) -> Float[np.ndar
     return np.concatenate([-z / 2, z / 2], axis=1) if z.shape[1] == 1 else z
 
 
-def _of_class(
-    holds: csr_matrix, is_class: np.ndarray, weights: np.ndarray, seed: int
-) -> dict[str, np.ndarray]:
-    ratio = _log_shares(holds, is_class * weights) - _log_shares(holds, ~is_class * weights)
-    ratio = ratio.astype(np.float32)
+def _of_class(holds: csr_matrix, is_class: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    ratio = (_log_shares(holds, is_class) - _log_shares(holds, ~is_class)).astype(np.float32)
     square = ratio**2
     scaled = diags(1 / np.sqrt(PRIOR + holds @ square)) @ (holds @ diags(ratio))
     if is_class.all() or not is_class.any():  # nothing to tell apart
         return {"weight": 0 * ratio, "square": square, "bias": np.zeros(())}
-    machine = LinearSVC(C=INVERSE_PENALTY, random_state=seed)
-    machine.fit(scaled, is_class, sample_weight=weights)
+    machine = LinearSVC(C=INVERSE_PENALTY, random_state=seed).fit(scaled, is_class)
     return {"weight": ratio * machine.coef_[0], "square": square, "bias": machine.intercept_[0]}
 
 
-def _log_shares(holds: csr_matrix, weights: np.ndarray) -> np.ndarray:
-    count = 1 + holds.T @ weights
+def _log_shares(holds: csr_matrix, chosen: np.ndarray) -> np.ndarray:
+    count = 1 + holds.T @ chosen.astype(np.float64)
     return np.log(count / count.sum())

@@ -109,12 +109,12 @@ def train(run: Run) -> None:
         options.data = data.name if options.data == "auto" else options.data
         options.epochs = recipe.fit.epochs
         classifier = beginning.make(
-            tokenizer, data.classes, data.name, encoded[0], train_split.labels, encoded[3]
+            tokenizer, data.classes, data.name, encoded[0], train_split.labels
         )
         beginning.begin(run, data_sha256(encoded, splits))
         labels = train_split.labels
         if unlabelled:
-            labels = np.concatenate([labels, classifier.solver.guessed])
+            labels = np.concatenate([labels, classifier.solver.guess(encoded[3])])
 
         def batches(epoch: int) -> Batches:
             plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
@@ -168,7 +168,7 @@ def train(run: Run) -> None:
         )
         if classifier.solver:
             # Validation has nothing left to choose: the n-grams learn from it too.
-            classifier.solver.fit_also(encoded[1], validation.labels)
+            classifier.solver.fit(encoded[1], validation.labels)
             kept = nnx.merge_state(kept, weighted(classifier.solved(), weights))
         save_weights(folder / WEIGHTS, kept)
 
@@ -218,7 +218,10 @@ def train(run: Run) -> None:
 def unlabelled_texts(data: Dataset, recipe: Recipe, splits: tuple[Split, ...]) -> list[str]:
     """Those of the data that repeat none of these splits; no test text is among them."""
     if not data.unsupervised:
-        raise OptionError(f"--unlabelled: {data.name} has no texts without labels")
+        raise OptionError(
+            f"--unlabelled: {data.name} has no texts without labels; leave it out, or pass a folder that has "
+            "unsupervised.parquet or train/unsup"
+        )
     if not getattr(recipe.model, "ngrams", 0):
         raise OptionError(
             f"--unlabelled: n-grams say what is what, and the recipe has none for {data.name}; leave it out"

@@ -8,6 +8,7 @@ from pathlib import Path
 from train.program import COMMON, OptionError, add_common, check_numbers, chosen, fit_changes
 from train.recipes import (
     FAST,
+    FAST_UNLABELLED,
     FINETUNE,
     FINETUNE_LORA,
     FINETUNE_RUN,
@@ -54,7 +55,7 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
     add(
         "--unlabelled",
         action="store_true",
-        help="learn from the texts without labels too, by what the n-grams say of them: three times as long",
+        help="learn from texts without labels too, as the n-grams label them: twice as long",
     )
     add("--max-length", type=int, metavar="N", help="how many tokens of a text are read")
     add("--truncate", choices=("head", "head-tail"), help="which part of a longer text")
@@ -142,6 +143,8 @@ def recipe_of(options: argparse.Namespace, data: str) -> Recipe:
     recipe = RECIPES[options.recipe or (FINETUNE if options.pretrained else FAST).name]
     if recipe is FAST and data == "sample":
         recipe = SAMPLE
+    if recipe is FAST and options.unlabelled:
+        recipe = FAST_UNLABELLED
     if recipe is FINETUNE:
         recipe = _finetune(options, data)
     rate = recipe.fit.optimizer.learning_rate
