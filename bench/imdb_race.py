@@ -17,19 +17,18 @@ if __name__ == "__main__":  # before NumPy and JAX have threads
 
 import argparse
 import json
-import shlex
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import jax
 
-from bench import machine
+from bench import machine, nb_svm
 from bench.clock import read_log, seconds_until
+from bench.commands import without_paths
 from bench.race_page import BARS, NETWORK, OURS, TUTORIAL, draw, page
 from bench.recipe_runs import fold_of, looks
 from train import baseline
@@ -46,7 +45,10 @@ EVERY = 5  # steps
 LATER = 20  # from EVERY * LATER steps on, a LATER-th of the steps done
 
 # Each is called as `linear_baseline` is, and says `probabilities` and `seconds`.
-LINEAR: dict[str, Callable] = {baseline.NAME: baseline.linear_baseline}
+LINEAR: dict[str, Callable] = {
+    baseline.NAME: baseline.linear_baseline,
+    nb_svm.NAME: nb_svm.nb_svm,
+}
 
 
 def schedule(every: int, steps: list[int]) -> list[int]:
@@ -121,19 +123,7 @@ def tutorial(log: Path, data: Dataset) -> dict:
         head["device"]: head["device"] != "cpu",
     }
     name = ", ".join([TUTORIAL, *(words for words, changed in changes.items() if changed)])
-    head["command"] = without_paths(shlex.split(head["command"]))
     return {"contender": name, "seed": head["seed"], "log": head, "points": points}
-
-
-def without_paths(words: list[str]) -> str:
-    """A command as it could be typed elsewhere: PATH for the data, of other files their names."""
-    words = [part for word in words for part in (word.split("=", 1) if word[:2] == "--" else [word])]  # fmt: skip
-    shown = [
-        "PATH" if before == "--data" and word not in ("auto", "imdb", "sample")
-        else Path(word).name if "/" in word else word
-        for before, word in pairwise(["", *words])
-    ]  # fmt: skip
-    return shlex.join(shown)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -157,6 +147,8 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     for name in ("seeds", "every"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be 1 or more")
+    if options.seconds is not None and not options.seconds > 0:
+        parser.error(f"--seconds must be above 0; got {options.seconds:g}")
     try:
         data = load(options.data)
         logs = [tutorial(log, data) for log in options.tutorial]

@@ -1,6 +1,7 @@
 """The race: who is read and run, what is kept, and what the table makes of curves that pass a bar or do not."""
 
 import json
+import re
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -8,14 +9,14 @@ import numpy as np
 import pytest
 
 from bench import imdb_race
-from bench.imdb_race import LINEAR, main, schedule, without_paths
+from bench.imdb_race import LINEAR, main, schedule
 from bench.race_page import NETWORK, OURS, TUTORIAL, Times, at_least, rows
 from bench.recipe_runs import Look
 from tests.test_recipe_runs import TINY
 from train.data import load
 
 HEAD = {
-    "command": "python -m bench.tutorial_torch --data /home/me/imdb --log /tmp/log --validate-every 100",
+    "command": "python -m bench.tutorial_torch --data PATH --log log --validate-every 100",
     "data": "sample",
     "train": 7_200,
     "validation": 800,
@@ -114,14 +115,6 @@ def test_the_schedule_is_even_at_first_then_a_twentieth_and_ends_with_the_last_s
     assert len(steps) < 90 and schedule(5, [3]) == [3]
 
 
-def test_commands_are_shown_without_paths():
-    words = "python -m x --data=/home/me/imdb --log /tmp/a.jsonl --tokenizer word:300 --docs docs"
-    assert without_paths(words.split()) == (
-        "python -m x --data PATH --log a.jsonl --tokenizer word:300 --docs docs"
-    )
-    assert without_paths(["--data", "sample"]) == "--data sample"
-
-
 @pytest.fixture
 def fitted(monkeypatch):
     """What was run, where running takes no time."""
@@ -211,7 +204,7 @@ def test_logs_are_read_anew_where_named_and_kept_where_not(tmp_path, fitted):
     text = (tmp_path / "race.md").read_text()
     assert "not in 3000 s" in text and "more than 150" in text
     assert "--tutorial a.jsonl --tutorial b.jsonl" in text and "--data PATH --log log" in text
-    assert "/home/me" not in text + json.dumps(runs) and str(tmp_path) not in text
+    assert str(tmp_path) not in text + json.dumps(runs)
     assert main(words) == 0 and len(results_in(tmp_path)["runs"]) == len(runs)
     write_log(log, [(100.0, 0.6), (3000.0, 0.8), (4000.0, 0.81)])
     assert main([*words, "--tutorial", str(log)]) == 0
@@ -236,11 +229,11 @@ def test_a_log_that_cannot_race_is_one_line_and_nothing_is_run(
     assert told in line and not fitted and not (tmp_path / "race.md").exists()
 
 
-@pytest.mark.parametrize("wrong", ["--seeds 0", "--every 0"])
+@pytest.mark.parametrize("wrong", ["--seeds 0", "--every 0", "--seconds 0", "--seconds nan"])
 def test_what_cannot_be_is_an_error(wrong, capsys):
     with pytest.raises(SystemExit):
         main(wrong.split())
-    assert "must be 1 or more" in capsys.readouterr().err
+    assert re.search("must be (1 or more|above 0)", capsys.readouterr().err)
 
 
 def test_data_or_a_log_that_are_not_there_are_one_line(tmp_path, capsys):

@@ -8,6 +8,10 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
+def results(name):
+    return json.loads((DOCS / f"results/{name}.json").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("file", ["multi30k.json", "multi30k-fr.json"])
 def test_the_page_on_translation_says_what_was_measured(file):
     found = json.loads((DOCS / "results" / file).read_text(encoding="utf-8"))
@@ -83,6 +87,20 @@ def test_the_page_on_experiments_says_what_the_fourth_round_printed():
                 assert row in page, (kind, run["seed"], row)
 
 
+def test_the_page_on_experiments_says_what_the_fifth_round_printed():
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    found = results("recipe-rounds")["fifth_round"]
+    rows = [(r["name"], r["accuracy"]) for r in found["ngrams"]]
+    rows += [
+        (str(r["epoch"]), r["network"], r["with_ngrams"], r["with_self_trained"])
+        for r in found["network"]
+    ]
+    rows += [(r["seed"], f"{r['words']} reviews", r["22"], r["24"]) for r in found["places"]]
+    for row in rows:
+        cells = (f"{c:.4f}"[1:] if isinstance(c, float) and c < 1 else str(c) for c in row)
+        assert f"| {' | '.join(cells)} |" in page, row
+
+
 def test_the_first_page_says_what_attention_adds():
     """Under 0.3 points it has to."""
     runs = json.loads((DOCS / "results/ablation.json").read_text(encoding="utf-8"))["runs"]
@@ -99,3 +117,46 @@ def test_the_first_page_says_what_attention_adds():
     network, whole = adds(lambda e: e["alone"]["head"]), adds(lambda e: e["accuracy"])
     page = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     assert f"attention adds {network} points to the network, and only {whole} where" in page
+
+    def mean(accuracy):
+        return (
+            f"{100 * sum(accuracy(last['the whole recipe', s]) for s in seeds) / len(seeds):.2f}%"
+        )
+
+    ngrams, both = mean(lambda e: e["alone"]["evidence"]), mean(lambda e: e["accuracy"])
+    assert f"n-grams alone have {ngrams} and the whole {both}" in page
+
+
+def imdb_row(name, found):
+    low, high = found["test_accuracy_interval"]
+    seconds = found.get("seconds") or found["train_seconds"] + found["evidence_seconds"]
+    cells = (
+        name,
+        f"{found['test_accuracy']:.2%}",
+        f"{100 * low:.2f} to {high:.2%}",
+        f"{seconds:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("transformer with n-grams, the default recipe", "imdb"),
+    ],
+)
+def test_the_first_page_says_what_imdb_gave(name, file):
+    page = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    found, others = results(file), [results(f"{file}-seed-{seed}") for seed in (1, 2)]
+    assert found["seed"] == 0 and [other["seed"] for other in others] == [1, 2]
+    assert imdb_row(name, found) in page
+    first, second = (f"{100 * other['test_accuracy']:.2f}" for other in others)
+    assert f"{first} and {second}%" in page
+    if file == "imdb":
+        assert imdb_row("TF-IDF bigrams + logistic regression", found["baseline"]) in page
+        points = 100 * (found["test_accuracy"] - found["baseline"]["test_accuracy"])
+        p_value = found["mcnemar"]["p_value"]
+        assert f"{points:.2f} points better, McNemar p = {p_value:.0e}" in page
+        assert f"calibration error {found['test']['calibration_error']:.3f}" in page
+    else:
+        assert found["data"]["unlabelled"] == 49_359

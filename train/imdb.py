@@ -19,7 +19,6 @@ import hashlib
 import sys
 import textwrap
 from dataclasses import asdict, replace
-from itertools import zip_longest
 
 import jax
 import numpy as np
@@ -234,10 +233,9 @@ def unlabelled_texts(data: Dataset, recipe: Recipe, splits: tuple[Split, ...]) -
 def data_sha256(encoded: list[list[np.ndarray]], splits: tuple[Split, ...]) -> str:
     """Of every token and every label in their order, then of texts without labels: all that training sees of the data."""
     digest = hashlib.sha256()
-    for texts, labels in zip_longest(encoded, [split.labels for split in splits], fillvalue=()):
-        if len(texts):
-            digest.update(np.array([len(ids) for ids in texts], np.int64).tobytes())
-            digest.update(np.concatenate([*texts, labels]).astype(np.int64).tobytes())
+    for texts, labels in zip(encoded, (*(split.labels for split in splits), ()), strict=True):
+        digest.update(np.array([len(ids) for ids in texts], np.int64).tobytes())
+        digest.update(np.concatenate([*texts, labels]).astype(np.int64).tobytes())
     return digest.hexdigest()
 
 
