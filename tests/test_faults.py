@@ -110,20 +110,25 @@ def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(
     assert spare > 25 and loadable > 10
 
 
+def size_of(path):
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 @pytest.mark.slow
 def test_a_disk_that_is_really_full_leaves_a_model_that_predicts(tmp_path, capsys, compiled_once):
     """A file system with room for the model and not for a checkpoint; then with room for both."""
     data, reference = write_reviews(tmp_path / "reviews.csv"), tmp_path / "reference"
     assert main(options(data, reference)) == 0
+    model, checkpoint = size_of(reference / "model.safetensors"), size_of(reference / "checkpoints")
     disk = tmp_path / "disk"
-    with small_disk(disk, "size=12m"):
-        (disk / "other files").write_bytes(bytes(8 * 2**20))
+    with small_disk(disk, f"size={model + checkpoint // 2}"):
         run = disk / "run"
         assert main(options(data, run)) == 1
         assert "No space left" in capsys.readouterr().err
         assert np.isfinite(jax.tree.leaves(load_classifier(run).model)[0]).all()
-        (disk / "other files").unlink()
-        subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
+        roomy = f"remount,size={4 * (model + checkpoint)}"
+        subprocess.run(["mount", "-o", roomy, str(disk)], check=True)
         assert main(["--resume", str(run)]) == 0
         assert differences(run, reference) == []
 
