@@ -174,6 +174,18 @@ def test_the_pages_say_what_unlabelled_reviews_gave():
     assert f"**{gain:.2f} points**" in page
 
 
+def test_the_page_says_what_they_give_beside_few_labels():
+    page = (DOCS / "unlabelled.md").read_text(encoding="utf-8")
+    without, ours = results("imdb-few"), results("imdb-few-unlabelled")
+    assert without["data"]["train"] + without["data"]["validation"] == 1000
+    assert without["weights"]["head"] == 0.05  # as little as may be
+    cells = [run["test_accuracy"] for run in (without["baseline"], without, ours)]
+    low, middle, high = (f"{cell:.2%}" for cell in cells)
+    assert f"| {low} | {middle} | **{high}** |" in page
+    short, long = (f"{run['train_seconds'] / 60:.0f}" for run in (without, ours))
+    assert f"{short} and {long} minutes" in page
+
+
 def three_seeds(name):
     found = [results(name), *(results(f"{name}-seed-{seed}") for seed in (1, 2))]
     assert [run["seed"] for run in found] == [0, 1, 2]
