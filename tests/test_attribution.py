@@ -1,5 +1,6 @@
 """Integrated gradients add up, are those of slow sums, and a presence of 1 is the model as it was."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -42,9 +43,13 @@ MODELS = {
     "patches": (TextClassifier, ClassifierConfig(V, 8, C, STACK, **REGIONS, patch_width=2)),
     "n-grams": (TextClassifier, ClassifierConfig(V, 8, C, STACK, ngrams=3, ngram_bits=6)),
     "encoder": (EncoderClassifier, EncoderClassifierConfig(TEXT, C)),
+    "passages": (
+        EncoderClassifier,
+        EncoderClassifierConfig(replace(TEXT, max_length=3), C, "mean", None),
+    ),
 }
 # Rows that are looked up: a table of one, regions of three for the encoder and three beside it; of n-grams both tables, and squares.
-PRODUCTS = {"tokens": 1, "regions": 6, "patches": 3, "n-grams": 4, "encoder": 1}
+PRODUCTS = {"tokens": 1, "regions": 6, "patches": 3, "n-grams": 4, "encoder": 1, "passages": 1}
 TOKENS = jnp.array([[0, 3, 5, 3, 9, 1, 0]])
 IS_TOKEN = jnp.array([[False, True, True, True, True, True, False]])
 

@@ -266,7 +266,9 @@ READERS = [
     (EncoderClassifier, EncoderClassifierConfig(dataclasses.replace(TEXT, pooler=False), 5)),
     (
         EncoderClassifier,
-        EncoderClassifierConfig(dataclasses.replace(TEXT, pooler=False), 3, "mean", None),
+        EncoderClassifierConfig(
+            dataclasses.replace(TEXT, pooler=False), 3, "mean", None, ngrams=2, ngram_bits=5
+        ),
     ),
 ]
 

@@ -98,12 +98,12 @@ def test_a_run_learns_and_leaves_a_folder_that_predicts(run, place, capsys):
     report = json.loads((run / "report.json").read_text())
     assert report["validation_accuracy"] > 0.9
     assert (report["recipe"], report["pretrained"]) == ("finetune", str(place / "bert"))
-    model = {"max_length": 32, "pooling": "mean", "lora_rank": 0, "attention_dropout_rate": 0.0, "dropout_rate": None}  # fmt: skip
-    assert report["settings"]["model"] == model
-    assert use(["predict", str(run), "the film was superb", "the plot was awful", "it " * 50]) == 0
+    model = {"max_length": 256, "pooling": "mean", "lora_rank": 0, "attention_dropout_rate": 0.0, "dropout_rate": None}  # fmt: skip
+    assert report["settings"]["model"] == model | {"ngrams": 0, "ngram_bits": 22}
+    assert use(["predict", str(run), "the film was superb", "the plot was awful", "it " * 300]) == 0
     good, bad, long = capsys.readouterr().out.splitlines()
     assert good.startswith("good") and bad.startswith("bad")
-    assert "cut: 20 tokens were not read" in long
+    assert "cut: 46 tokens were not read" in long
 
 
 def test_the_first_logits_are_the_encoders_vector_through_the_new_head(place):
@@ -349,7 +349,7 @@ def test_a_tokenizer_beyond_the_model_is_one_line(place, tmp_path, capsys):
 
 def test_a_damaged_run_folder_is_one_line(run, tmp_path, capsys):
     for name, change, says in (
-        ("config.json", lambda tree: tree.update(max_length=33), "at most the 32 of the encoder; got 33"),
+        ("config.json", lambda tree: tree.update(max_length=2), "max_length must be 3 or more"),
         ("config.json", lambda tree: tree["config"]["text"]["encoder"].update(num_layers=3), "lacks text.encoder.layers.2"),
         ("config.json", lambda tree: tree["config"]["text"].update(vocab_size=96), "tokenizer has 97 tokens and the model 96"),
         ("config.json", lambda tree: tree["config"].update(pooling="max"), "pooling must be one of cls, mean; got 'max'"),

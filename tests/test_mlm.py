@@ -132,6 +132,8 @@ def test_it_is_fine_tuned_and_predicts(kind, request, data, tmp_path, capsys):
     report = json.loads((tuned / "report.json").read_text())
     assert report["test_accuracy"] > 0.85
     assert report["settings"]["model"]["pooling"] == "mean"  # no [CLS] has learned anything
+    assert report["weights"].keys() == {"head", "evidence"} and report["evidence_seconds"] > 0
+    assert (load_file(tuned / "model.safetensors")["evidence.weight"] != 0).any()
     texts = [
         " and ".join([text] * 3) + " train 3"
         for text in ("the cast was superb", "the plot was awful")
@@ -237,8 +239,9 @@ def test_what_cannot_be_fine_tuned_is_one_line(others, data, model, message, tmp
 
 @pytest.mark.usefixtures("as_users_run_it")
 def test_no_more_tokens_are_read_than_it_holds(run, data, tmp_path, capsys):
+    """But in passages, of which a mean is made."""
     out = tmp_path / "tuned"
-    options = ["--data", str(data), "--pretrained", str(run), "--out", str(out)]
+    options = ["--data", str(data), "--pretrained", str(run), "--out", str(out), "--pooling", "cls"]
     assert finetune([*options, "--max-length", "33"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"--max-length 33 is more than the 32 tokens that {run} holds" in line
@@ -322,7 +325,7 @@ def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, ca
 def test_it_computes_in_the_faster_dtype_but_for_the_sample(
     source, asked, found, data, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(precision, "_faster", lambda: "bfloat16")
+    monkeypatch.setattr(precision, "operands_dtype", lambda _: "bfloat16")
     place, folder = source.replace("DATA", str(data)), tmp_path / "run"
     assert main(["--data", place, "--out", str(folder), *SMALL[:-2], "--epochs", "0", *asked]) == 0
     assert json.loads((folder / "report.json").read_text())["compute_dtype"] == found

@@ -20,6 +20,7 @@ from train.evidence import EvidenceSolver
 from train.finetuning import classifier_of, load_encoder
 from train.program import OptionError
 from train.recipes import Recipe
+from transformer_jax.config import EncoderClassifierConfig
 from transformer_jax.lora import Lora, merged
 from transformer_jax.models import TextClassifier
 from transformer_jax.modules import Shapes
@@ -36,6 +37,7 @@ from transformer_jax.run_folder import (
     named_parameters,
     read_spec,
 )
+from transformer_jax.text_encoder import EncoderClassifier
 from transformer_jax.tokenizers import train_tokenizer
 
 
@@ -71,39 +73,22 @@ class FromScratch:
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
     ) -> Classifier:
-        """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/experiments.md).
-
-        However many classes share them, their tables are as large.
-        """
-        columns = 1 if len(classes) == 2 else len(classes)
         config = replace(
             self.recipe.model,
             vocab_size=tokenizer.vocab_size,
             num_classes=len(classes),
-            ngram_bits=max(1, self.recipe.model.ngram_bits - (columns - 1).bit_length()),
+            ngram_bits=_ngram_bits(self.recipe, classes),
         )
+        seed = self.options.seed
+        trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(seed))
         spec = ClassifierSpec(config, classes, self.recipe.truncate, data)
-        trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.options.seed))
+        alone = Classifier(trained, trained, lambda params: params, spec)
         if not config.ngrams:
-            return Classifier(trained, trained, lambda params: params, spec)
+            return alone
         model = TextClassifier(config, rngs=Shapes())
-        solver = EvidenceSolver(model.evidence, tokenizer.pad_id, seed=self.options.seed)
+        solver = EvidenceSolver(model.evidence, tokenizer.pad_id, seed=seed)
         solver.fit(examples, labels)
-
-        def evidence() -> nnx.State:
-            solved = nnx.state(model, nnx.PathContains("evidence"))
-            return weighted(solved, {"evidence": self.recipe.evidence_weight})
-
-        first = evidence()
-        return Classifier(
-            trained,
-            model,
-            lambda params: nnx.merge_state(params, first),
-            spec,
-            ("head", "evidence"),
-            solver,
-            evidence,
-        )
+        return _with_evidence(alone, model, solver, self.recipe.evidence_weight)
 
     def begin(self, run, data_sha256: str) -> None:
         run.begin(data_sha256)
@@ -125,7 +110,7 @@ class FromPretrained:
         except (PretrainedError, RunFolderError) as error:
             raise OptionError(f"--pretrained: {error}") from None
         config, model = pretrained.config, recipe.model
-        _check(recipe, options, config.text)
+        _check(recipe, options, config)
         stack = replace(config.text.encoder, attention_dropout_rate=model.attention_dropout_rate)
         text = replace(config.text, encoder=stack)
         if (rate := model.dropout_rate) is not None:
@@ -133,7 +118,8 @@ class FromPretrained:
                 text, encoder=replace(stack, dropout_rate=rate), embedding_dropout_rate=rate
             )
         self.pretrained = pretrained._replace(config=replace(config, text=text))
-        length = min(model.max_length, text.max_length)
+        in_passages = config.pooling == "mean"
+        length = model.max_length if in_passages else min(model.max_length, text.max_length)
         self.recipe = replace(
             recipe, model=replace(model, max_length=length, pooling=config.pooling)
         )
@@ -160,13 +146,20 @@ class FromPretrained:
             print(f"note        {note}")
         recipe, rngs = self.recipe.model, nnx.Rngs(self.seed)
         model = classifier_of(self.pretrained, len(classes), rngs=rngs)
-        spec = EncoderClassifierSpec(
-            model.config, classes, self.recipe.truncate, data, recipe.max_length
-        )
-        if not recipe.lora_rank:
-            return Classifier(model, model, lambda params: params, spec)
-        lora = Lora(model, recipe.lora_rank, rngs=rngs)
-        return Classifier(lora, model, jax.jit(partial(merged, scale=lora.scale)), spec)
+        bits = _ngram_bits(self.recipe, classes)
+        config = replace(model.config, ngrams=recipe.ngrams, ngram_bits=bits)
+        spec = EncoderClassifierSpec(config, classes, self.recipe.truncate, data, recipe.max_length)
+        if recipe.lora_rank:
+            lora = Lora(model, recipe.lora_rank, rngs=rngs)
+            alone = Classifier(lora, model, jax.jit(partial(merged, scale=lora.scale)), spec)
+        else:
+            alone = Classifier(model, model, lambda params: params, spec)
+        if not config.ngrams:
+            return alone
+        whole = EncoderClassifier(config, rngs=Shapes())
+        solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.seed)
+        solver.fit(examples, labels)
+        return _with_evidence(alone, whole, solver, self.recipe.evidence_weight)
 
     def begin(self, run, data_sha256: str) -> None:
         """A run goes on with the weights that it began with, too."""
@@ -174,6 +167,32 @@ class FromPretrained:
         for _, leaf in named_parameters(nnx.state(self.pretrained.encoder, nnx.Param)):
             digest.update(np.asarray(leaf).tobytes())
         run.begin(digest.hexdigest(), "pretrained")
+
+
+def _ngram_bits(recipe: Recipe, classes: tuple[str, ...]) -> int:
+    """However many classes share the tables of n-grams, they are as large."""
+    columns = 1 if len(classes) == 2 else len(classes)
+    return max(1, recipe.model.ngram_bits - (columns - 1).bit_length())
+
+
+def _with_evidence(
+    alone: Classifier, model: nnx.Module, solver: EvidenceSolver, weight: float
+) -> Classifier:
+    """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/experiments.md)."""
+
+    def evidence() -> nnx.State:
+        solved = nnx.state(model, nnx.PathContains("evidence"))
+        return weighted(solved, {"evidence": weight})
+
+    first = evidence()
+    return replace(
+        alone,
+        model=model,
+        kept=lambda params: nnx.merge_state(alone.kept(params), first),
+        parts=(*alone.parts, "evidence"),
+        solver=solver,
+        solved=evidence,
+    )
 
 
 def _seen(folder: Path, data: str, seed: int) -> str | None:
@@ -190,12 +209,14 @@ def _seen(folder: Path, data: str, seed: int) -> str | None:
     )
 
 
-def _check(recipe: Recipe, options: argparse.Namespace, text) -> None:
+def _check(recipe: Recipe, options: argparse.Namespace, config: EncoderClassifierConfig) -> None:
     """What the command line asks of an encoder that not every one has."""
+    text = config.text
     width, parts = text.encoder.embed_dim, text.encoder.num_layers + 1
-    if (options.max_length or 0) > text.max_length:
+    if (options.max_length or 0) > text.max_length and config.pooling != "mean":
         raise OptionError(
-            f"--max-length {options.max_length} is more than the {text.max_length} tokens that {options.pretrained} holds"
+            f"--max-length {options.max_length} is more than the {text.max_length} tokens that {options.pretrained} "
+            "holds; pass less, or --pooling mean, which reads passages of as many"
         )
     if recipe.model.lora_rank > width:
         raise OptionError(

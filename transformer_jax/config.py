@@ -24,6 +24,11 @@ def _sizes(config, *names, least=1):
             raise ValueError(f"{name} must be less than {LARGEST}; got {_shown(size)}")
 
 
+def _ngram_bits(config):
+    if not 1 <= config.ngram_bits <= 28:
+        raise ValueError(f"ngram_bits must be from 1 to 28; got {_shown(config.ngram_bits)}")
+
+
 def _shown(value: Any) -> str:
     """Short enough for one line, whatever came."""
     shown = repr(value)
@@ -115,8 +120,7 @@ class ClassifierConfig:
         _sizes(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
         _sizes(self, "region_features", "patch_width", "ngrams", least=0)
         _rates(self, "embedding_dropout_rate", "head_dropout_rate")
-        if not 1 <= self.ngram_bits <= 28:
-            raise ValueError(f"ngram_bits must be from 1 to 28; got {self.ngram_bits}")
+        _ngram_bits(self)
         if not 0 < self.encoder_scale < float("inf"):
             raise ValueError(f"encoder_scale must be above 0; got {self.encoder_scale}")
         for name in self.pooling:
@@ -167,9 +171,13 @@ class EncoderClassifierConfig:
     pooling: str = "cls"  # or mean
     activation: str | None = "tanh"  # of a linear map before the last; None: there is none
     head_dropout_rate: float = 0.1
+    ngrams: int = 0  # n-grams of up to so many tokens have weights of their own; 0: there are none
+    ngram_bits: int = 22  # 2**ngram_bits rows of weights, found by hashing
 
     def __post_init__(self):
         _sizes(self, "num_classes")
+        _sizes(self, "ngrams", least=0)
+        _ngram_bits(self)
         _rates(self, "head_dropout_rate")
         _one_of(self, "pooling", ("cls", "mean"))
         _one_of(self, "activation", (None, "tanh", "relu"))

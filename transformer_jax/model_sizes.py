@@ -88,7 +88,12 @@ def _(config: TextEncoderConfig) -> Sizes:
 @sizes_of.register
 def _(config: EncoderClassifierConfig) -> Sizes:
     has_map = config.activation is not None
-    return replace(sizes_of(config.text), pooler=has_map, num_classes=config.num_classes)
+    return replace(
+        sizes_of(config.text),
+        pooler=has_map,
+        num_classes=config.num_classes,
+        ngram_rows=2**config.ngram_bits if config.ngrams else 0,
+    )
 
 
 def _stack(config: StackConfig) -> dict[str, object]:

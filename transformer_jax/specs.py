@@ -43,7 +43,9 @@ class EncoderClassifierSpec:
     model: str = "EncoderClassifier"
 
     def __post_init__(self):
-        _check_classifier(self, self.config.text.max_length)
+        # The mean of a text can be taken over passages.
+        in_passages = self.config.pooling == "mean"
+        _check_classifier(self, self.max_length if in_passages else self.config.text.max_length)
 
 
 def _check_classifier(spec: "ClassifierSpec | EncoderClassifierSpec", holds: int) -> None:

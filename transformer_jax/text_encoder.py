@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.dropout import dropout
-from transformer_jax.embeddings import BertEmbedding
+from transformer_jax.embeddings import BertEmbedding, NgramEvidence
 from transformer_jax.encoder import Encoder
 from transformer_jax.feed_forward import ACTIVATIONS
 from transformer_jax.masks import Mask, padding, segments, sliding_window
@@ -70,16 +70,17 @@ class TextEncoder(nnx.Module):
         the norm at the end where there is one. A `presence` multiplies the row of every token (`BertEmbedding`).
 
         Several texts may stand in a row, one behind the other: `text_ids` then says which one a token is of. Each has the
-        vectors that it has alone (Krell et al., 2021, https://arxiv.org/abs/2107.02027).
+        vectors that it has alone (Krell et al., 2021, https://arxiv.org/abs/2107.02027). `max_length` is then what a text
+        may have, and a row may be longer.
         """
         config = self.config
-        if tokens.shape[1] > config.max_length:
+        packed = text_ids is not None
+        if not packed and tokens.shape[1] > config.max_length:
             raise ValueError(
                 f"{tokens.shape[1]} tokens are more than max_length={config.max_length}"
             )
         if segments is not None and self.embedding.segment is None:
             raise ValueError("the model knows no segments: segments must be None")
-        packed = text_ids is not None
         positions = count_in_segments(text_ids) if packed else count_positions(is_token)
         layers = range(config.encoder.num_layers)
         is_global = [config.window is None or i % config.global_every == 0 for i in layers]
@@ -171,13 +172,22 @@ class MaskedLanguageModel(nnx.Module):
 
 
 class EncoderClassifier(nnx.Module):
-    """A text encoder -> pooling -> where there is one, f(W x + b) -> dropout -> one linear map to the class logits."""
+    """A text encoder -> pooling -> where there is one, f(W x + b) -> dropout -> one linear map to the class logits.
+
+    Pooled by the mean, a text longer than the encoder holds is read in passages of as many tokens, which do not see each other.
+    The logits of `ngrams`, a linear model of its own, are added to the others.
+    """
 
     def __init__(self, config: EncoderClassifierConfig, *, rngs: nnx.Rngs):
         D = config.text.encoder.embed_dim
         self.text = TextEncoder(config.text, rngs=rngs)
         self.linear = None if config.activation is None else Linear(D, D, rngs=rngs)
         self.head = Linear(D, config.num_classes, rngs=rngs)
+        self.evidence = (
+            NgramEvidence(config.num_classes, longest=config.ngrams, bits=config.ngram_bits)
+            if config.ngrams
+            else None
+        )
         self.config = config
 
     def __call__(
@@ -192,12 +202,14 @@ class EncoderClassifier(nnx.Module):
         implementation: Implementation | None = None,
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]:
         """The logits of the classes, and with return_weights the weights of attention of every layer."""
-        config = self.config
+        config, most = self.config, self.config.text.max_length
+        in_passages = config.pooling == "mean" and tokens.shape[1] > most
         x = self.text(
             tokens,
             is_token,
             segments=segments,
             presence=presence,
+            text_ids=_passages(is_token, most) if in_passages else None,
             rngs=rngs,
             return_weights=return_weights,
             implementation=implementation,
@@ -208,4 +220,11 @@ class EncoderClassifier(nnx.Module):
         if self.linear is not None:
             x = HEAD_ACTIVATIONS[config.activation](self.linear(x))
         logits = self.head(dropout(x, rate, dropout_key(rngs, rate)))
+        if self.evidence is not None:
+            logits = logits + self.evidence(tokens, is_token, presence=presence)
         return (logits, maps) if return_weights else logits
+
+
+def _passages(is_token: Bool[Array, "B T"], most: int) -> Int[Array, "B T"]:
+    """Which passage of so many tokens each token is in, from 1; 0 in padding. Counted over the real tokens."""
+    return jnp.where(is_token, 1 + count_positions(is_token) // most, 0)
