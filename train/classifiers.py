@@ -118,8 +118,9 @@ class FromPretrained:
                 text, encoder=replace(stack, dropout_rate=rate), embedding_dropout_rate=rate
             )
         self.pretrained = pretrained._replace(config=replace(config, text=text))
-        in_passages = config.pooling == "mean"
-        length = model.max_length if in_passages else min(model.max_length, text.max_length)
+        length = model.max_length
+        if not config.in_passages:
+            length = min(length, text.max_length)
         self.recipe = replace(
             recipe, model=replace(model, max_length=length, pooling=config.pooling)
         )
@@ -213,7 +214,7 @@ def _check(recipe: Recipe, options: argparse.Namespace, config: EncoderClassifie
     """What the command line asks of an encoder that not every one has."""
     text = config.text
     width, parts = text.encoder.embed_dim, text.encoder.num_layers + 1
-    if (options.max_length or 0) > text.max_length and config.pooling != "mean":
+    if (options.max_length or 0) > text.max_length and not config.in_passages:
         raise OptionError(
             f"--max-length {options.max_length} is more than the {text.max_length} tokens that {options.pretrained} "
             "holds; pass less, or --pooling mean, which reads passages of as many"

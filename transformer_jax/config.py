@@ -184,6 +184,11 @@ class EncoderClassifierConfig:
         if self.text.pooler:
             raise ValueError("a classifier has the pooler in its head: text.pooler must be False")
 
+    @property
+    def in_passages(self) -> bool:
+        """Whether texts longer than the encoder holds are read, in passages of what it holds: a mean can be taken over them."""
+        return self.pooling == "mean"
+
 
 @dataclass(frozen=True)
 class RopeScaling:

@@ -43,9 +43,8 @@ class EncoderClassifierSpec:
     model: str = "EncoderClassifier"
 
     def __post_init__(self):
-        # The mean of a text can be taken over passages.
-        in_passages = self.config.pooling == "mean"
-        _check_classifier(self, self.max_length if in_passages else self.config.text.max_length)
+        config = self.config
+        _check_classifier(self, self.max_length if config.in_passages else config.text.max_length)
 
 
 def _check_classifier(spec: "ClassifierSpec | EncoderClassifierSpec", holds: int) -> None:

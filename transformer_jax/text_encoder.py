@@ -203,7 +203,7 @@ class EncoderClassifier(nnx.Module):
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]:
         """The logits of the classes, and with return_weights the weights of attention of every layer."""
         config, most = self.config, self.config.text.max_length
-        in_passages = config.pooling == "mean" and tokens.shape[1] > most
+        in_passages = config.in_passages and tokens.shape[1] > most
         x = self.text(
             tokens,
             is_token,
