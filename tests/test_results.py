@@ -2,8 +2,11 @@
 
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
+
+from bench.race_page import OURS, TUTORIAL
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -150,6 +153,19 @@ def test_the_first_page_says_what_imdb_gave():
     p_value = found["mcnemar"]["p_value"]
     assert f"{points:.2f} points better, McNemar p = {p_value:.0e}" in page
     assert f"calibration error {found['test']['calibration_error']:.3f}" in page
+
+
+def test_the_first_page_says_how_long_the_race_took():
+    page = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    runs = results("race")["runs"]
+    of = {n: [r["points"] for r in runs if r["contender"] == n] for n in (OURS, TUTORIAL)}
+    first = [next(p for p in points if p["accuracy"] > 0.8074) for points in of[OURS]]
+    seconds, compiling = (median(p[key] for p in first) for key in ("seconds", "compile_seconds"))
+    (tutorial,) = of[TUTORIAL]
+    best = max(p["accuracy"] for p in tutorial)
+    assert best < 0.8074 and tutorial[-1]["seconds"] > 1800
+    assert f"after {seconds:.0f} s of training, {compiling:.0f} of them compiling" in page
+    assert f"its own PyTorch program stood at {best:.2%} after half an hour" in page
 
 
 def test_the_pages_say_what_unlabelled_reviews_gave():
