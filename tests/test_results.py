@@ -190,6 +190,24 @@ def test_the_pages_say_what_unlabelled_reviews_gave():
     assert f"**{gain:.2f} points**" in page
 
 
+def test_the_page_says_what_pretraining_gave():
+    page = (DOCS / "pretraining.md").read_text(encoding="utf-8")
+    encoder, found = results("imdb-best-encoder"), results("imdb-best")
+    low, high = found["test_accuracy_interval"]
+    minutes = [round(run["train_seconds"] / 60) for run in (encoder, found)]
+    assert f"alone | {encoder['unigram_loss']:.2f} nats |" in page
+    guessed = f"{encoder['held_out_loss']:.2f} nats, {encoder['held_out_accuracy']:.1%} guessed"
+    assert f"after {minutes[0]} minutes | {guessed} |" in page
+    assert (
+        f"after {minutes[1]} minutes more | **{found['test_accuracy']:.2%}** ({100 * low:.2f} to {high:.2%}) |"
+        in page
+    )
+    assert f"calibration error | {found['test']['calibration_error']:.3f} |" in page
+    assert f"logistic regression | {found['baseline']['test_accuracy']:.2%} |" in page
+    assert f"missed by {100 * (0.925 - found['test_accuracy']):.2f} points" in page
+    assert sum(minutes) < 120
+
+
 def test_the_page_says_what_they_give_beside_few_labels():
     page = (DOCS / "unlabelled.md").read_text(encoding="utf-8")
     without, ours = results("imdb-few"), results("imdb-few-unlabelled")
