@@ -1,5 +1,7 @@
 """Which dtype to compute in."""
 
+import jax.numpy as jnp
+
 from transformer_jax.products import operands_dtype
 
 
@@ -8,4 +10,4 @@ def compute_dtype(requested: str | None = None) -> str:
 
     The processor says so. A clock, which chose before, took now one and now the other for the same run.
     """
-    return requested or str(operands_dtype("bfloat16"))
+    return requested or str(operands_dtype(jnp.dtype(jnp.bfloat16)))
