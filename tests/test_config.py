@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from transformer_jax.config import ClassifierConfig, StackConfig, from_dict
+from transformer_jax.config import ClassifierConfig, StackConfig
+from transformer_jax.typed_json import from_dict
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 

@@ -75,6 +75,8 @@ def test_passages_have_no_first_token_to_stand_for_the_text():
         model(*drawn(14))
     classes = ("a", "b", "c")
     assert EncoderClassifierSpec(config_of(), classes, "head", "x", max_length=T).max_length == T
+    with pytest.raises(ValueError, match="max_length must be less than 2147483648; got 1099"):
+        EncoderClassifierSpec(config_of(), classes, "head", "x", max_length=2**40)
     with pytest.raises(ValueError, match="at most the 5 of the encoder; got 14"):
         EncoderClassifierSpec(model.config, classes, "head", "x", max_length=T)
 

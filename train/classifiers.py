@@ -79,16 +79,14 @@ class FromScratch:
             num_classes=len(classes),
             ngram_bits=_ngram_bits(self.recipe, classes),
         )
-        seed = self.options.seed
-        trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(seed))
+        trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.options.seed))
         spec = ClassifierSpec(config, classes, self.recipe.truncate, data)
         alone = Classifier(trained, trained, lambda params: params, spec)
         if not config.ngrams:
             return alone
-        model = TextClassifier(config, rngs=Shapes())
-        solver = EvidenceSolver(model.evidence, tokenizer.pad_id, seed=seed)
-        solver.fit(examples, labels)
-        return _with_evidence(alone, model, solver, self.recipe.evidence_weight)
+        whole = TextClassifier(config, rngs=Shapes())
+        solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.options.seed)
+        return _with_evidence(alone, whole, solver, self.recipe, examples, labels)
 
     def begin(self, run, data_sha256: str) -> None:
         run.begin(data_sha256)
@@ -159,8 +157,7 @@ class FromPretrained:
             return alone
         whole = EncoderClassifier(config, rngs=Shapes())
         solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.seed)
-        solver.fit(examples, labels)
-        return _with_evidence(alone, whole, solver, self.recipe.evidence_weight)
+        return _with_evidence(alone, whole, solver, self.recipe, examples, labels)
 
     def begin(self, run, data_sha256: str) -> None:
         """A run goes on with the weights that it began with, too."""
@@ -177,18 +174,24 @@ def _ngram_bits(recipe: Recipe, classes: tuple[str, ...]) -> int:
 
 
 def _with_evidence(
-    alone: Classifier, model: nnx.Module, solver: EvidenceSolver, weight: float
+    alone: Classifier,
+    whole: nnx.Module,
+    solver: EvidenceSolver,
+    recipe: Recipe,
+    examples: Sequence[np.ndarray],
+    labels: np.ndarray,
 ) -> Classifier:
     """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/experiments.md)."""
+    solver.fit(examples, labels)
 
     def evidence() -> nnx.State:
-        solved = nnx.state(model, nnx.PathContains("evidence"))
-        return weighted(solved, {"evidence": weight})
+        solved = nnx.state(whole, nnx.PathContains("evidence"))
+        return weighted(solved, {"evidence": recipe.evidence_weight})
 
     first = evidence()
     return replace(
         alone,
-        model=model,
+        model=whole,
         kept=lambda params: nnx.merge_state(alone.kept(params), first),
         parts=(*alone.parts, "evidence"),
         solver=solver,

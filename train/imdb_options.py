@@ -57,7 +57,12 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
         action="store_true",
         help="learn from texts without labels too, as the n-grams label them: twice as long",
     )
-    add("--max-length", type=int, metavar="N", help="how many tokens of a text are read")
+    add(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="how many tokens of a text are read; more than a pretrained encoder holds where it pools by the mean",
+    )
     add("--truncate", choices=("head", "head-tail"), help="which part of a longer text")
     add("--learning-rate", type=float, metavar="R", help="the highest (default: the recipe's)")
     _add_pretrained(parser.add_argument_group("fine-tuning").add_argument)

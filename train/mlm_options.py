@@ -43,7 +43,7 @@ class Recipe:
     fit: FitConfig
     batch_tokens: int
     mask_rate: float
-    dtype: str | None  # of the computation; None: the faster on the machine
+    dtype: str | None  # of the computation; None: that of train/precision.py
 
 
 def recipe_of(options: argparse.Namespace, data: str = "") -> Recipe:

@@ -40,7 +40,7 @@ class Recipe:
     evidence_weight: float = 1.0  # of n-grams beside the network, until validation says how much
     unlabelled_weight: float = 0.5  # in the loss, of a text whose label the n-grams have guessed
     validation_fraction: float = 0.1
-    dtype: str | None = None  # of the computation; None: the faster on the machine
+    dtype: str | None = None  # of the computation; None: that of train/precision.py
 
 
 # The classifier of "The Transformers, a complete architectural breakdown" (2026), listings 1.20-1.38. Its six

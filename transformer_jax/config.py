@@ -1,38 +1,29 @@
 """Sizes and switches of a layer and of a model: frozen, plain, and checked once, here."""
 
 import math
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from dataclasses import dataclass
 
 from transformer_jax.feed_forward import ACTIVATIONS, GATES
 from transformer_jax.pooling import POOLINGS
 from transformer_jax.shapes import check_heads
+from transformer_jax.typed_json import shown
 
 LARGEST = 2**31  # no array has an axis of that size
-TYPES = {
-    int: "an integer", float: "a number", str: "a string", bool: "true or false", tuple: "a list",
-}  # fmt: skip
 
 
 def _sizes(config, *names, least=1):
     for name in names:
         size = getattr(config, name)
         if size < least:
-            raise ValueError(f"{name} must be {least} or more; got {_shown(size)}")
+            raise ValueError(f"{name} must be {least} or more; got {shown(size)}")
         if size >= LARGEST:
-            raise ValueError(f"{name} must be less than {LARGEST}; got {_shown(size)}")
+            raise ValueError(f"{name} must be less than {LARGEST}; got {shown(size)}")
 
 
-def _ngram_bits(config):
+def _ngrams(config):
+    _sizes(config, "ngrams", least=0)
     if not 1 <= config.ngram_bits <= 28:
-        raise ValueError(f"ngram_bits must be from 1 to 28; got {_shown(config.ngram_bits)}")
-
-
-def _shown(value: Any) -> str:
-    """Short enough for one line, whatever came."""
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}..."
+        raise ValueError(f"ngram_bits must be from 1 to 28; got {shown(config.ngram_bits)}")
 
 
 def _rates(config, *names):
@@ -118,9 +109,9 @@ class ClassifierConfig:
 
     def __post_init__(self):
         _sizes(self, "vocab_size", "max_length", "num_classes", "num_segments", "region_width")
-        _sizes(self, "region_features", "patch_width", "ngrams", least=0)
+        _sizes(self, "region_features", "patch_width", least=0)
         _rates(self, "embedding_dropout_rate", "head_dropout_rate")
-        _ngram_bits(self)
+        _ngrams(self)
         if not 0 < self.encoder_scale < float("inf"):
             raise ValueError(f"encoder_scale must be above 0; got {self.encoder_scale}")
         for name in self.pooling:
@@ -176,8 +167,7 @@ class EncoderClassifierConfig:
 
     def __post_init__(self):
         _sizes(self, "num_classes")
-        _sizes(self, "ngrams", least=0)
-        _ngram_bits(self)
+        _ngrams(self)
         _rates(self, "head_dropout_rate")
         _one_of(self, "pooling", ("cls", "mean"))
         _one_of(self, "activation", (None, "tanh", "relu"))
@@ -275,39 +265,3 @@ def _rotary(config):
         head_dim = stack.axes[2]
         if config.positions == "rotary" and head_dim % 2:
             raise ValueError(f"rotary positions turn pairs of features; head_dim is {head_dim}")
-
-
-def from_dict(cls: type, values: Any) -> Any:
-    """The config back from config.json; what is unknown, missing or of another type is named."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{cls.__name__} must be an object, got {_shown(values)}")
-    known = {f.name: f for f in fields(cls)}
-    needed = {name for name, f in known.items() if f.default is f.default_factory is MISSING}
-    for problem, names in (
-        ("has no", set(values) - set(known)),
-        ("needs", needed - set(values)),
-    ):
-        if names:
-            shown = ", ".join(map(_shown, sorted(names)[:3]))
-            raise ValueError(f"{cls.__name__} {problem} {shown}; it knows {', '.join(known)}")
-    return cls(**{name: _typed(name, value, known[name].type) for name, value in values.items()})
-
-
-def _typed(name: str, value: Any, expected: Any) -> Any:
-    """`value` as the annotation `expected` has it: JSON spells a tuple as a list, and may spell 1.0 as 1."""
-    kind, inner = get_origin(expected), get_args(expected)
-    if is_dataclass(expected):
-        return from_dict(expected, value)
-    if kind is UnionType:  # a type or None
-        (some,) = set(inner) - {NoneType}
-        return None if value is None else _typed(name, value, some)
-    if kind is tuple and isinstance(value, list):
-        return tuple(_typed(name, item, inner[0]) for item in value)
-    if kind is Literal and isinstance(value, str) and value in inner:
-        return value
-    if expected is float and type(value) is int and abs(value) < 2**53:
-        return float(value)
-    if type(value) is expected:  # not isinstance: True is no number
-        return value
-    wanted = " or ".join(map(repr, inner)) if kind is Literal else TYPES[kind or expected]
-    raise ValueError(f"{name} must be {wanted}, got {_shown(value)}")

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.config import ClassifierConfig, EncoderClassifierConfig
 from transformer_jax.dropout import dropout
 from transformer_jax.modules import LayerNorm, Linear, drawn, dropout_key, zeros
 from transformer_jax.ngrams import ngram_evidence, ngram_rows, ngram_shares
@@ -203,6 +204,13 @@ class NgramEvidence(nnx.Module):
         z = ngram_evidence(self.weight[...], self.square[...], rows, share, presence)
         z = z + self.bias[...]
         return jnp.concatenate([-z / 2, z / 2], axis=-1) if z.shape[-1] == 1 else z
+
+
+def evidence_of(config: ClassifierConfig | EncoderClassifierConfig) -> NgramEvidence | None:
+    """The n-grams that a configuration asks for."""
+    if not config.ngrams:
+        return None
+    return NgramEvidence(config.num_classes, longest=config.ngrams, bits=config.ngram_bits)
 
 
 class PatchEmbedding(nnx.Module):

@@ -10,9 +10,9 @@ from transformer_jax.config import (
 from transformer_jax.dropout import dropout
 from transformer_jax.embeddings import (
     BertEmbedding,
-    NgramEvidence,
     PatchEmbedding,
     RegionFeatures,
+    evidence_of,
 )
 from transformer_jax.encoder import Encoder
 from transformer_jax.masks import padding, sliding_window
@@ -63,11 +63,7 @@ class TextClassifier(nnx.Module):
         self.encoder = Encoder(config.encoder, rngs=rngs)
         pooled = D * len(config.pooling) + config.region_features
         self.head = Linear(pooled, config.num_classes, rngs=rngs)
-        self.evidence = (
-            NgramEvidence(config.num_classes, longest=config.ngrams, bits=config.ngram_bits)
-            if config.ngrams
-            else None
-        )
+        self.evidence = evidence_of(config)
         self.pooling = config.pooling
         self.patch_width = config.patch_width
         self.attends, self.encoder_scale = config.attends, config.encoder_scale

@@ -23,7 +23,7 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from transformer_jax.config import TextEncoderConfig, from_dict
+from transformer_jax.config import TextEncoderConfig
 from transformer_jax.errors import one_line
 from transformer_jax.files import write, write_text
 from transformer_jax.language_models import LanguageModel, SequenceToSequence
@@ -39,6 +39,7 @@ from transformer_jax.specs import (
 )
 from transformer_jax.text_encoder import EncoderClassifier, MaskedLanguageModel
 from transformer_jax.tokenizers import Tokenizer, load_tokenizer
+from transformer_jax.typed_json import from_dict
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 

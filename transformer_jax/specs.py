@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from transformer_jax.config import (
+    LARGEST,
     ClassifierConfig,
     EncoderClassifierConfig,
     LanguageModelConfig,
@@ -10,6 +11,7 @@ from transformer_jax.config import (
     TextEncoderConfig,
 )
 from transformer_jax.encoding import Truncation
+from transformer_jax.typed_json import shown
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ def _check_classifier(spec: "ClassifierSpec | EncoderClassifierSpec", holds: int
         )
     if spec.max_length < 3:
         raise ValueError(f"max_length must be 3 or more to hold a text; got {spec.max_length}")
+    if spec.max_length >= LARGEST:
+        raise ValueError(f"max_length must be less than {LARGEST}; got {shown(spec.max_length)}")
     if spec.max_length > holds:
         raise ValueError(
             f"max_length must be at most the {holds} of the encoder; got {spec.max_length}"

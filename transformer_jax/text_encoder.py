@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.dropout import dropout
-from transformer_jax.embeddings import BertEmbedding, NgramEvidence
+from transformer_jax.embeddings import BertEmbedding, evidence_of
 from transformer_jax.encoder import Encoder
 from transformer_jax.feed_forward import ACTIVATIONS
 from transformer_jax.masks import Mask, padding, segments, sliding_window
@@ -70,8 +70,8 @@ class TextEncoder(nnx.Module):
         the norm at the end where there is one. A `presence` multiplies the row of every token (`BertEmbedding`).
 
         Several texts may stand in a row, one behind the other: `text_ids` then says which one a token is of. Each has the
-        vectors that it has alone (Krell et al., 2021, https://arxiv.org/abs/2107.02027). `max_length` is then what a text
-        may have, and a row may be longer.
+        vectors that it has alone (Krell et al., 2021, https://arxiv.org/abs/2107.02027). `max_length` is then what a
+        text may have, and a row may be longer; the vectors of a longer text are NaN where positions are learned.
         """
         config = self.config
         packed = text_ids is not None
@@ -183,11 +183,7 @@ class EncoderClassifier(nnx.Module):
         self.text = TextEncoder(config.text, rngs=rngs)
         self.linear = None if config.activation is None else Linear(D, D, rngs=rngs)
         self.head = Linear(D, config.num_classes, rngs=rngs)
-        self.evidence = (
-            NgramEvidence(config.num_classes, longest=config.ngrams, bits=config.ngram_bits)
-            if config.ngrams
-            else None
-        )
+        self.evidence = evidence_of(config)
         self.config = config
 
     def __call__(

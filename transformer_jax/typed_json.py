@@ -1,0 +1,51 @@
+"""A dataclass back from the JSON that it was written as, every value of the type that the field says."""
+
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
+
+TYPES = {
+    int: "an integer", float: "a number", str: "a string", bool: "true or false", tuple: "a list",
+}  # fmt: skip
+
+
+def from_dict(cls: type, values: Any) -> Any:
+    """The object back; what is unknown, missing or of another type is named."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{cls.__name__} must be an object, got {shown(values)}")
+    known = {f.name: f for f in fields(cls)}
+    needed = {name for name, f in known.items() if f.default is f.default_factory is MISSING}
+    for problem, names in (
+        ("has no", set(values) - set(known)),
+        ("needs", needed - set(values)),
+    ):
+        if names:
+            some = ", ".join(map(shown, sorted(names)[:3]))
+            raise ValueError(f"{cls.__name__} {problem} {some}; it knows {', '.join(known)}")
+    return cls(**{name: _typed(name, value, known[name].type) for name, value in values.items()})
+
+
+def _typed(name: str, value: Any, expected: Any) -> Any:
+    """`value` as the annotation `expected` has it: JSON spells a tuple as a list, and may spell 1.0 as 1."""
+    kind, inner = get_origin(expected), get_args(expected)
+    if is_dataclass(expected):
+        return from_dict(expected, value)
+    if kind is UnionType:  # a type or None
+        (some,) = set(inner) - {NoneType}
+        return None if value is None else _typed(name, value, some)
+    if kind is tuple and isinstance(value, list):
+        return tuple(_typed(name, item, inner[0]) for item in value)
+    if kind is Literal and isinstance(value, str) and value in inner:
+        return value
+    if expected is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if type(value) is expected:  # not isinstance: True is no number
+        return value
+    wanted = " or ".join(map(repr, inner)) if kind is Literal else TYPES[kind or expected]
+    raise ValueError(f"{name} must be {wanted}, got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """Short enough for one line, whatever came."""
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:60]}..."
