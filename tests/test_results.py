@@ -104,6 +104,21 @@ def test_the_page_on_experiments_says_what_the_fifth_round_printed():
         assert f"| {' | '.join(cells)} |" in page, row
 
 
+def test_the_page_on_experiments_says_what_the_sixth_round_printed():
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    found = results("recipe-rounds")["sixth_round"]
+    short = "{:.4f}".format
+    for run in found["imdb"]:
+        cells = (short(run["accuracy"])[1:], short(run["log_loss"])[1:], f"{run['training_loss']:.3f}"[1:])  # fmt: skip
+        assert f"| {run['epoch']} | {' | '.join(cells)} |" in page
+    for run in found["sample"]:
+        accuracies = " ".join(short(a)[a < 1 :] for a in run["accuracy"])
+        muon = f" {str(run['muon_rate'])[1:]} |" if run["muon_rate"] else " |"
+        rate = f"{run['learning_rate']:.0e}".replace("e-0", "e-")
+        row = f"| {rate} | {run['head']} | {run['pooling']} |{muon} {str(run['b2'])[1:]} | {accuracies} |"
+        assert row in page, row
+
+
 def test_the_first_page_says_what_attention_adds():
     """Under 0.3 points it has to."""
     runs = json.loads((DOCS / "results/ablation.json").read_text(encoding="utf-8"))["runs"]
@@ -206,6 +221,20 @@ def test_the_page_says_what_pretraining_gave():
     assert f"logistic regression | {found['baseline']['test_accuracy']:.2%} |" in page
     assert f"missed by {100 * (0.925 - found['test_accuracy']):.2f} points" in page
     assert sum(minutes) < 120
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert f"{found['test_accuracy']:.2%} after {sum(minutes)} minutes" in readme
+
+
+def test_the_page_says_what_pretraining_gave_on_the_sample():
+    page = (DOCS / "pretraining.md").read_text(encoding="utf-8")
+    encoder, found = results("sample-best-encoder"), results("sample-best")
+    low, high = found["test_accuracy_interval"]
+    assert f"seed 0: {encoder['held_out_loss']:.3f} nats" in page
+    assert f"alone gives {encoder['unigram_loss']:.3f};" in page
+    assert f"{found['test_accuracy']:.2%} ({100 * low:.2f} to {high:.2%})" in page
+    assert f"the linear model {found['baseline']['test_accuracy']:.2%}." in page
+    seconds = (f"{run['train_seconds']:.0f} s" for run in (encoder, found))
+    assert " and ".join(seconds) + " of training" in page
 
 
 def test_the_page_says_what_they_give_beside_few_labels():
