@@ -16,6 +16,7 @@ if __name__ == "__main__":  # before NumPy and JAX have threads
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -119,9 +120,8 @@ def page(results: dict) -> Iterator[str]:
     yield from table(header, rows)
     yield ""
     yield (
-        "Behind +- stands the standard error over the seeds. Seconds are those of the training steps, on a machine that "
-        f"may have had other work: {results['machine']['processor']}, {results['machine']['cores']} cores, "
-        f"{results['date']}."
+        "Behind +- stands the standard error over the seeds. Seconds are those of the training steps, on machines that "
+        f"may have had other work: {_machines(results['runs'])}; {results['date']}."
     )
 
 
@@ -136,6 +136,14 @@ def _by_parts(runs: list[dict]) -> Iterator[dict]:
             if run["variant"] == variant and run["epochs"][-1].get("alone"):
                 epochs = [epoch | {"accuracy": epoch["alone"][part]} for epoch in run["epochs"]]
                 yield run | {"variant": name, "epochs": epochs}
+
+
+def _machines(runs: list[dict]) -> str:
+    """Which processors, and how many runs each made."""
+    made = Counter(
+        f"{run['machine']['processor']}, {run['machine']['cores']} cores" for run in runs
+    )
+    return "; ".join(f"{processor} ({count} runs)" for processor, count in made.most_common())
 
 
 def _spread(values: list[float]) -> str:
@@ -174,10 +182,10 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
         "command": without_paths([*PROGRAM.split(), *arguments]),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "data": data.source,
-        "machine": machine.describe(),
         "runs": _kept(path, recipe),
     }
     done = {(run["variant"], run["seed"]) for run in results["runs"]}
+    here = machine.describe()  # a run's own: the next one may be made elsewhere
     path.parent.mkdir(parents=True, exist_ok=True)
     for seed in range(options.seeds):
         for variant, change in chosen.items():
@@ -188,7 +196,13 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
             epochs = list(scores_by_epoch(fold, changed, seed))
             print(f"seed {seed}  {epochs[-1]['accuracy']:.4f}  {variant}", flush=True)
             results["runs"].append(
-                {"variant": variant, "seed": seed, "recipe": repr(changed), "epochs": epochs}
+                {
+                    "variant": variant,
+                    "seed": seed,
+                    "recipe": repr(changed),
+                    "machine": here,
+                    "epochs": epochs,
+                }
             )
             write_text(path, json.dumps(results, indent=1) + "\n")
             write_text(options.docs / "ablation.md", "\n".join(page(results)) + "\n")

@@ -23,21 +23,27 @@ def test_every_variant_changes_the_recipe_in_its_own_way():
 
 
 def test_the_page_compares_runs_of_one_seed():
-    runs = [
-        {"variant": WHOLE, "seed": 0, "epochs": epochs(0.8, 0.90)},
-        {"variant": WHOLE, "seed": 1, "epochs": epochs(0.8, 0.92)},
-        {"variant": "less", "seed": 1, "epochs": epochs(0.7, 0.91)},
-        {"variant": "least", "seed": 0, "epochs": epochs(0.7, 0.88)},
-        {"variant": "least", "seed": 1, "epochs": epochs(0.6, 0.88)},
+    made = [
+        (WHOLE, 0, "p", epochs(0.8, 0.90)),
+        (WHOLE, 1, "q", epochs(0.8, 0.92)),
+        ("less", 1, "q", epochs(0.7, 0.91)),
+        ("least", 0, "q", epochs(0.7, 0.88)),
+        ("least", 1, "p", epochs(0.6, 0.88)),
     ]
-    results = {
-        "command": "c",
-        "data": "d",
-        "date": "2026-01-01",
-        "machine": {"processor": "p", "cores": 2},
-        "runs": runs,
-    }
-    rows = [line for line in page(results) if line.startswith("|")]
+    runs = [
+        {
+            "variant": variant,
+            "seed": seed,
+            "machine": {"processor": processor, "cores": 2},
+            "epochs": own,
+        }
+        for variant, seed, processor, own in made
+    ]
+    lines = list(page({"command": "c", "data": "d", "date": "2026-01-01", "runs": runs}))
+    assert lines[-1].endswith(
+        "had other work: q, 2 cores (3 runs); p, 2 cores (2 runs); 2026-01-01."
+    )
+    rows = [line for line in lines if line.startswith("|")]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
     assert cells == [
         [WHOLE, "91.00%", "", "80.00%", "120", "2"],

@@ -119,6 +119,17 @@ def test_the_page_on_experiments_says_what_the_sixth_round_printed():
         assert row in page, row
 
 
+def test_the_page_on_experiments_says_what_the_seventh_round_printed():
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    found = results("recipe-rounds")["seventh_round"]
+    short = "{:.4f}".format
+    for row in found["alone"]:
+        both = f" {short(row['with_ngrams'])[1:]} |" if "with_ngrams" in row else " |"
+        assert f"| {row['name']} | {short(row['accuracy'])[1:]} |{both}" in page, row
+    for row in found["ngrams_over_four_draws"]:
+        assert f"| {row['name']} | {short(row['accuracy'])[1:]} |" in page, row
+
+
 def test_the_first_page_says_what_attention_adds():
     """Under 0.3 points it has to."""
     runs = json.loads((DOCS / "results/ablation.json").read_text(encoding="utf-8"))["runs"]
