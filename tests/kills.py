@@ -26,7 +26,7 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).parent.parent
 TIMES = {
     "tokens_per_second", "train_seconds", "step_seconds", "save_seconds", "losses_seconds",
-    "checkpoint_seconds", "evidence_seconds", "peak_memory_gib", "command", "date", "metrics_bytes",
+    "checkpoint_seconds", "evidence_seconds", "guess_seconds", "peak_memory_gib", "command", "date", "metrics_bytes",
 }  # fmt: skip
 
 

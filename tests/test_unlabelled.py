@@ -55,7 +55,8 @@ def report(run):
 @pytest.fixture(scope="module")
 def runs(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
-    for name, more in (("without", []), ("with", ["--unlabelled"])):
+    options = {"without": [], "with": ["--unlabelled"], "vectors": ["--unlabelled", "--vectors"]}
+    for name, more in options.items():
         assert main(["--data", str(data), "--out", str(folder / name), *SHORT, *more]) == 0
     return folder
 
@@ -68,6 +69,18 @@ def test_words_that_no_labelled_text_has_are_learned(runs):
     assert found["steps"] > 3 * without["steps"]
 
 
+def test_vectors_of_texts_help_to_label_them(runs):
+    found = report(runs / "vectors")
+    facts = {name: value for name, value in found.items() if name.startswith("guess")}
+    assert facts["guess_validation_accuracy"].keys() == {"ngrams", "vectors", "both"}
+    assert not facts.keys() & report(runs / "with").keys()
+    kept = json.loads((runs / "vectors" / "guesses.json").read_text(encoding="utf-8"))
+    labels = kept["labels"]
+    assert len(labels) == 600 and kept["facts"] == facts
+    assert np.mean(np.array(labels) == np.arange(600) % 2) > 0.9
+    assert found["test_accuracy"] > 0.75
+
+
 def test_what_repeats_a_labelled_text_is_not_learned_from(data):
     found = load(str(data))
     splits = split_validation(found.train, 0.1, 0)[:2]
@@ -77,13 +90,14 @@ def test_what_repeats_a_labelled_text_is_not_learned_from(data):
         assert not texts & {same_text(text) for text in split.texts}
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(runs, data, tmp_path, ctrl_c_behind):
+@pytest.mark.parametrize(("name", "more"), [("with", []), ("vectors", ["--vectors"])])
+def test_a_stopped_run_goes_on_bit_for_bit(name, more, runs, data, tmp_path, ctrl_c_behind):
     run = tmp_path / "stopped"
-    options = ["--data", str(data), "--out", str(run), *SHORT, "--unlabelled"]
+    options = ["--data", str(data), "--out", str(run), *SHORT, "--unlabelled", *more]
     with ctrl_c_behind(3):
         assert main([*options, "--checkpoint-minutes", "0"]) == 130
     assert main(["--resume", str(run), "--checkpoint-minutes", "5"]) == 0
-    assert differences(run, runs / "with") == []
+    assert differences(run, runs / name) == []
 
 
 @pytest.mark.parametrize(

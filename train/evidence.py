@@ -48,10 +48,9 @@ class EvidenceSolver:
             f"n-grams     of up to {self.evidence.longest} tokens, fitted to {len(self.labels):,} texts in {seconds:.0f} s"
         )
 
-    def guess(self, examples: Sequence[np.ndarray]) -> Int[np.ndarray, " n"]:
-        """The likeliest label of each text."""
-        logits = evidence_logits(self.evidence, self._held(examples))
-        return logits.argmax(axis=1).astype(np.int32)
+    def logits(self, examples: Sequence[np.ndarray]) -> Float[np.ndarray, "n C"]:
+        """What they say of each text."""
+        return evidence_logits(self.evidence, self._held(examples))
 
     def _held(self, examples: Sequence[np.ndarray]) -> csr_matrix:
         return ngrams_held(examples, self.pad_id, self.evidence.longest, self.evidence.bits)

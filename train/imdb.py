@@ -34,6 +34,7 @@ from train.curves import draw_curves
 from train.data import load, split_validation
 from train.facts import training_facts
 from train.faults import faults_of
+from train.guesses import guessed_labels, kept_guesses
 from train.imdb_options import check, make_parser, recipe_of
 from train.loop import fit
 from train.precision import compute_dtype
@@ -111,9 +112,28 @@ def train(run: Run) -> None:
             tokenizer, data.classes, data.name, encoded[0], train_split.labels
         )
         beginning.begin(run, data_sha256(encoded, splits))
-        labels = train_split.labels
+        labels, guesses = train_split.labels, {}
         if unlabelled:
-            labels = np.concatenate([labels, classifier.solver.guess(encoded[3])])
+            told = [classifier.solver.logits(encoded[part]) for part in (3, 1)]
+            guessed = told[0].argmax(axis=1).astype(np.int32)
+            if recipe.vectors:
+                guessed, guesses = kept_guesses(
+                    folder / "guesses.json",
+                    lambda: guessed_labels(
+                        (encoded[0], encoded[3], encoded[1]),
+                        (train_split.labels, validation.labels),
+                        told,
+                        recipe.vectors,
+                        unknown=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
+                        seed=options.seed,
+                    ),
+                )
+                right = guesses["guess_validation_accuracy"]
+                print(
+                    f"guesses     right for {right['both']:.1%} of validation, by n-grams alone {right['ngrams']:.1%}, "
+                    f"by vectors alone {right['vectors']:.1%}; {guesses['guess_seconds']:.0f} s"
+                )
+            labels = np.concatenate([labels, guessed])
 
         def batches(epoch: int) -> Batches:
             plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
@@ -201,6 +221,7 @@ def train(run: Run) -> None:
             "command": run.command,
             **training_facts(fitted.progress),
             **({"evidence_seconds": classifier.solver.seconds} if classifier.solver else {}),
+            **guesses,
         }
         if not options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from train.document_vectors import VectorConfig
 from train.program import COMMON, OptionError, add_common, check_numbers, chosen, fit_changes
 from train.recipes import (
     FAST,
@@ -56,6 +57,11 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
         "--unlabelled",
         action="store_true",
         help="learn from texts without labels too, as the n-grams label them: twice as long",
+    )
+    add(
+        "--vectors",
+        action="store_true",
+        help="with --unlabelled: label them by vectors of all texts too, which takes as long again and more",
     )
     add(
         "--max-length",
@@ -117,6 +123,8 @@ def check(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and not is_right(value):
             raise OptionError(f"--{name.replace('_', '-')} must be {wanted}; got {value}")
+    if options.vectors and not options.unlabelled and not options.resume:
+        raise OptionError("--vectors needs --unlabelled")
     if options.pretrained is not None:
         _check_pretrained(options)
     elif not options.resume:  # which may say it of the options that the run began with
@@ -149,7 +157,7 @@ def recipe_of(options: argparse.Namespace, data: str) -> Recipe:
     if recipe is FAST and data == "sample":
         recipe = SAMPLE
     if recipe is FAST and options.unlabelled:
-        recipe = FAST_UNLABELLED
+        recipe = replace(FAST_UNLABELLED, vectors=VectorConfig() if options.vectors else None)
     if recipe is FINETUNE:
         recipe = _finetune(options, data)
     rate = recipe.fit.optimizer.learning_rate

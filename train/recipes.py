@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from train.document_vectors import VectorConfig
 from train.optimizers import OptimizerConfig
 from train.rates import Rates
 from train.step import FitConfig
@@ -38,7 +39,8 @@ class Recipe:
     label_smoothing: float = 0.0
     margin: bool = False  # a squared hinge instead of cross-entropy
     evidence_weight: float = 1.0  # of n-grams beside the network, until validation says how much
-    unlabelled_weight: float = 0.5  # in the loss, of a text whose label the n-grams have guessed
+    unlabelled_weight: float = 0.5  # in the loss, of a text whose label was guessed
+    vectors: VectorConfig | None = None  # of texts, that help to guess
     validation_fraction: float = 0.1
     dtype: str | None = None  # of the computation; None: that of train/precision.py
 

@@ -1,0 +1,167 @@
+"""Vectors of texts: the counts they are learned from, a visit against the gradient of the equation, and what they tell."""
+
+import json
+from collections import Counter
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.document_vectors import (
+    VectorConfig,
+    Vectors,
+    _visit,
+    ngram_counts,
+    shares_kept,
+    text_vectors,
+    vector_logits,
+)
+from train.guesses import guessed_labels, kept_guesses
+
+SMALL = VectorConfig(features=16, epochs=30, negatives=64)
+
+
+def ngrams(ids, longest, unknown=()):
+    found = (tuple(ids[i : i + n]) for n in range(1, longest + 1) for i in range(len(ids) - n + 1))
+    return Counter(gram for gram in found if not set(gram) & set(unknown))
+
+
+@pytest.mark.parametrize("longest", [1, 2, 3])
+def test_the_counts_are_those_of_the_ngrams_that_enough_learned_texts_hold(longest):
+    rng = np.random.default_rng(longest)
+    texts = [rng.integers(0, 9, rng.integers(0, 12)) for _ in range(40)]
+    texts[30:] = [np.append(text, 9) for text in texts[30:]]  # which has no column
+    found = ngram_counts(texts, 30, longest, 3, unknown=(4,))
+    expected = [ngrams(text.tolist(), longest, (4,)) for text in texts]
+    texts_with = Counter(gram for own in expected[:30] for gram in own)
+    kept = sorted((g for g, n in texts_with.items() if n >= 3), key=lambda g: (len(g), g))
+    assert found.shape == (40, len(kept))
+    np.testing.assert_array_equal(found.toarray(), [[own[gram] for gram in kept] for own in expected])  # fmt: skip
+
+
+def test_texts_without_a_common_ngram_and_ngrams_too_long_for_their_number_are_errors():
+    with pytest.raises(ValueError, match="no n-gram stands in 2 of 2 texts"):
+        ngram_counts([np.array([1]), np.array([2]), np.array([1])], 2, 1, 2)
+    with pytest.raises(ValueError, match="do not fit 63 bits"):
+        ngram_counts([np.array([2**22])] * 3, 3, 3, 1)
+
+
+def test_an_ngram_is_kept_as_its_labels_differ():
+    # "1" in all, "2" in texts of class 1, "3" in one that has no label
+    texts = [np.array([1] if i % 2 else [1, 2]) for i in range(40)] + [np.array([3])]
+    counts = ngram_counts(texts, 41, 1, 1)
+    config = VectorConfig(longest=1, least_kept=0.2, unlabelled_kept=0.7)
+    found = shares_kept(counts[:40], np.arange(40) % 2, config)
+    # c = (20, 20) of class 0 and d = (20, 0) of class 1, each one more, over their sums; "3" counts 1 in both
+    ratio = np.log(21 / 43) - np.log(21 / 23)
+    assert found == pytest.approx([abs(ratio), 1.0, 0.7])
+    even = shares_kept(counts[:40], np.arange(40) // 2 % 2, config)
+    assert even == pytest.approx([0.2, 0.2, 0.7])
+
+
+def test_a_visit_follows_the_gradient_of_the_equation():
+    config = VectorConfig(features=8, inner_steps=1, learning_rate=0.02, scale=5.0)
+    rng = np.random.default_rng(0)
+    W, X = (jnp.asarray(rng.normal(0, 0.2, (n, 8)), jnp.float32) for n in (20, 3))
+    rows, times = np.array([[3, 7, 0]]), np.array([[2.0, 1.0, 0.0]])  # the last is padding
+    against = np.array([[7, 9, 9, 11]])
+
+    def objective(x, W):
+        def cos(w):
+            return w @ x / jnp.linalg.norm(w, axis=-1) / jnp.linalg.norm(x)
+
+        held = times[0] @ jax.nn.log_sigmoid(5 * cos(W[rows[0]]))
+        drawn = jax.nn.log_sigmoid(-5 * cos(W[against[0]])).sum()
+        return held + config.negative_weight * 3 / 4 * drawn
+
+    x = X[1] + 0.02 * jax.grad(objective)(X[1], W)
+    x = x / max(1, float(jnp.linalg.norm(x)))
+    expected = W + 0.02 * jax.grad(objective, argnums=1)(x, W)
+    found = [
+        _visit(
+            Vectors(W.copy(), X.copy()),
+            np.array([1], np.int32),
+            rows.astype(np.int32),
+            times.astype(np.float32),
+            against.astype(np.int32),
+            config=config,
+            learns=learns,
+        )
+        for learns in (True, False)
+    ]
+    np.testing.assert_allclose(found[0].ngrams, expected, atol=1e-6)
+    np.testing.assert_array_equal(found[1].ngrams, W)
+    for vectors in found:
+        np.testing.assert_allclose(vectors.texts, X.at[1].set(x), atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """1,000 texts of noise and six words of their class; the labelled ones have its words 0 to 19, the rest 10 to 49."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 1000)
+    texts = []
+    for i, label in enumerate(labels):
+        own = rng.integers(0, 20, 6) if i < 200 else rng.integers(10, 50, 6)
+        texts.append(rng.permutation(np.r_[rng.integers(100, 300, 60), 300 + 50 * label + own]))
+    return texts, labels
+
+
+@pytest.fixture(scope="module")
+def vectors(corpus):
+    return text_vectors(corpus[0], corpus[1][:200], 900, config=SMALL)
+
+
+def test_texts_of_a_class_lie_together_by_words_that_no_labelled_one_has(corpus, vectors):
+    labels = corpus[1]
+    assert vectors.shape == (1000, 16)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    right = vector_logits(vectors, labels[:200], 2).argmax(axis=1) == labels
+    assert (
+        right[200:900].mean() > 0.75 and right[900:].mean() > 0.7
+    )  # the last were not learned from
+
+
+def test_a_seed_says_it_all(corpus, vectors):
+    again = text_vectors(corpus[0], corpus[1][:200], 900, config=SMALL)
+    np.testing.assert_array_equal(again, vectors)
+
+
+def test_a_class_without_texts_is_never_the_likeliest(corpus, vectors):
+    labels = corpus[1][:200]
+    logits = vector_logits(vectors, 2 * labels, 4)
+    assert logits.shape == (1000, 4) and set(logits.argmax(axis=1)) == {0, 2}
+    two = vector_logits(vectors, labels, 2)
+    np.testing.assert_allclose(logits[:, 2] - logits[:, 0], two[:, 1] - two[:, 0], rtol=1e-5)
+
+
+def test_guesses_hear_who_is_right(corpus):
+    """n-grams that know nothing are not heard, and those that know all are."""
+    texts, labels = corpus
+    parts = texts[:200], texts[200:900], texts[900:]
+    known = labels[:200], labels[900:]
+    rng = np.random.default_rng(1)
+    nothing = [rng.normal(size=(n, 2)) for n in (700, 100)]
+    guessed, facts = guessed_labels(parts, known, nothing, SMALL)
+    right = facts["guess_validation_accuracy"]
+    assert right["both"] > 0.7 > right["ngrams"] and right["vectors"] > 0.7
+    assert (guessed == labels[200:900]).mean() > 0.7
+    everything = [3.0 * np.eye(2)[own] for own in (labels[200:900], labels[900:])]
+    guessed, facts = guessed_labels(parts, known, everything, SMALL)
+    np.testing.assert_array_equal(guessed, labels[200:900])
+    assert facts["guess_weights"]["ngrams"] > facts["guess_weights"]["vectors"]
+
+
+def test_guesses_are_made_once_and_kept(tmp_path):
+    made = []
+
+    def make():
+        made.append(1)
+        return np.array([1, 0, 2], np.int32), {"seconds": 1.0}
+
+    path = tmp_path / "guesses.json"
+    first, second = (kept_guesses(path, make) for _ in range(2))
+    assert len(made) == 1 and json.loads(path.read_text())["labels"] == [1, 0, 2]
+    np.testing.assert_array_equal(first[0], second[0])
+    assert first[1] == second[1] and second[0].dtype == np.int32
