@@ -19,7 +19,7 @@ from train.document_vectors import (
 )
 from train.guesses import guessed_labels, kept_guesses
 
-SMALL = VectorConfig(features=16, epochs=30, negatives=64)
+SMALL = VectorConfig(features=16, epochs=30, negatives=64, learning_rate=5e-3)
 
 
 def ngrams(ids, longest, unknown=()):
@@ -98,13 +98,13 @@ def test_a_visit_follows_the_gradient_of_the_equation():
 
 @pytest.fixture(scope="module")
 def corpus():
-    """1,000 texts of noise and six words of their class; the labelled ones have its words 0 to 19, the rest 10 to 49."""
+    """1,000 texts of noise and ten of 50 words of their class: the labelled ones know the first 20, the last 100 the others."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 1000)
     texts = []
     for i, label in enumerate(labels):
-        own = rng.integers(0, 20, 6) if i < 200 else rng.integers(10, 50, 6)
-        texts.append(rng.permutation(np.r_[rng.integers(100, 300, 60), 300 + 50 * label + own]))
+        own = rng.integers(20 if i >= 900 else 0, 20 if i < 200 else 50, 10)
+        texts.append(rng.permutation(np.r_[rng.integers(100, 300, 20), 300 + 50 * label + own]))
     return texts, labels
 
 

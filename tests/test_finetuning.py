@@ -320,6 +320,7 @@ def test_options_change_the_recipe_and_nothing_else():
         (["--pretrained", "PLACE/bert", "--recipe", "fast"], "--recipe fast makes a model anew"),
         (["--recipe", "finetune"], "--recipe finetune needs --pretrained MODEL"),
         (["--lora", "2"], "--lora needs --pretrained MODEL"),
+        (["--vectors"], "--vectors needs --unlabelled"),
         (["--pretrained", "PLACE/bert", "--tokenizer", "char"], "has a tokenizer of its own"),
         (["--pretrained", "PLACE/bert", "--max-length", "33"], "more than the 32 tokens that"),
         (["--pretrained", "PLACE/bert", "--unfreeze", "0.34"], "pass less than 0.333"),

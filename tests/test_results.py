@@ -130,6 +130,22 @@ def test_the_page_on_experiments_says_what_the_seventh_round_printed():
         assert f"| {row['name']} | {short(row['accuracy'])[1:]} |" in page, row
 
 
+def test_the_page_on_experiments_says_what_the_eighth_round_printed():
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    found = results("recipe-rounds")["eighth_round"]
+
+    def cells(of, *names):
+        return [f"{of[name]:.4f}"[1:] for name in names]
+
+    everything = ("accuracy", "auc", "log_loss")
+    rows = [[row["name"], *cells(row, *everything)] for row in found["without"]]
+    for row in found["vectors"]:
+        alone, two = cells(row["alone"], "accuracy", "auc"), cells(row["with_ngrams"], "auc", "log_loss")  # fmt: skip
+        rows.append([row["name"], str(row["epochs"]), *alone, *two, *cells(row["with_both"], *everything)])  # fmt: skip
+    for row in rows:
+        assert f"| {' | '.join(row)} |" in page, row
+
+
 def test_the_first_page_says_what_attention_adds():
     """Under 0.3 points it has to."""
     runs = json.loads((DOCS / "results/ablation.json").read_text(encoding="utf-8"))["runs"]
