@@ -17,7 +17,7 @@ from train.document_vectors import (
     text_vectors,
     vector_logits,
 )
-from train.guesses import guessed_labels, kept_guesses
+from train.guesses import Guesses, guessed_labels, kept_guesses
 
 SMALL = VectorConfig(features=16, epochs=30, negatives=64, learning_rate=5e-3)
 
@@ -117,7 +117,7 @@ def test_texts_of_a_class_lie_together_by_words_that_no_labelled_one_has(corpus,
     labels = corpus[1]
     assert vectors.shape == (1000, 16)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    right = vector_logits(vectors, labels[:200], 2).argmax(axis=1) == labels
+    right = vector_logits(vectors, np.arange(200), labels[:200], 2).argmax(axis=1) == labels
     assert (
         right[200:900].mean() > 0.75 and right[900:].mean() > 0.7
     )  # the last were not learned from
@@ -130,9 +130,10 @@ def test_a_seed_says_it_all(corpus, vectors):
 
 def test_a_class_without_texts_is_never_the_likeliest(corpus, vectors):
     labels = corpus[1][:200]
-    logits = vector_logits(vectors, 2 * labels, 4)
+    some = np.arange(200)
+    logits = vector_logits(vectors, some, 2 * labels, 4)
     assert logits.shape == (1000, 4) and set(logits.argmax(axis=1)) == {0, 2}
-    two = vector_logits(vectors, labels, 2)
+    two = vector_logits(vectors, some, labels, 2)
     np.testing.assert_allclose(logits[:, 2] - logits[:, 0], two[:, 1] - two[:, 0], rtol=1e-5)
 
 
@@ -143,25 +144,34 @@ def test_guesses_hear_who_is_right(corpus):
     known = labels[:200], labels[900:]
     rng = np.random.default_rng(1)
     nothing = [rng.normal(size=(n, 2)) for n in (700, 100)]
-    guessed, facts = guessed_labels(parts, known, nothing, SMALL)
-    right = facts["guess_validation_accuracy"]
+    found = guessed_labels(parts, known, nothing, SMALL)
+    right = found.facts["guess_validation_accuracy"]
     assert right["both"] > 0.7 > right["ngrams"] and right["vectors"] > 0.7
-    assert (guessed == labels[200:900]).mean() > 0.7
+    assert (found.labels == labels[200:900]).mean() > 0.7
+    assert found.logits.shape == (900, 2) and found.validated.shape == (1000, 2)
+    # Those to validate are not learned from, and then they are.
+    assert ((found.logits - found.validated[:900]) != 0).any()
+    by_vectors = found.validated[900:].argmax(axis=1) == labels[900:]
+    assert by_vectors.mean() >= right["vectors"]
     everything = [3.0 * np.eye(2)[own] for own in (labels[200:900], labels[900:])]
-    guessed, facts = guessed_labels(parts, known, everything, SMALL)
-    np.testing.assert_array_equal(guessed, labels[200:900])
-    assert facts["guess_weights"]["ngrams"] > facts["guess_weights"]["vectors"]
+    found = guessed_labels(parts, known, everything, SMALL)
+    np.testing.assert_array_equal(found.labels, labels[200:900])
+    assert found.facts["guess_weights"]["ngrams"] > found.facts["guess_weights"]["vectors"]
 
 
-def test_guesses_are_made_once_and_kept(tmp_path):
+def test_guesses_are_made_once_and_kept_bit_for_bit(tmp_path):
     made = []
 
     def make():
         made.append(1)
-        return np.array([1, 0, 2], np.int32), {"seconds": 1.0}
+        rng = np.random.default_rng(0)
+        logits, validated = (rng.normal(size=(n, 2)).astype(np.float32) for n in (4, 5))
+        return Guesses(np.array([1, 0, 2], np.int32), logits, validated, {"seconds": 1.0})
 
     path = tmp_path / "guesses.json"
     first, second = (kept_guesses(path, make) for _ in range(2))
     assert len(made) == 1 and json.loads(path.read_text())["labels"] == [1, 0, 2]
-    np.testing.assert_array_equal(first[0], second[0])
-    assert first[1] == second[1] and second[0].dtype == np.int32
+    for name in ("labels", "logits", "validated"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+        assert getattr(first, name).dtype == getattr(second, name).dtype
+    assert first.facts == second.facts

@@ -13,7 +13,13 @@ from sklearn.svm import LinearSVC
 from tests.test_ngrams import hashed
 from train.classifiers import FromScratch
 from train.data import load, split_validation
-from train.evidence import EvidenceSolver, evidence_logits, fit_evidence, ngrams_held
+from train.evidence import (
+    EvidenceSolver,
+    distil_evidence,
+    evidence_logits,
+    fit_evidence,
+    ngrams_held,
+)
 from train.imdb import main
 from train.recipes import FAST
 from transformer_jax.config import ClassifierConfig, StackConfig
@@ -81,6 +87,44 @@ def test_two_classes_are_the_linear_model_of_the_definition():
     logits = logits_of(evidence, examples)
     np.testing.assert_allclose(logits[:, 1] - logits[:, 0], expected, atol=1e-3)
     np.testing.assert_allclose(logits.sum(axis=1), 0, atol=1e-6)
+
+
+def test_what_is_distilled_is_the_least_squares_of_the_definition():
+    """Against a solution by the inverse of what is damped."""
+    examples, labels = reviews(2)
+    told = np.random.default_rng(1).normal(size=(len(labels), 2))
+    holds = ngrams_held(examples, PAD, 2, BITS)
+    evidence = NgramEvidence(2, longest=2, bits=BITS)
+    distil_evidence(evidence, holds, labels, told)
+    x, n, z = holds.toarray(), len(labels), told[:, 1] - told[:, 0]
+    texts = x.sum(axis=0)
+    x = x * (texts >= 3)
+    c, d = (1 + x[labels == k][:, texts >= 3].sum(axis=0) for k in (1, 0))
+    ratio = np.zeros(len(texts))
+    ratio[texts >= 3] = np.log(c / c.sum()) - np.log(d / d.sum())
+    w = np.sign(ratio) * np.sqrt(abs(ratio)) * np.log(n / np.maximum(texts, 1)) ** 2
+    x = x * w / np.sqrt(10 + x @ w**2)[:, None]
+    b = z.mean()
+    expected = b + x @ np.linalg.solve(x.T @ x + 0.3**2 * np.eye(len(w)), x.T @ (z - b))
+    logits = logits_of(evidence, examples)
+    np.testing.assert_allclose(logits[:, 1] - logits[:, 0], expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_what_is_distilled_says_what_the_other_model_says(classes):
+    """Of other texts too; and an n-gram that too few of those that it learns from hold says nothing."""
+    (examples, labels), (others, expected) = reviews(classes, 400), reviews(classes, seed=1)
+    examples = [*examples, np.array([2, 31]), np.array([2, 31])]
+    labels = np.concatenate([labels, [1, 1]])
+    solver = EvidenceSolver(NgramEvidence(classes, longest=2, bits=BITS), PAD)
+    solver.distil(examples, labels, 4.0 * np.eye(classes)[labels])
+    assert solver.seconds > 0
+    found = solver.logits(others)
+    assert (found.argmax(axis=1) == expected).mean() > 0.8
+    np.testing.assert_allclose(found, logits_of(solver.evidence, others), atol=1e-4)
+    weight = np.asarray(solver.evidence.weight[...])
+    assert not weight[[hashed([31], BITS), hashed([2, 31], BITS)]].any()
+    assert weight[hashed([2], BITS)].all()
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -1,7 +1,7 @@
 """`train.imdb --unlabelled`: texts without labels, learned from by what the n-grams say of them."""
 
 import json
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,15 +10,18 @@ import pytest
 from tests.kills import differences
 from train.data import load
 from train.document_vectors import VectorConfig
+from train.evidence import distil_evidence, ngrams_held
 from train.imdb import main, unlabelled_texts
-from train.recipes import FAST
+from train.recipes import FAST, FAST_VECTORS
 from train.splitting import same_text, split_validation
+from transformer_jax.embeddings import NgramEvidence
+from transformer_jax.run_folder import load_classifier
 
 # Of a class: a word that the labelled texts have, and one that only texts without a label have beside it.
 KNOWN, NEW = {0: "dull", 1: "fine"}, {0: "awful", 1: "superb"}
 SHORT = ["--epochs", "4", "--max-length", "16", "--no-baseline", "--dtype", "float32"]
 
-SMALL = partial(VectorConfig, features=16, negatives=64, learning_rate=5e-3)
+SMALL = replace(FAST_VECTORS, vectors=VectorConfig(features=16, negatives=64, learning_rate=5e-3))
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly", "small_vectors")
 
@@ -26,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly", "small_vectors")
 @pytest.fixture(scope="module")
 def small_vectors():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.imdb_options.VectorConfig", SMALL)
+        patch.setattr("train.imdb_options.FAST_VECTORS", SMALL)
         yield
 
 
@@ -90,6 +93,27 @@ def test_vectors_of_texts_help_to_label_them(runs):
     assert len(labels) == 600 and kept["facts"]["guess_validation_accuracy"] == right
     assert np.mean(np.array(labels) == np.arange(600) % 2) > 0.9
     assert found["test_accuracy"] > 0.75
+
+
+def test_n_grams_say_what_vectors_say_of_every_text_but_those_of_test(runs, data):
+    trained = load_classifier(runs / "vectors")
+    kept = json.loads((runs / "vectors" / "guesses.json").read_text(encoding="utf-8"))
+    every = load(str(data))
+    train, validation, _ = split_validation(every.train, 0.1, 0)
+    unlabelled = unlabelled_texts(every, FAST, (train, validation))
+    encoded = trained.tokenizer.encode(
+        [*train.texts, *unlabelled, *validation.texts], 16, trained.spec.truncate
+    )
+    labels = np.concatenate([train.labels, kept["labels"], validation.labels])
+    config = trained.spec.config
+    expected = NgramEvidence(2, longest=config.ngrams, bits=config.ngram_bits)
+    holds = ngrams_held(encoded, trained.tokenizer.pad_id, config.ngrams, config.ngram_bits)
+    distil_evidence(expected, holds, labels, np.array(kept["validated"], np.float32))
+    times = report(runs / "vectors")["weights"]["evidence"]
+    for name, by in (("weight", times), ("square", 1), ("bias", times)):
+        found = np.asarray(getattr(trained.model.evidence, name)[...])
+        ours = by * np.asarray(getattr(expected, name)[...])
+        np.testing.assert_allclose(found, ours, rtol=1e-4, atol=1e-6)
 
 
 def test_what_repeats_a_labelled_text_is_not_learned_from(data):

@@ -188,11 +188,10 @@ def _with_evidence(
         solved = nnx.state(whole, nnx.PathContains("evidence"))
         return weighted(solved, {"evidence": recipe.evidence_weight})
 
-    first = evidence()
     return replace(
         alone,
         model=whole,
-        kept=lambda params: nnx.merge_state(alone.kept(params), first),
+        kept=lambda params: nnx.merge_state(alone.kept(params), evidence()),
         parts=(*alone.parts, "evidence"),
         solver=solver,
         solved=evidence,

@@ -161,16 +161,17 @@ def shares_kept(
 
 def vector_logits(
     vectors: Float[np.ndarray, "n D"],
-    labels: Int[np.ndarray, " labelled"],
+    labelled: Int[np.ndarray, " k"],
+    labels: Int[np.ndarray, " k"],
     classes: int,
 ) -> Float[np.ndarray, "n C"]:
-    """What logistic regression says of all, from the first, which have labels."""
-    machine = LogisticRegression(C=30.0, max_iter=400).fit(vectors[: len(labels)], labels)
+    """What logistic regression says of all, from those that are `labelled`."""
+    machine = LogisticRegression(C=30.0, max_iter=400).fit(vectors[labelled], labels)
     z = machine.decision_function(vectors)
     z = np.stack([-z / 2, z / 2], axis=1) if z.ndim == 1 else z
     logits = np.full((len(vectors), classes), z.min() - 10.0)  # of a class that no text has
     logits[:, machine.classes_] = z
-    return logits
+    return logits.astype(np.float32)
 
 
 def _beginning(shape: tuple[int, int], features: int, rng: np.random.Generator) -> Vectors:

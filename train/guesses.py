@@ -1,9 +1,10 @@
-"""The labels that texts without one are trained on: what n-grams say of them, alone or with vectors of the texts."""
+"""The labels that texts without one are trained on: what n-grams say of them, with vectors of the texts."""
 
 import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -14,6 +15,19 @@ from train.document_vectors import VectorConfig, text_vectors, vector_logits
 from transformer_jax.files import write_text
 
 
+class Guesses(NamedTuple):
+    """What is found of texts by vectors of them."""
+
+    labels: Int[np.ndarray, " unlabelled"]  # by n-grams and vectors
+    logits: Float[
+        np.ndarray, "n C"
+    ]  # of vectors, of the texts to train on and those without labels
+    validated: Float[
+        np.ndarray, "m C"
+    ]  # the same, and of those to validate, whose labels they have learned too
+    facts: dict
+
+
 def guessed_labels(
     texts: Sequence[Sequence[np.ndarray]],
     labels: Sequence[Int[np.ndarray, " n"]],
@@ -22,8 +36,8 @@ def guessed_labels(
     *,
     unknown: Sequence[int] = (),
     seed: int = 0,
-) -> tuple[Int[np.ndarray, " n"], dict]:
-    """The likeliest label of each text without one, by n-grams and vectors; and what was found on the way.
+) -> Guesses:
+    """The likeliest label of each text without one, by n-grams and vectors; and what the vectors say of every text.
 
     `texts` are those to train on, those without labels and those to validate; `labels` are of the first and last,
     `ngram_logits` of the second and last. Vectors are learned from the first two; how much each is heard is fitted to the
@@ -34,7 +48,10 @@ def guessed_labels(
     learned = len(train) + len(unlabelled)
     every = [*train, *unlabelled, *validation]
     vectors = text_vectors(every, labels[0], learned, unknown=unknown, config=config, seed=seed)
-    logits = vector_logits(vectors, labels[0], ngram_logits[0].shape[1])
+    classes = ngram_logits[0].shape[1]
+    logits = vector_logits(vectors, np.arange(len(train)), labels[0], classes)
+    known = np.r_[: len(train), learned : len(every)]
+    validated = vector_logits(vectors, known, np.concatenate(labels), classes)
     said = [
         [log_softmax(part, axis=1) for part in parts]
         for parts in zip(
@@ -58,16 +75,20 @@ def guessed_labels(
             "both": right(checked),
         },
     }
-    return guessed, facts
+    return Guesses(guessed, logits[:learned], validated, facts)
 
 
-def kept_guesses(
-    path: Path, make: Callable[[], tuple[Int[np.ndarray, " n"], dict]]
-) -> tuple[Int[np.ndarray, " n"], dict]:
+def kept_guesses(path: Path, make: Callable[[], Guesses]) -> Guesses:
     """Those of the file, or `make()` and the file: a run that goes on does not wait for them again."""
     if path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))
-        return np.array(kept["labels"], np.int32), kept["facts"]
-    guessed, facts = make()
-    write_text(path, json.dumps({"facts": facts, "labels": guessed.tolist()}) + "\n")
-    return guessed, facts
+        return Guesses(
+            np.array(kept["labels"], np.int32),
+            np.array(kept["logits"], np.float32),
+            np.array(kept["validated"], np.float32),
+            kept["facts"],
+        )
+    guesses = make()
+    arrays = {name: getattr(guesses, name).tolist() for name in ("labels", "logits", "validated")}
+    write_text(path, json.dumps({"facts": guesses.facts, **arrays}) + "\n")
+    return guesses

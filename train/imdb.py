@@ -112,12 +112,12 @@ def train(run: Run) -> None:
             tokenizer, data.classes, data.name, encoded[0], train_split.labels
         )
         beginning.begin(run, data_sha256(encoded, splits))
-        labels, guesses = train_split.labels, {}
+        labels, guesses = train_split.labels, None
         if unlabelled:
             told = [classifier.solver.logits(encoded[part]) for part in (3, 1)]
             guessed = told[0].argmax(axis=1).astype(np.int32)
             if recipe.vectors:
-                guessed, guesses = kept_guesses(
+                guesses = kept_guesses(
                     folder / "guesses.json",
                     lambda: guessed_labels(
                         (encoded[0], encoded[3], encoded[1]),
@@ -128,12 +128,14 @@ def train(run: Run) -> None:
                         seed=options.seed,
                     ),
                 )
-                right = guesses["guess_validation_accuracy"]
+                guessed, right = guesses.labels, guesses.facts["guess_validation_accuracy"]
                 print(
                     f"guesses     right for {right['both']:.1%} of validation, by n-grams alone {right['ngrams']:.1%}, "
-                    f"by vectors alone {right['vectors']:.1%}; {guesses['guess_seconds']:.0f} s"
+                    f"by vectors alone {right['vectors']:.1%}; {guesses.facts['guess_seconds']:.0f} s"
                 )
             labels = np.concatenate([labels, guessed])
+            if guesses:
+                classifier.solver.distil(learned, labels, guesses.logits)
 
         def batches(epoch: int) -> Batches:
             plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
@@ -187,7 +189,11 @@ def train(run: Run) -> None:
         )
         if classifier.solver:
             # Validation has nothing left to choose: the n-grams learn from it too.
-            classifier.solver.fit(encoded[1], validation.labels)
+            if guesses:
+                every = np.concatenate([labels, validation.labels])
+                classifier.solver.distil(learned + encoded[1], every, guesses.validated)
+            else:
+                classifier.solver.fit(encoded[1], validation.labels)
             kept = nnx.merge_state(kept, weighted(classifier.solved(), weights))
         save_weights(folder / WEIGHTS, kept)
 
@@ -221,7 +227,7 @@ def train(run: Run) -> None:
             "command": run.command,
             **training_facts(fitted.progress),
             **({"evidence_seconds": classifier.solver.seconds} if classifier.solver else {}),
-            **guesses,
+            **(guesses.facts if guesses else {}),
         }
         if not options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)

@@ -5,11 +5,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from train.document_vectors import VectorConfig
 from train.program import COMMON, OptionError, add_common, check_numbers, chosen, fit_changes
 from train.recipes import (
     FAST,
     FAST_UNLABELLED,
+    FAST_VECTORS,
     FINETUNE,
     FINETUNE_LORA,
     FINETUNE_RUN,
@@ -61,7 +61,7 @@ def make_parser(description: str = "") -> argparse.ArgumentParser:
     add(
         "--vectors",
         action="store_true",
-        help="with --unlabelled: label them by vectors of all texts too, which takes as long again and more",
+        help="with --unlabelled: learn from vectors of all texts too, which take half an hour on two cores",
     )
     add(
         "--max-length",
@@ -157,7 +157,7 @@ def recipe_of(options: argparse.Namespace, data: str) -> Recipe:
     if recipe is FAST and data == "sample":
         recipe = SAMPLE
     if recipe is FAST and options.unlabelled:
-        recipe = replace(FAST_UNLABELLED, vectors=VectorConfig() if options.vectors else None)
+        recipe = FAST_VECTORS if options.vectors else FAST_UNLABELLED
     if recipe is FINETUNE:
         recipe = _finetune(options, data)
     rate = recipe.fit.optimizer.learning_rate

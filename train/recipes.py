@@ -127,6 +127,9 @@ FAST = Recipe(
 # With --unlabelled there are three times as many texts, so fewer passes; and the network is right as often as the n-grams.
 FAST_UNLABELLED = replace(FAST, fit=replace(FAST.fit, epochs=2), evidence_weight=3.0)
 
+# With --vectors the n-grams say what logistic regression says of the vectors: logarithms of odds already.
+FAST_VECTORS = replace(FAST_UNLABELLED, evidence_weight=1.0, vectors=VectorConfig())
+
 # `fast` on the built-in sample, which differs in kind: thirty words a text, none of which may be missed, and a
 # label that hangs on their order over whole sentences: its encoder reads every word.
 SAMPLE = replace(
