@@ -146,6 +146,24 @@ def test_the_page_on_experiments_says_what_the_eighth_round_printed():
         assert f"| {' | '.join(row)} |" in page, row
 
 
+def test_the_page_on_experiments_says_what_the_ninth_round_printed():
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    found = results("recipe-rounds")["ninth_round"]
+
+    def cells(of):
+        return [f"{of[name]:.4f}"[1:] for name in ("accuracy", "auc", "log_loss")]
+
+    rows = [[row["name"], *cells(row)] for row in found["sums"]]
+    rows += [
+        [row["name"], *cells(row["alone"]), *cells(row["with_network"])]
+        for row in found["distilled"]
+    ]
+    for row in rows:
+        assert f"| {' | '.join(row)} |" in page, row
+    best = min(found["distilled"], key=lambda row: row["with_network"]["log_loss"])
+    assert best is found["distilled"][-1]
+
+
 def test_the_first_page_says_what_attention_adds():
     """Under 0.3 points it has to."""
     runs = json.loads((DOCS / "results/ablation.json").read_text(encoding="utf-8"))["runs"]
@@ -230,6 +248,38 @@ def test_the_pages_say_what_unlabelled_reviews_gave():
     number, gain = runs[0]["data"]["unlabelled"], sum(apart) / 3
     assert f"{number:,} unlabelled reviews (`--unlabelled`) add {gain:.2f} points" in readme
     assert f"**{gain:.2f} points**" in page
+
+
+def test_the_pages_say_what_vectors_of_texts_gave():
+    readme, status, experiments, page = (
+        path.read_text(encoding="utf-8")
+        for path in (
+            DOCS.parent / "README.md",
+            *(DOCS / f"{name}.md" for name in ("status", "experiments", "unlabelled")),
+        )
+    )
+    runs, without = three_seeds("imdb-vectors"), three_seeds("imdb-unlabelled")
+    took = []
+    for seed, (ours, theirs) in enumerate(zip(runs, without, strict=True)):
+        low, high = ours["test_accuracy_interval"]
+        parts = ("train_seconds", "evidence_seconds", "guess_seconds")
+        took.append(sum(ours[part] for part in parts) / 60)
+        cells = (
+            str(seed),
+            f"{theirs['test_accuracy']:.2%}",
+            f"{ours['test_accuracy']:.2%}",
+            f"{100 * low:.2f} to {high:.2%}",
+            f"{ours['test']['calibration_error']:.3f}",
+            f"{took[-1]:.0f}",
+        )
+        assert f"| {' | '.join(cells)} |" in page
+    mean, before = (sum(run["test_accuracy"] for run in some) / 3 for some in (runs, without))
+    assert f"**{mean:.2%}** on average, {100 * (mean - before):.2f} points above" in page
+    assert f"{max(run['peak_memory_gib'] for run in runs):.1f} GiB at most" in page
+    minutes = f"in {min(took):.0f} to {max(took):.0f} minutes"
+    assert f"{mean:.2%}, mean of three seeds, {minutes}" in readme
+    assert f"{mean:.2%}, mean of three seeds, within {max(took):.0f} minutes" in status
+    assert f"three seeds: {mean:.2%}" in experiments
 
 
 def test_the_page_says_what_pretraining_gave():

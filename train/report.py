@@ -23,7 +23,8 @@ SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
 ORDER = (  # of report.json and of "How it was made"; what is not named here follows
     "data", "split_rule", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
     "recipe", "tokenizer", "seed", "parameters", "compute_dtype", "freed_memory_kept", "steps", "epochs", "best_epoch",
-    "validation_accuracy", "weights", "train_seconds", "evidence_seconds", "checkpoint_seconds", "tokens_per_second", "command",
+    "validation_accuracy", "weights", "train_seconds", "evidence_seconds", "guess_seconds", "guess_weights",
+    "guess_validation_accuracy", "checkpoint_seconds", "tokens_per_second", "command",
     "versions", "machine", "date",
 )  # fmt: skip
 SHOWN_ABOVE = {"task", "data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
@@ -135,9 +136,10 @@ def _both_models(report: dict[str, Any]) -> str:
 
 
 def _seconds(report: dict[str, Any]) -> float | None:
-    """Of all that is fitted: the steps, and the solver for n-grams where there are any."""
+    """Of all that is fitted: the steps, the solver for n-grams and the vectors of texts, where there are any."""
     seconds = report.get("train_seconds")
-    return None if seconds is None else seconds + report.get("evidence_seconds", 0.0)
+    others = sum(report.get(key, 0.0) for key in ("evidence_seconds", "guess_seconds"))
+    return None if seconds is None else seconds + others
 
 
 def _per_class(test: dict[str, Any]) -> str:
