@@ -3,15 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+WHERE = $(if $(DATA),--data "$(DATA)")
+BEST := runs/imdb-best
 
 .PHONY: imdb imdb-best test test-slow bench docs lint clean
 .DEFAULT_GOAL := imdb
 
-imdb: $(STAMP)  ## train, evaluate and keep a classifier; ARGS="--data PATH" for your own
-	$(RUN) -m train.imdb $(ARGS)
+imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH for your own texts
+	$(RUN) -m train.imdb $(WHERE) $(ARGS)
 
-imdb-best: $(STAMP)  ## masked words of the reviews first, then a classifier; DATA=PATH; called again it goes on
-	$(RUN) -m train.best $(if $(DATA),--data "$(DATA)") $(ARGS)
+imdb-best: $(STAMP)  ## the most accurate: learns from texts without labels too; called again it goes on; BEST=DIR for another
+	$(RUN) -m train.imdb $(if $(wildcard $(BEST)/options.json),--resume "$(BEST)" $(WHERE),\
+		--unlabelled --vectors --out "$(BEST)" --data "$(or $(DATA),imdb)") $(ARGS)
 
 test: $(STAMP)  ## the whole suite but what is marked slow
 	$(RUN) -m pytest -n auto --dist loadfile $(ARGS)

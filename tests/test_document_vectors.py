@@ -1,13 +1,16 @@
 """Vectors of texts: the counts they are learned from, a visit against the gradient of the equation, and what they tell."""
 
 import json
+import signal
 from collections import Counter
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from train import checkpoints, document_vectors
 from train.document_vectors import (
     VectorConfig,
     Vectors,
@@ -18,6 +21,7 @@ from train.document_vectors import (
     vector_logits,
 )
 from train.guesses import Guesses, guessed_labels, kept_guesses
+from train.signals import Stopped
 
 SMALL = VectorConfig(features=16, epochs=30, negatives=64, learning_rate=5e-3)
 
@@ -110,7 +114,7 @@ def corpus():
 
 @pytest.fixture(scope="module")
 def vectors(corpus):
-    return text_vectors(corpus[0], corpus[1][:200], 900, config=SMALL)
+    return text_vectors(corpus[0], corpus[1][:200], 900, config=SMALL).vectors
 
 
 def test_texts_of_a_class_lie_together_by_words_that_no_labelled_one_has(corpus, vectors):
@@ -124,8 +128,89 @@ def test_texts_of_a_class_lie_together_by_words_that_no_labelled_one_has(corpus,
 
 
 def test_a_seed_says_it_all(corpus, vectors):
-    again = text_vectors(corpus[0], corpus[1][:200], 900, config=SMALL)
+    again, other = (
+        text_vectors(corpus[0], corpus[1][:200], 900, config=SMALL, seed=seed).vectors
+        for seed in (0, 1)
+    )
     np.testing.assert_array_equal(again, vectors)
+    assert np.abs(other - vectors).max() > 0.1
+
+
+# Stopped and gone on with ------------------------------------------------------------------------------------
+
+SHORT = replace(SMALL, epochs=2, passes=2)
+
+
+def short(corpus, folder=None, minutes=5.0):
+    return text_vectors(
+        corpus[0], corpus[1][:200], 900, config=SHORT, keep_in=folder, checkpoint_minutes=minutes
+    )
+
+
+@pytest.fixture(scope="module")
+def checkpointed(corpus, tmp_path_factory):
+    """The vectors, and the rounds and visits that every checkpoint has behind it."""
+    with pytest.MonkeyPatch.context() as patch:
+        seen = []
+        patch.setattr(checkpoints, "save", lambda folder, state, progress: seen.append(progress))
+        found = short(corpus, tmp_path_factory.mktemp("whole"), minutes=0.0).vectors
+    return found, [(progress.epoch, progress.step) for progress in seen]
+
+
+def test_checkpoints_change_nothing(corpus, checkpointed):
+    np.testing.assert_array_equal(checkpointed[0], short(corpus).vectors)
+
+
+@pytest.mark.parametrize(
+    "where", [(0, 32), (0, 900), (1, 1800), (2, 1832), (2, 2800), (3, 3800)], ids=str
+)
+def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
+    where, corpus, checkpointed, tmp_path, ctrl_c_behind
+):
+    """At first, between two rounds, before and behind where the texts begin anew, and when all is done."""
+    whole, visits = checkpointed
+    if where not in visits:  # the last chunk of a group is not full
+        where = min((visit for visit in visits if visit > where), default=visits[-1])
+    saves = 1 + visits.index(where)
+    with ctrl_c_behind(saves), pytest.raises(KeyboardInterrupt):
+        short(corpus, tmp_path, minutes=0.0)
+    visited = []
+
+    def counted(*args, **options):
+        visited.append(args[1])
+        return _visit(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_vectors, "_visit", counted)
+        found = short(corpus, tmp_path)
+    np.testing.assert_array_equal(found.vectors, whole)
+    assert len(visited) == len(visits) - saves
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_first(number, corpus, checkpointed, tmp_path):
+    calls = []
+
+    def interrupted(*args, **options):
+        calls.append(1)
+        if len(calls) == 40:
+            signal.raise_signal(number)
+        return _visit(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(document_vectors, "_visit", interrupted)
+        with pytest.raises(Stopped) as stopped:
+            short(corpus, tmp_path)
+    assert stopped.value.number == number and len(calls) == 40
+    (kept,) = tmp_path.glob("step-*")
+    progress = json.loads((kept / "progress.json").read_text())
+    assert (progress["epoch"], progress["step"]) == checkpointed[1][39]
+    found = short(corpus, tmp_path)
+    np.testing.assert_array_equal(found.vectors, checkpointed[0])
+    assert found.seconds > progress["train_seconds"] > 0
+
+
+# What is made of them ----------------------------------------------------------------------------------------
 
 
 def test_a_class_without_texts_is_never_the_likeliest(corpus, vectors):

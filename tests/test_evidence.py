@@ -11,6 +11,7 @@ from flax import nnx
 from sklearn.svm import LinearSVC
 
 from tests.test_ngrams import hashed
+from train.calibration import only
 from train.classifiers import FromScratch
 from train.data import load, split_validation
 from train.evidence import (
@@ -25,7 +26,7 @@ from train.recipes import FAST
 from transformer_jax.config import ClassifierConfig, StackConfig
 from transformer_jax.embeddings import NgramEvidence
 from transformer_jax.explain import explain
-from transformer_jax.predict import predict
+from transformer_jax.predict import Scorer, predict
 from transformer_jax.run_folder import load_classifier
 
 BITS, PAD = 10, 0
@@ -237,6 +238,24 @@ def test_the_n_grams_are_those_of_training_and_validation_texts_by_their_weight(
         np.testing.assert_allclose(found, by * np.asarray(getattr(expected, name)[...]), rtol=1e-4, atol=1e-6)  # fmt: skip
     assert report["evidence_seconds"] > 0 and set(report["weights"]) == {"head", "evidence"}
     assert report["test_accuracy"] > 0.8
+
+
+def test_the_report_says_what_the_parts_do_by_themselves(run):
+    """As the model says it whose other part is silent."""
+    trained = load_classifier(run / "run")
+    alone = json.loads((run / "run/report.json").read_text())["alone"]
+    test = load(str(run / "texts.csv")).test
+    encoded = trained.tokenizer.encode(test.texts, 16, trained.spec.truncate)
+    params = nnx.state(trained.model, nnx.Param)
+    scorer = Scorer(trained.model, trained.tokenizer.pad_id, (16,), 512)
+    whole = scorer(encoded, params).argmax(axis=1) == test.labels
+    for part in ("head", "evidence"):
+        said = scorer(encoded, only(params, part, ("head", "evidence")))
+        right = said.argmax(axis=1) == test.labels
+        assert alone[part]["test_accuracy"] == pytest.approx(right.mean())
+        assert alone[part]["mcnemar"]["b"] == (whole & ~right).sum()
+        assert alone[part]["mcnemar"]["c"] == (right & ~whole).sum()
+    assert alone["head"]["test_accuracy"] != alone["evidence"]["test_accuracy"]
 
 
 def test_they_predict_and_are_explained(run):

@@ -136,6 +136,18 @@ def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(run, tmp_p
     assert report["earlier_test_accuracies"] == [first]
 
 
+def test_a_finished_run_does_not_pass_for_one_of_other_data(run, csv, tmp_path, capsys):
+    began = json.loads((run / "options.json").read_text())["options"]["data"]
+    for data in ([], ["--data", began]):
+        assert main(["--resume", str(run), *data]) == 0
+        assert f"{run} is finished: " in capsys.readouterr().out
+    assert main(["--resume", str(run), "--data", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert f"{run} is finished and began with --data {began}; leave --data out" in line
+    assert printed.out == ""
+
+
 def test_tutorial_recipe_is_the_documents_model():
     """Listings 1.30-1.36; spec imdb_model: 16,092,674 parameters."""
     model = nnx.eval_shape(lambda: TextClassifier(TUTORIAL.model, rngs=nnx.Rngs(0)))

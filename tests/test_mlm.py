@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -330,3 +331,16 @@ def test_it_computes_in_the_faster_dtype_but_for_the_sample(
     assert main(["--data", place, "--out", str(folder), *SMALL[:-2], "--epochs", "0", *asked]) == 0
     assert json.loads((folder / "report.json").read_text())["compute_dtype"] == found
     assert json.loads((folder / "options.json").read_text())["options"]["dtype"] == found
+
+
+@pytest.mark.slow
+def test_the_sample_is_told_by_an_encoder_that_was_pretrained_on_it(tmp_path):
+    """As the programs come, six minutes on one core."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    encoder, classifier = tmp_path / "encoder", tmp_path / "classifier"
+    assert main(["--data", "sample", "--out", str(encoder)]) == 0
+    assert finetune(["--data", "sample", "--pretrained", str(encoder), "--out", str(classifier)]) == 0  # fmt: skip
+    found = {run: json.loads((run / "report.json").read_text()) for run in (encoder, classifier)}
+    assert found[encoder]["held_out_loss"] < 1.0
+    assert found[classifier]["test_accuracy"] > 0.95
+    assert found[classifier]["baseline"]["test_accuracy"] < 0.6

@@ -190,6 +190,49 @@ def test_verdict_says_better_worse_or_not_distinguishable(tmp_path, ours, p_valu
     assert verdict in summary(report)
 
 
+def alone(evidence, p_value):
+    part = {"test_accuracy": evidence, "test_accuracy_interval": [0.4, 0.9]}
+    network = {"test_accuracy": 0.625, "mcnemar": {"b": 2, "c": 1, "p_value": 0.25}}
+    return {"evidence": {**part, "mcnemar": {"b": 1, "c": 1, "p_value": p_value}}, "head": network}
+
+
+def test_the_parts_stand_between_the_whole_and_the_linear_model(tmp_path):
+    report = a_report(alone=alone(0.75, 0.01))
+    write_report(tmp_path, report)
+    lines = read(tmp_path)[1].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| transformer (ours)"))
+    assert lines[start + 1 : start + 4] == [
+        "| its n-grams alone | 75.00% | 40.00 to 90.00% |  | 0.01 |",
+        "| its network alone | 62.50% |  |  | 0.25 |",
+        "| linear | 50.00% |  | 2.5 | 0.021 |",
+    ]
+    assert "| alone |" not in "\n".join(lines)
+    said = summary(report).splitlines()
+    assert said[1] == "n-grams alone    75.00% (95% interval 40.00 to 90.00%)"
+    assert said[2] == "network alone    62.50%"
+
+
+@pytest.mark.parametrize(
+    ("ngrams", "p_value", "sentence"),
+    [
+        (
+            0.75,
+            0.01,
+            "Its network adds 5.00 points to its n-grams, which have 75.00% by themselves",
+        ),
+        (0.85, 0.01, "Its network takes 5.00 points from its n-grams, which have 85.00%"),
+        (0.75, 0.2, "adds nothing to its n-grams that chance may not have given: 75.00% by"),
+        (0.80, 0.01, "adds nothing to its n-grams that chance may not have given: 80.00% by"),
+    ],
+)
+def test_what_the_network_adds_to_its_n_grams_is_said(ngrams, p_value, sentence, tmp_path):
+    report = a_report(alone=alone(ngrams, p_value))
+    write_report(tmp_path, report)
+    assert sentence in summary(report)
+    assert sentence in read(tmp_path)[1].replace("**", "")
+    assert "n-grams" not in summary(a_report())
+
+
 def test_sample_is_announced_on_the_first_line_and_imdb_is_not(tmp_path):
     write_report(tmp_path, a_report(data={"name": "sample"}))
     assert SAMPLE_NOTE in read(tmp_path)[1].splitlines()[0]

@@ -284,7 +284,7 @@ def test_the_pages_say_what_vectors_of_texts_gave():
 
 def test_the_page_says_what_pretraining_gave():
     page = (DOCS / "pretraining.md").read_text(encoding="utf-8")
-    encoder, found = results("imdb-best-encoder"), results("imdb-best")
+    encoder, found = results("imdb-mlm"), results("imdb-mlm-classifier")
     low, high = found["test_accuracy_interval"]
     minutes = [round(run["train_seconds"] / 60) for run in (encoder, found)]
     assert f"alone | {encoder['unigram_loss']:.2f} nats |" in page
@@ -304,7 +304,7 @@ def test_the_page_says_what_pretraining_gave():
 
 def test_the_page_says_what_pretraining_gave_on_the_sample():
     page = (DOCS / "pretraining.md").read_text(encoding="utf-8")
-    encoder, found = results("sample-best-encoder"), results("sample-best")
+    encoder, found = results("sample-mlm"), results("sample-mlm-classifier")
     low, high = found["test_accuracy_interval"]
     assert f"seed 0: {encoder['held_out_loss']:.3f} nats" in page
     assert f"alone gives {encoder['unigram_loss']:.3f};" in page

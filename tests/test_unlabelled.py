@@ -125,14 +125,25 @@ def test_what_repeats_a_labelled_text_is_not_learned_from(data):
         assert not texts & {same_text(text) for text in split.texts}
 
 
-@pytest.mark.parametrize(("name", "more"), [("with", []), ("vectors", ["--vectors"])])
-def test_a_stopped_run_goes_on_bit_for_bit(name, more, runs, data, tmp_path, ctrl_c_behind):
+@pytest.mark.parametrize(
+    ("name", "more", "saves", "minutes"),
+    [
+        ("with", [], 3, "0"),
+        ("vectors", ["--vectors"], 3, "0"),  # while vectors are learned
+        ("vectors", ["--vectors"], 1, "5"),  # behind the first epoch of the network
+    ],
+)
+def test_a_stopped_run_goes_on_bit_for_bit(
+    name, more, saves, minutes, runs, data, tmp_path, ctrl_c_behind
+):
     run = tmp_path / "stopped"
     options = ["--data", str(data), "--out", str(run), *SHORT, "--unlabelled", *more]
-    with ctrl_c_behind(3):
-        assert main([*options, "--checkpoint-minutes", "0"]) == 130
+    with ctrl_c_behind(saves):
+        assert main([*options, "--checkpoint-minutes", minutes]) == 130
+    assert (run / "vectors").exists() == (name == "vectors" and minutes == "0")
     assert main(["--resume", str(run), "--checkpoint-minutes", "5"]) == 0
     assert differences(run, runs / name) == []
+    assert not (run / "vectors").exists()
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,12 @@ Texts that praise come to lie beside texts that praise, by words that no labelle
 vectors is wrong about other texts than what it says of n-grams (`docs/experiments.md`, eighth round).
 """
 
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -24,6 +27,10 @@ from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_matrix, vstack
 from sklearn.linear_model import LogisticRegression
 from tqdm import tqdm
+
+from train import checkpoints
+from train.checkpoints import Progress
+from train.signals import Stopped, stop_wish
 
 CHUNK = 32  # texts a call; they come one after the other
 BLOCK = 2048  # texts that are sorted by length together
@@ -56,6 +63,13 @@ class Vectors(NamedTuple):
     texts: Float[Array, "n+1 D"]  # the last is nobody's: chunks are filled up with it
 
 
+class TextVectors(NamedTuple):
+    """What is kept of it."""
+
+    vectors: Float[np.ndarray, "n D"]  # of length 1
+    seconds: float  # that it took, those before it was stopped included
+
+
 def text_vectors(
     examples: Sequence[np.ndarray],
     labels: Int[np.ndarray, " labelled"],
@@ -64,34 +78,67 @@ def text_vectors(
     unknown: Sequence[int] = (),
     config: VectorConfig | None = None,
     seed: int = 0,
-) -> Float[np.ndarray, "n D"]:
-    """Vectors of length 1 of all texts, given as token ids; the first are labelled.
+    keep_in: Path | None = None,
+    checkpoint_minutes: float = 5.0,
+) -> TextVectors:
+    """Vectors of all texts, given as token ids; the first are labelled.
 
     The vectors of n-grams are learned from the first `learned` texts; the others get theirs from these n-grams, as do all at
-    last. n-grams with one of the `unknown` ids have no vector. Raises ValueError where `learned` texts hold no n-gram often enough.
+    last. n-grams with one of the `unknown` ids have no vector. Where there is a folder `keep_in`, checkpoints are written into
+    it, and it goes on from the newest, bit for bit.
+
+    Raises ValueError where `learned` texts hold no n-gram often enough; with `keep_in` Stopped after Ctrl-C or SIGTERM, with
+    all saved, and CheckpointError when the disk does not take it.
     """
+    began = time.perf_counter()
     config = VectorConfig() if config is None else config
     counts = ngram_counts(examples, learned, config.longest, config.least_texts, unknown)
     kept = shares_kept(counts[: len(labels)], labels, config)
     frequency = np.asarray(counts[:learned].sum(axis=0), np.float64).ravel() ** 0.75
     drawn = np.cumsum(frequency / frequency.sum())
-    rng = np.random.default_rng(seed)
-    vectors = _beginning(counts.shape, config.features, rng)
+    # How many texts each round visits: those to learn from, then all.
+    rounds = [learned] * config.epochs + [len(examples)] * config.passes
 
-    def visits(texts: np.ndarray, times: int, learns: bool, name: str) -> None:
-        nonlocal vectors
-        with tqdm(total=times * len(texts), desc=name, unit="text", leave=False) as bar:
-            for _ in range(times):
-                for chunk in _chunks(counts, texts, kept, drawn, config.negatives, rng):
-                    vectors = _visit(vectors, *chunk, config=config, learns=learns)
-                    bar.update(int((chunk[0] < len(examples)).sum()))
-        jax.block_until_ready(vectors)
+    def beginning(rows: int, draw: int) -> Array:
+        numbers = np.random.default_rng((seed, draw)).random((rows, config.features), np.float32)
+        return jnp.asarray(1e-3 * (2 * numbers - 1))
 
-    visits(np.arange(learned), config.epochs, True, "vectors of n-grams")
-    # A text that was visited long ago lies where n-grams were then.
-    vectors = vectors._replace(texts=_beginning(counts.shape, config.features, rng).texts)
-    visits(np.arange(len(examples)), config.passes, False, "vectors of texts")
-    return np.asarray(_unit(vectors.texts)[0])[:-1]
+    vectors = Vectors(beginning(counts.shape[1], 1), beginning(len(examples) + 1, 2))
+    progress = Progress()
+    if keep_in and (loaded := checkpoints.load(keep_in, vectors, warn=tqdm.write)):
+        vectors, progress = loaded
+    began -= progress.train_seconds
+    saved = time.perf_counter()
+
+    def save() -> None:
+        nonlocal saved
+        now = replace(progress, train_seconds=time.perf_counter() - began)
+        checkpoints.save(keep_in, vectors, now)
+        saved = time.perf_counter()
+
+    bar = tqdm(total=sum(rounds), initial=progress.step, desc="vectors", unit="text", leave=False)
+    with bar, stop_wish() if keep_in else nullcontext() as wish:
+        for epoch in range(progress.epoch, len(rounds)):
+            learns, visited = epoch < config.epochs, sum(rounds[:epoch])
+            if epoch == config.epochs and progress.step == visited:
+                # A text that was visited long ago lies where n-grams were then.
+                vectors = vectors._replace(texts=beginning(len(examples) + 1, 2))
+            rng = np.random.default_rng((seed, 3 + epoch))
+            texts = np.arange(rounds[epoch])
+            for chunk in _chunks(counts, texts, kept, drawn, config.negatives, rng):
+                number = int((chunk[0] < len(examples)).sum())
+                visited += number
+                if visited <= progress.step:  # before it was stopped
+                    continue
+                vectors = _visit(vectors, *chunk, config=config, learns=learns)
+                progress = replace(progress, step=visited, epoch=epoch)
+                bar.update(number)
+                late = time.perf_counter() - saved >= 60 * checkpoint_minutes
+                if keep_in and (wish.number or late):
+                    save()
+                    if wish.number:
+                        raise Stopped(wish.number)
+    return TextVectors(np.asarray(_unit(vectors.texts)[0])[:-1], time.perf_counter() - began)
 
 
 def ngram_counts(
@@ -172,16 +219,6 @@ def vector_logits(
     logits = np.full((len(vectors), classes), z.min() - 10.0)  # of a class that no text has
     logits[:, machine.classes_] = z
     return logits.astype(np.float32)
-
-
-def _beginning(shape: tuple[int, int], features: int, rng: np.random.Generator) -> Vectors:
-    texts, ngrams = shape
-    return Vectors(
-        *(
-            jnp.asarray(1e-3 * (2 * rng.random((rows, features), dtype=np.float32) - 1))
-            for rows in (ngrams, texts + 1)
-        )
-    )
 
 
 def _chunks(

@@ -36,18 +36,29 @@ def guessed_labels(
     *,
     unknown: Sequence[int] = (),
     seed: int = 0,
+    keep_in: Path | None = None,
+    checkpoint_minutes: float = 5.0,
 ) -> Guesses:
     """The likeliest label of each text without one, by n-grams and vectors; and what the vectors say of every text.
 
     `texts` are those to train on, those without labels and those to validate; `labels` are of the first and last,
     `ngram_logits` of the second and last. Vectors are learned from the first two; how much each is heard is fitted to the
-    last (`calibration.weights_of`).
+    last (`calibration.weights_of`). Stopped, it goes on as `text_vectors` says, which takes nearly all of the time.
     """
-    begun = time.perf_counter()
     train, unlabelled, validation = texts
     learned = len(train) + len(unlabelled)
     every = [*train, *unlabelled, *validation]
-    vectors = text_vectors(every, labels[0], learned, unknown=unknown, config=config, seed=seed)
+    vectors, seconds = text_vectors(
+        every,
+        labels[0],
+        learned,
+        unknown=unknown,
+        config=config,
+        seed=seed,
+        keep_in=keep_in,
+        checkpoint_minutes=checkpoint_minutes,
+    )
+    begun = time.perf_counter()
     classes = ngram_logits[0].shape[1]
     logits = vector_logits(vectors, np.arange(len(train)), labels[0], classes)
     known = np.r_[: len(train), learned : len(every)]
@@ -67,7 +78,7 @@ def guessed_labels(
         return float((found == labels[1]).mean())
 
     facts = {
-        "guess_seconds": round(time.perf_counter() - begun, 1),
+        "guess_seconds": round(seconds + time.perf_counter() - begun, 1),
         "guess_weights": dict(zip(("ngrams", "vectors"), weights, strict=True)),
         "guess_validation_accuracy": {
             "ngrams": right(ngram_logits[1].argmax(axis=1)),

@@ -12,7 +12,15 @@ from typing import Any
 from train.corpus import DataError
 from train.faults import TrainingError
 from train.report import finished
-from train.run import OPTIONS, Run, RunError, held, new_folder, resumed_options
+from train.run import (
+    OPTIONS,
+    Run,
+    RunError,
+    held,
+    new_folder,
+    refuse_other_data,
+    resumed_options,
+)
 from train.signals import stoppable
 from transformer_jax.tokenizers import TokenizerError
 
@@ -126,6 +134,7 @@ def run_program(program: Program, arguments: list[str]) -> int:
                 )
                 program.check(options)
                 if report := finished(folder, options.epochs):
+                    refuse_other_data(folder, options.data)
                     print(
                         f"{folder} is finished: {report['epochs']} epochs, {program.result(report)}; "
                         f"see {folder / 'report.md'}. --epochs {options.epochs + 1} or more goes on"

@@ -21,13 +21,13 @@ SIGNIFICANT = 0.05
 SAMPLE = "sample"  # Dataset.name of train/sample.py
 SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
 ORDER = (  # of report.json and of "How it was made"; what is not named here follows
-    "data", "split_rule", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
+    "data", "split_rule", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "alone", "test",
     "recipe", "tokenizer", "seed", "parameters", "compute_dtype", "freed_memory_kept", "steps", "epochs", "best_epoch",
     "validation_accuracy", "weights", "train_seconds", "evidence_seconds", "guess_seconds", "guess_weights",
     "guess_validation_accuracy", "checkpoint_seconds", "tokens_per_second", "command",
     "versions", "machine", "date",
 )  # fmt: skip
-SHOWN_ABOVE = {"task", "data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "test",
+SHOWN_ABOVE = {"task", "data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "alone", "test",
                "command", "settings"}  # fmt: skip
 
 
@@ -59,11 +59,13 @@ def summary(report: dict[str, Any], run: Path | None = None) -> str:
     """The last lines of a training program: both accuracies, the verdict, where the files are."""
     lines = [SAMPLE_NOTE] if _is_sample(report) else []
     baseline = report.get("baseline") or {}
-    for name, model in (("test accuracy", report), ("linear baseline", baseline)):
+    models = [("test accuracy", report)]
+    models += [(name.removeprefix("its "), part) for name, part in _parts(report)]
+    for name, model in (*models, ("linear baseline", baseline)):
         accuracy, interval = _accuracy(model)
         if accuracy is not None:
             lines.append(f"{name:<17}{accuracy:.2%}{_interval(interval)}")
-    lines.append(_verdict(report).replace("**", ""))
+    lines += [said.replace("**", "") for said in (_verdict(report), _gain(report))]
     if run is not None:
         lines.append(f"written: {run / 'report.md'}, {run / 'report.json'}")
     return "\n".join(line for line in lines if line)
@@ -77,6 +79,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"> # ⚠ {SAMPLE_NOTE}" if _is_sample(report) else "",
         f"# {task} on {name}" if name else f"# {task}",
         _verdict(report),
+        _gain(report),
         _both_models(report),
         _per_class(test),
         _confusion(test),
@@ -111,13 +114,46 @@ def _verdict(report: dict[str, Any]) -> str:
     )
 
 
+def _gain(report: dict[str, Any]) -> str:
+    """One sentence on what the network adds to the n-grams beside it. Empty where there are none."""
+    ours, _ = _accuracy(report)
+    ngrams = (report.get("alone") or {}).get("evidence") or {}
+    theirs, _ = _accuracy(ngrams)
+    p_value = (ngrams.get("mcnemar") or {}).get("p_value")
+    if None in (ours, theirs, p_value):
+        return ""
+    points = 100 * (ours - theirs)
+    if p_value >= SIGNIFICANT or points == 0:
+        return (
+            f"**Its network adds nothing to its n-grams that chance may not have given**: "
+            f"{theirs:.2%} by themselves, {points:+.2f} points (McNemar p = {p_value:.2g})."
+        )
+    does = "adds {:.2f} points to" if points > 0 else "takes {:.2f} points from"
+    return (
+        f"Its network {does.format(abs(points))} its n-grams, which have {theirs:.2%} by themselves "
+        f"(McNemar p = {p_value:.2g})."
+    )
+
+
+def _parts(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """What the parts of the model are called, and what they do by themselves."""
+    alone = report.get("alone") or {}
+    names = (("its n-grams alone", "evidence"), ("its network alone", "head"))
+    return [(name, alone[part]) for name, part in names if part in alone]
+
+
 def _both_models(report: dict[str, Any]) -> str:
     baseline, compared = report.get("baseline") or {}, report.get("mcnemar") or {}
     linear = baseline.get("name", "linear baseline")
     header = "model | test accuracy | 95% interval | seconds to train | McNemar p (against ours)"
     rows = []
+    parts = [
+        (name, part, None, (part.get("mcnemar") or {}).get("p_value"))
+        for name, part in _parts(report)
+    ]
     for name, model, seconds, p_value in (
         ("transformer (ours)", report, _seconds(report), None),
+        *parts,
         (linear, baseline, baseline.get("seconds"), compared.get("p_value")),
     ):
         accuracy, interval = _accuracy(model)

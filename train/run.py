@@ -179,6 +179,15 @@ def resumed_options(
     return argparse.Namespace(**saved, out=None, resume=str(folder)), data_sha256
 
 
+def refuse_other_data(folder: Path, data: str) -> None:
+    """RunError where a finished run, which looks at no data again, would pass for one of these."""
+    began = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))["options"]["data"]
+    if data not in ("auto", began):
+        raise RunError(
+            f"{folder} is finished and began with --data {began}; leave --data out, or start a new run with {data}"
+        )
+
+
 def _possible(action: argparse.Action, value: object) -> bool:
     """Whether the command line can give an option this value."""
     if value is None:
