@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-WHERE = $(if $(DATA),--data "$(DATA)")
+# Said to make, that is: a variable DATA of the shell may mean anything.
+WHERE := $(if $(filter command,$(origin DATA)),--data "$(DATA)")
 BEST := runs/imdb-best
 
 .PHONY: imdb imdb-best test test-slow bench docs lint clean
@@ -14,7 +15,7 @@ imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH for your own
 
 imdb-best: $(STAMP)  ## the most accurate: learns from texts without labels too; called again it goes on; BEST=DIR for another
 	$(RUN) -m train.imdb $(if $(wildcard $(BEST)/options.json),--resume "$(BEST)" $(WHERE),\
-		--unlabelled --vectors --out "$(BEST)" --data "$(or $(DATA),imdb)") $(ARGS)
+		--unlabelled --vectors --out "$(BEST)" $(or $(WHERE),--data imdb)) $(ARGS)
 
 test: $(STAMP)  ## the whole suite but what is marked slow
 	$(RUN) -m pytest -n auto --dist loadfile $(ARGS)

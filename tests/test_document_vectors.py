@@ -15,12 +15,12 @@ from train.document_vectors import (
     VectorConfig,
     Vectors,
     _visit,
-    ngram_counts,
     shares_kept,
     text_vectors,
     vector_logits,
 )
 from train.guesses import Guesses, guessed_labels, kept_guesses
+from train.ngram_counts import ngram_counts
 from train.signals import Stopped
 
 SMALL = VectorConfig(features=16, epochs=30, negatives=64, learning_rate=5e-3)
@@ -149,29 +149,29 @@ def short(corpus, folder=None, minutes=5.0):
 
 @pytest.fixture(scope="module")
 def checkpointed(corpus, tmp_path_factory):
-    """The vectors, and the rounds and visits that every checkpoint has behind it."""
+    """The vectors, and the visits that every checkpoint has behind it."""
     with pytest.MonkeyPatch.context() as patch:
         seen = []
         patch.setattr(checkpoints, "save", lambda folder, state, progress: seen.append(progress))
         found = short(corpus, tmp_path_factory.mktemp("whole"), minutes=0.0).vectors
-    return found, [(progress.epoch, progress.step) for progress in seen]
+    return found, [progress.step for progress in seen]
 
 
 def test_checkpoints_change_nothing(corpus, checkpointed):
     np.testing.assert_array_equal(checkpointed[0], short(corpus).vectors)
 
 
-@pytest.mark.parametrize(
-    "where", [(0, 32), (0, 900), (1, 1800), (2, 1832), (2, 2800), (3, 3800)], ids=str
-)
+@pytest.mark.parametrize("step", ["first", 900, 1800, "first beyond 1800", 2800, 3800], ids=str)
 def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
-    where, corpus, checkpointed, tmp_path, ctrl_c_behind
+    step, corpus, checkpointed, tmp_path, ctrl_c_behind
 ):
     """At first, between two rounds, before and behind where the texts begin anew, and when all is done."""
     whole, visits = checkpointed
-    if where not in visits:  # the last chunk of a group is not full
-        where = min((visit for visit in visits if visit > where), default=visits[-1])
-    saves = 1 + visits.index(where)
+    if step == "first":
+        step = visits[0]
+    elif step == "first beyond 1800":
+        step = next(visit for visit in visits if visit > 1800)
+    saves = 1 + visits.index(step)
     with ctrl_c_behind(saves), pytest.raises(KeyboardInterrupt):
         short(corpus, tmp_path, minutes=0.0)
     visited = []
@@ -202,12 +202,48 @@ def test_a_signal_saves_first(number, corpus, checkpointed, tmp_path):
         with pytest.raises(Stopped) as stopped:
             short(corpus, tmp_path)
     assert stopped.value.number == number and len(calls) == 40
-    (kept,) = tmp_path.glob("step-*")
+    (kept,) = tmp_path.glob("*/step-*")
     progress = json.loads((kept / "progress.json").read_text())
-    assert (progress["epoch"], progress["step"]) == checkpointed[1][39]
+    assert progress["step"] == checkpointed[1][39]
     found = short(corpus, tmp_path)
     np.testing.assert_array_equal(found.vectors, checkpointed[0])
     assert found.seconds > progress["train_seconds"] > 0
+
+
+def test_what_is_learned_is_kept_before_anything_is_made_of_it(corpus, checkpointed, tmp_path):
+    texts, labels = corpus
+    parts, known = (texts[:200], texts[200:900], texts[900:]), (labels[:200], labels[900:])
+    told = [np.zeros((n, 2)) for n in (700, 100)]
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.guesses.vector_logits", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            guessed_labels(parts, known, told, SHORT, keep_in=tmp_path)
+        patch.setattr(document_vectors, "_visit", stopped)
+        np.testing.assert_array_equal(short(corpus, tmp_path).vectors, checkpointed[0])
+
+
+@pytest.mark.parametrize("other", ["config", "seed", "labels", "texts"])
+def test_what_began_otherwise_is_not_gone_on_with(other, corpus, tmp_path):
+    texts, labels = corpus
+    given = {"config": SHORT, "seed": 0, "labels": labels[:200], "texts": texts}
+    changed = {
+        "config": replace(SHORT, learning_rate=6e-3),
+        "seed": 1,
+        "labels": 1 - labels[:200] * (np.arange(200) > 9),
+        "texts": [texts[1], *texts[1:]],
+    }
+    short(corpus, tmp_path)
+    given[other] = changed[other]
+    options = {"config": given["config"], "seed": given["seed"]}
+    found, alone = (
+        text_vectors(given["texts"], given["labels"], 900, **options, keep_in=folder).vectors
+        for folder in (tmp_path, None)
+    )
+    np.testing.assert_array_equal(found, alone)
 
 
 # What is made of them ----------------------------------------------------------------------------------------
@@ -218,6 +254,8 @@ def test_a_class_without_texts_is_never_the_likeliest(corpus, vectors):
     some = np.arange(200)
     logits = vector_logits(vectors, some, 2 * labels, 4)
     assert logits.shape == (1000, 4) and set(logits.argmax(axis=1)) == {0, 2}
+    one = vector_logits(vectors, some, np.full(200, 2), 4)
+    assert set(one.argmax(axis=1)) == {2} and one.dtype == logits.dtype
     two = vector_logits(vectors, some, labels, 2)
     np.testing.assert_allclose(logits[:, 2] - logits[:, 0], two[:, 1] - two[:, 0], rtol=1e-5)
 

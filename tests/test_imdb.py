@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -138,7 +139,8 @@ def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(run, tmp_p
 
 def test_a_finished_run_does_not_pass_for_one_of_other_data(run, csv, tmp_path, capsys):
     began = json.loads((run / "options.json").read_text())["options"]["data"]
-    for data in ([], ["--data", began]):
+    same = f"{Path(began).parent}/../{Path(began).parent.name}/{Path(began).name}"
+    for data in ([], ["--data", began], ["--data", same]):
         assert main(["--resume", str(run), *data]) == 0
         assert f"{run} is finished: " in capsys.readouterr().out
     assert main(["--resume", str(run), "--data", str(tmp_path)]) == 2

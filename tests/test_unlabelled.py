@@ -1,6 +1,7 @@
 """`train.imdb --unlabelled`: texts without labels, learned from by what the n-grams say of them."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -134,16 +135,58 @@ def test_what_repeats_a_labelled_text_is_not_learned_from(data):
     ],
 )
 def test_a_stopped_run_goes_on_bit_for_bit(
-    name, more, saves, minutes, runs, data, tmp_path, ctrl_c_behind
+    name, more, saves, minutes, runs, data, tmp_path, monkeypatch, ctrl_c_behind, capsys
 ):
     run = tmp_path / "stopped"
     options = ["--data", str(data), "--out", str(run), *SHORT, "--unlabelled", *more]
     with ctrl_c_behind(saves):
         assert main([*options, "--checkpoint-minutes", minutes]) == 130
-    assert (run / "vectors").exists() == (name == "vectors" and minutes == "0")
+    in_vectors = name == "vectors" and minutes == "0"
+    assert (run / "vectors").exists() == in_vectors
+    assert (run / "guesses.json").exists() == (name == "vectors" and not in_vectors)
+    if not in_vectors:
+        monkeypatch.setattr("train.guesses.text_vectors", None)  # which is not asked again
+    capsys.readouterr()
     assert main(["--resume", str(run), "--checkpoint-minutes", "5"]) == 0
     assert differences(run, runs / name) == []
     assert not (run / "vectors").exists()
+    assert "learned again" not in capsys.readouterr().out
+
+
+def test_more_epochs_go_on_with_the_guesses(runs, tmp_path, monkeypatch):
+    run = tmp_path / "copy"
+    shutil.copytree(runs / "vectors", run)
+    monkeypatch.setattr("train.guesses.text_vectors", None)
+    assert main(["--resume", str(run), "--epochs", "5"]) == 0
+    assert report(run)["epochs"] == 5
+    assert report(run)["earlier_test_accuracies"] == [report(runs / "vectors")["test_accuracy"]]
+
+
+def few(folder, unlabelled):
+    """Texts of which no two share a word, and those without a label."""
+    folder.mkdir()
+    tables = {
+        name: {"text": [f"{name}{i}" for i in range(n)], "label": [i % 2 for i in range(n)]}
+        for name, n in (("train", 20), ("test", 4))
+    }
+    tables["unsupervised"] = {"text": unlabelled}
+    for name, table in tables.items():
+        pd.DataFrame(table).to_parquet(folder / f"{name}.parquet")
+
+
+@pytest.mark.parametrize(
+    ("unlabelled", "message"),
+    [
+        (["TRAIN1", "train2"], "--unlabelled: every text without a label repeats one that has"),
+        ([f"un{i}" for i in range(9)], "--vectors: no n-gram stands in 4 of "),
+    ],
+)
+def test_too_few_texts_are_one_line(unlabelled, message, tmp_path, capsys):
+    few(tmp_path / "few", unlabelled)
+    words = ["--data", str(tmp_path / "few"), "--out", str(tmp_path / "run"), *SHORT]
+    assert main([*words, "--unlabelled", "--vectors"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"train.imdb: error: {message}") and line.endswith("leave it out")
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,8 @@ def _clear(folder: Path) -> None:
 
 
 def _all(folder: Path) -> list[Path]:
-    """Every checkpoint, oldest first."""
-    return sorted(folder.glob("step-*"))
+    """Every checkpoint, oldest first; a step of more digits than the name gives room is a later one."""
+    return sorted(folder.glob("step-*"), key=lambda path: (len(path.name), path.name))
 
 
 def _sums(folder: Path) -> dict[str, str]:

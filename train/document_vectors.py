@@ -11,6 +11,7 @@ Texts that praise come to lie beside texts that praise, by words that no labelle
 vectors is wrong about other texts than what it says of n-grams (`docs/experiments.md`, eighth round).
 """
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -24,12 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
-from scipy.sparse import csr_matrix, vstack
+from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
 from tqdm import tqdm
 
 from train import checkpoints
 from train.checkpoints import Progress
+from train.ngram_counts import ngram_counts
 from train.signals import Stopped, stop_wish
 
 CHUNK = 32  # texts a call; they come one after the other
@@ -57,16 +59,16 @@ class VectorConfig:
 
 
 class Vectors(NamedTuple):
-    """What is learned."""
+    """Of n-grams and of texts, while they are learned."""
 
     ngrams: Float[Array, "V D"]
     texts: Float[Array, "n+1 D"]  # the last is nobody's: chunks are filled up with it
 
 
 class TextVectors(NamedTuple):
-    """What is kept of it."""
+    """What `text_vectors` finds."""
 
-    vectors: Float[np.ndarray, "n D"]  # of length 1
+    vectors: Float[np.ndarray, "n D"]  # of texts, each of length 1
     seconds: float  # that it took, those before it was stopped included
 
 
@@ -85,9 +87,9 @@ def text_vectors(
 
     The vectors of n-grams are learned from the first `learned` texts; the others get theirs from these n-grams, as do all at
     last. n-grams with one of the `unknown` ids have no vector. Where there is a folder `keep_in`, checkpoints are written into
-    it, and it goes on from the newest, bit for bit.
+    it, and it goes on from the newest of the same texts, labels, config and seed, bit for bit.
 
-    Raises ValueError where `learned` texts hold no n-gram often enough; with `keep_in` Stopped after Ctrl-C or SIGTERM, with
+    Raises TooFewTexts where `learned` texts hold no n-gram often enough; with `keep_in` Stopped after Ctrl-C or SIGTERM, with
     all saved, and CheckpointError when the disk does not take it.
     """
     began = time.perf_counter()
@@ -105,16 +107,25 @@ def text_vectors(
 
     vectors = Vectors(beginning(counts.shape[1], 1), beginning(len(examples) + 1, 2))
     progress = Progress()
-    if keep_in and (loaded := checkpoints.load(keep_in, vectors, warn=tqdm.write)):
-        vectors, progress = loaded
+    if keep_in:
+        keep_in = keep_in / _digest(config, seed, rounds, counts, kept)
+        if loaded := checkpoints.load(keep_in, vectors, warn=tqdm.write):
+            vectors, progress = loaded
     began -= progress.train_seconds
-    saved = time.perf_counter()
+    kept_step, kept_when = progress.step, time.perf_counter()
 
     def save() -> None:
-        nonlocal saved
+        nonlocal kept_step, kept_when
         now = replace(progress, train_seconds=time.perf_counter() - began)
         checkpoints.save(keep_in, vectors, now)
-        saved = time.perf_counter()
+        kept_step, kept_when = progress.step, time.perf_counter()
+
+    def save_if(due: bool) -> None:
+        """Where it is due or asked for; then it stops, if that was asked for."""
+        if keep_in and (due or wish.number) and progress.step > kept_step:
+            save()
+        if keep_in and wish.number:
+            raise Stopped(wish.number)
 
     bar = tqdm(total=sum(rounds), initial=progress.step, desc="vectors", unit="text", leave=False)
     with bar, stop_wish() if keep_in else nullcontext() as wish:
@@ -128,64 +139,24 @@ def text_vectors(
             for chunk in _chunks(counts, texts, kept, drawn, config.negatives, rng):
                 number = int((chunk[0] < len(examples)).sum())
                 visited += number
-                if visited <= progress.step:  # before it was stopped
-                    continue
-                vectors = _visit(vectors, *chunk, config=config, learns=learns)
-                progress = replace(progress, step=visited, epoch=epoch)
-                bar.update(number)
-                late = time.perf_counter() - saved >= 60 * checkpoint_minutes
-                if keep_in and (wish.number or late):
-                    save()
-                    if wish.number:
-                        raise Stopped(wish.number)
+                if visited > progress.step:  # the others were visited before it was stopped
+                    vectors = _visit(vectors, *chunk, config=config, learns=learns)
+                    progress = replace(progress, step=visited)
+                    bar.update(number)
+                save_if(time.perf_counter() - kept_when >= 60 * checkpoint_minutes)
+            progress = replace(progress, epoch=epoch + 1)
+        save_if(True)
     return TextVectors(np.asarray(_unit(vectors.texts)[0])[:-1], time.perf_counter() - began)
 
 
-def ngram_counts(
-    examples: Sequence[np.ndarray],
-    learned: int,
-    longest: int,
-    least_texts: int,
-    unknown: Sequence[int] = (),
-) -> csr_matrix:
-    """How often each text holds each n-gram that stands in `least_texts` of the first `learned` or more, [n, V].
-
-    n-grams are numbers here, not hashed: of ids below 2^20 and at most three long.
-    """
-    vocabulary = 1 + max((int(ids.max()) for ids in examples if len(ids)), default=0)
-    if vocabulary**longest * longest >= 2**63:
-        raise ValueError(f"n-grams of {longest} of {vocabulary:,} tokens do not fit 63 bits")
-    all_of = [_ngrams(ids, longest, vocabulary, unknown) for ids in tqdm(examples, desc="n-grams", unit="text", leave=False)]  # fmt: skip
-    distinct = np.concatenate([np.unique(found) for found in all_of[:learned]])
-    keys, texts = np.unique(distinct, return_counts=True)
-    keys = keys[texts >= least_texts]
-    if not len(keys):
-        raise ValueError(f"no n-gram stands in {least_texts} of {learned:,} texts")
-
-    def rows(some: list[np.ndarray]) -> csr_matrix:
-        places = np.concatenate(some)
-        columns = np.minimum(np.searchsorted(keys, places), len(keys) - 1)
-        known = keys[columns] == places
-        text = np.repeat(np.arange(len(some)), [len(found) for found in some])[known]
-        ones = np.ones(len(text), np.int32)
-        return csr_matrix((ones, (text, columns[known])), shape=(len(some), len(keys)))
-
-    return vstack([rows(all_of[i : i + BLOCK]) for i in range(0, len(all_of), BLOCK)], format="csr")
-
-
-def _ngrams(
-    ids: np.ndarray, longest: int, vocabulary: int, unknown: Sequence[int]
-) -> Int[np.ndarray, " k"]:
-    """A number for each n-gram of a text, from where it begins: its tokens' as digits, behind all shorter ones."""
-    ids = np.asarray(ids, np.int64)
-    known = ~np.isin(ids, unknown)
-    number, there, found, first = ids, known, [], 0
-    for n in range(1, longest + 1):
-        found.append(first + number[there])
-        first += vocabulary**n
-        number = number[:-1] * vocabulary + ids[n:]
-        there = there[:-1] & known[n:]
-    return np.concatenate(found)
+def _digest(
+    config: VectorConfig, seed: int, rounds: list[int], counts: csr_matrix, kept: np.ndarray
+) -> str:
+    """Of all that decides what is learned: what began otherwise is not gone on with."""
+    digest = hashlib.sha256(repr((config, seed, rounds, counts.shape)).encode())
+    for array in (counts.indptr, counts.indices, counts.data, kept):
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
 
 
 def shares_kept(
@@ -213,6 +184,8 @@ def vector_logits(
     classes: int,
 ) -> Float[np.ndarray, "n C"]:
     """What logistic regression says of all, from those that are `labelled`."""
+    if len(np.unique(labels)) == 1:  # nothing to tell apart
+        return np.tile(np.where(np.arange(classes) == labels[0], 0.0, -10.0), (len(vectors), 1)).astype(np.float32)  # fmt: skip
     machine = LogisticRegression(C=30.0, max_iter=400).fit(vectors[labelled], labels)
     z = machine.decision_function(vectors)
     z = np.stack([-z / 2, z / 2], axis=1) if z.ndim == 1 else z

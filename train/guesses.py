@@ -1,6 +1,7 @@
 """The labels that texts without one are trained on: what n-grams say of them, with vectors of the texts."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,10 @@ from scipy.special import log_softmax
 
 from train.calibration import weights_of
 from train.document_vectors import VectorConfig, text_vectors, vector_logits
+from train.evidence import EvidenceSolver
+from train.ngram_counts import TooFewTexts
+from train.program import OptionError
+from train.recipes import Recipe
 from transformer_jax.files import write_text
 
 
@@ -26,6 +31,56 @@ class Guesses(NamedTuple):
         np.ndarray, "m C"
     ]  # the same, and of those to validate, whose labels they have learned too
     facts: dict
+
+
+def guess_the_rest(
+    texts: Sequence[Sequence[np.ndarray]],
+    labels: Sequence[Int[np.ndarray, " n"]],
+    solver: EvidenceSolver,
+    recipe: Recipe,
+    *,
+    unknown: Sequence[int],
+    seed: int,
+    folder: Path,
+) -> tuple[Int[np.ndarray, " n"], Guesses | None]:
+    """The labels of the texts to train on, then those guessed of the texts without one; and the guesses, where vectors made them.
+
+    `texts` and `labels` as of `guessed_labels`; `solver` has the n-grams that were fitted to the true labels. Where the recipe
+    has vectors, it fits them anew to what these say, and the guesses are kept in the run's `folder`. Raises OptionError
+    where the texts are too few for vectors.
+    """
+    train, unlabelled, validation = texts
+    if recipe.vectors is None:
+        guessed = solver.logits(unlabelled).argmax(axis=1).astype(np.int32)
+        return np.concatenate([labels[0], guessed]), None
+    progress = folder / "vectors"
+
+    def make() -> Guesses:
+        told = [solver.logits(part) for part in (unlabelled, validation)]
+        return guessed_labels(
+            texts,
+            labels,
+            told,
+            recipe.vectors,
+            unknown=unknown,
+            seed=seed,
+            keep_in=progress,
+            checkpoint_minutes=recipe.fit.checkpoint_minutes,
+        )
+
+    try:
+        guesses = kept_guesses(folder / "guesses.json", make)
+    except TooFewTexts as error:
+        raise OptionError(f"--vectors: {error}; leave it out") from None
+    shutil.rmtree(progress, ignore_errors=True)  # large, and done with
+    right = guesses.facts["guess_validation_accuracy"]
+    print(
+        f"guesses     right for {right['both']:.1%} of validation, by n-grams alone {right['ngrams']:.1%}, "
+        f"by vectors alone {right['vectors']:.1%}; {guesses.facts['guess_seconds']:.0f} s"
+    )
+    every = np.concatenate([labels[0], guesses.labels])
+    solver.distil([*train, *unlabelled], every, guesses.logits)
+    return every, guesses
 
 
 def guessed_labels(

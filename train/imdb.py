@@ -3,6 +3,7 @@ r"""Trains a transformer to tell good reviews from bad, and reports it beside a 
     python -m train.imdb                            IMDb, or the built-in sample without a network
     python -m train.imdb --data FOLDER              train.parquet and test.parquet, or aclImdb
     python -m train.imdb --data reviews.csv --label-column stars
+    python -m train.imdb --unlabelled --vectors     the most accurate: learns from texts without labels too
     python -m train.imdb --recipe tutorial          the source document's model and schedule
     python -m train.imdb --pretrained MODEL         fine-tunes a text encoder, as BERT or MiniLM
 
@@ -16,7 +17,6 @@ if __name__ == "__main__":  # before NumPy and JAX have threads
     keep_freed_memory()
 
 import hashlib
-import shutil
 import sys
 import textwrap
 from dataclasses import asdict, replace
@@ -36,7 +36,7 @@ from train.curves import draw_curves
 from train.data import load, split_validation
 from train.facts import training_facts
 from train.faults import faults_of
-from train.guesses import guessed_labels, kept_guesses
+from train.guesses import guess_the_rest
 from train.imdb_options import check, make_parser, recipe_of
 from train.loop import fit
 from train.parts import compare_with_parts
@@ -115,39 +115,23 @@ def train(run: Run) -> None:
             tokenizer, data.classes, data.name, encoded[0], train_split.labels
         )
         beginning.begin(run, data_sha256(encoded, splits))
+        save_specification(folder, tokenizer, classifier.spec)
         labels, guesses = train_split.labels, None
         if unlabelled:
-            told = [classifier.solver.logits(encoded[part]) for part in (3, 1)]
-            guessed = told[0].argmax(axis=1).astype(np.int32)
-            if recipe.vectors:
-                guesses = kept_guesses(
-                    folder / "guesses.json",
-                    lambda: guessed_labels(
-                        (encoded[0], encoded[3], encoded[1]),
-                        (train_split.labels, validation.labels),
-                        told,
-                        recipe.vectors,
-                        unknown=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
-                        seed=options.seed,
-                        keep_in=folder / "vectors",
-                        checkpoint_minutes=recipe.fit.checkpoint_minutes,
-                    ),
-                )
-                shutil.rmtree(folder / "vectors", ignore_errors=True)  # large, and done with
-                guessed, right = guesses.labels, guesses.facts["guess_validation_accuracy"]
-                print(
-                    f"guesses     right for {right['both']:.1%} of validation, by n-grams alone {right['ngrams']:.1%}, "
-                    f"by vectors alone {right['vectors']:.1%}; {guesses.facts['guess_seconds']:.0f} s"
-                )
-            labels = np.concatenate([labels, guessed])
-            if guesses:
-                classifier.solver.distil(learned, labels, guesses.logits)
+            labels, guesses = guess_the_rest(
+                (encoded[0], encoded[3], encoded[1]),
+                (train_split.labels, validation.labels),
+                classifier.solver,
+                recipe,
+                unknown=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
+                seed=options.seed,
+                folder=folder,
+            )
 
         def batches(epoch: int) -> Batches:
             plans = epoch_plans(lengths, buckets, batch_tokens, seed=options.seed, epoch=epoch)
             return Batches(plans, learned, labels, tokenizer.pad_id, num_devices())
 
-        save_specification(folder, tokenizer, classifier.spec)
         scorer = Scorer(classifier.model, tokenizer.pad_id, buckets, batch_tokens)
         parameters = sum(leaf.size for leaf in jax.tree.leaves(scorer.params))
         print(
@@ -236,12 +220,8 @@ def train(run: Run) -> None:
             **(guesses.facts if guesses else {}),
         }
         if classifier.solver:
-            # By its tables the solver is twice as fast as the model.
-            told = (
-                weights["evidence"] * recipe.evidence_weight * classifier.solver.logits(encoded[2])
-            )
             parts = {
-                "evidence": softmax(told, axis=1),
+                "evidence": softmax(classifier.solver.logits(encoded[2]), axis=1),
                 "head": scorer(encoded[2], only(kept, "head", classifier.parts)),
             }
             report |= compare_with_parts(probabilities, parts, data.test.labels, data.classes)
@@ -269,6 +249,10 @@ def unlabelled_texts(data: Dataset, recipe: Recipe, splits: tuple[Split, ...]) -
             f"--unlabelled: n-grams say what is what, and the recipe has none for {data.name}; leave it out"
         )
     kept = drop_overlap(data.unsupervised, [text for split in splits for text in split.texts])
+    if not len(kept):
+        raise OptionError(
+            "--unlabelled: every text without a label repeats one that has a label; leave it out"
+        )
     print(f"            {len(kept):,} without labels, which the n-grams give them")
     return [data.unsupervised[i] for i in kept]
 

@@ -90,47 +90,39 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _verdict(report: dict[str, Any]) -> str:
-    """One sentence: better, worse, or not to be told apart. Empty without a number."""
+    """One sentence: better, worse, or not to be told apart from the baseline. Empty without a number."""
     ours, interval = _accuracy(report)
     theirs, _ = _accuracy(report.get("baseline") or {})
-    p_value = (report.get("mcnemar") or {}).get("p_value")
     if ours is None:
         return ""
     if theirs is None:
         return f"**{ours:.2%} of the test texts are classified correctly**{_interval(interval)}."
-    points = 100 * (ours - theirs)
+    return _compared(ours, theirs, report.get("mcnemar") or {}, "the linear baseline")
+
+
+def _gain(report: dict[str, Any]) -> str:
+    """The same of its n-grams alone: whether the network adds to them. Empty where there are none."""
+    ours, _ = _accuracy(report)
+    ngrams = (report.get("alone") or {}).get("evidence") or {}
+    theirs, _ = _accuracy(ngrams)
+    if ours is None or theirs is None:
+        return ""
+    return _compared(ours, theirs, ngrams.get("mcnemar") or {}, "its n-grams alone")
+
+
+def _compared(ours: float, theirs: float, mcnemar: Mapping[str, Any], name: str) -> str:
+    points, p_value = 100 * (ours - theirs), mcnemar.get("p_value")
     numbers = f"{ours:.2%} against {theirs:.2%} on the test texts"
     if p_value is None:
-        return f"{numbers} of the linear baseline, {points:+.2f} points (significance not tested)."
+        return f"{numbers} of {name}, {points:+.2f} points (significance not tested)."
     if p_value >= SIGNIFICANT or points == 0:
         return (
-            f"**Not distinguishable from the linear baseline at p < {SIGNIFICANT}**: "
+            f"**Not distinguishable from {name} at p < {SIGNIFICANT}**: "
             f"{numbers}, {points:+.2f} points (McNemar p = {p_value:.2g})."
         )
     side = "Better" if points > 0 else "Worse"
     return (
-        f"**{side} than the linear baseline by {abs(points):.2f} points**: {numbers} "
-        f"(McNemar p = {p_value:.2g})."
-    )
-
-
-def _gain(report: dict[str, Any]) -> str:
-    """One sentence on what the network adds to the n-grams beside it. Empty where there are none."""
-    ours, _ = _accuracy(report)
-    ngrams = (report.get("alone") or {}).get("evidence") or {}
-    theirs, _ = _accuracy(ngrams)
-    p_value = (ngrams.get("mcnemar") or {}).get("p_value")
-    if None in (ours, theirs, p_value):
-        return ""
-    points = 100 * (ours - theirs)
-    if p_value >= SIGNIFICANT or points == 0:
-        return (
-            f"**Its network adds nothing to its n-grams that chance may not have given**: "
-            f"{theirs:.2%} by themselves, {points:+.2f} points (McNemar p = {p_value:.2g})."
-        )
-    does = "adds {:.2f} points to" if points > 0 else "takes {:.2f} points from"
-    return (
-        f"Its network {does.format(abs(points))} its n-grams, which have {theirs:.2%} by themselves "
+        f"**{side} than {name} by {abs(points):.2f} points**: {numbers} "
         f"(McNemar p = {p_value:.2g})."
     )
 
@@ -164,8 +156,8 @@ def _both_models(report: dict[str, Any]) -> str:
     text = _table(header.split(" | "), rows) if rows else ""
     if "b" in compared and "c" in compared:
         text += (
-            f"\n\n{compared['b']:,} texts are classified correctly by the transformer alone, "
-            f"{compared['c']:,} by the baseline alone. McNemar's exact test asks how likely a "
+            f"\n\n{compared['b']:,} texts are classified correctly by the transformer and not by "
+            f"the baseline, {compared['c']:,} by the baseline alone. McNemar's exact test asks how likely a "
             "share so uneven is between equally good models."
         )
     return text

@@ -182,7 +182,7 @@ def resumed_options(
 def refuse_other_data(folder: Path, data: str) -> None:
     """RunError where a finished run, which looks at no data again, would pass for one of these."""
     began = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))["options"]["data"]
-    if data not in ("auto", began):
+    if data != "auto" and Path(data).resolve() != Path(began).resolve():
         raise RunError(
             f"{folder} is finished and began with --data {began}; leave --data out, or start a new run with {data}"
         )
