@@ -89,7 +89,7 @@ def text_vectors(
     last. n-grams with one of the `unknown` ids have no vector. Where there is a folder `keep_in`, checkpoints are written into
     it, and it goes on from the newest of the same texts, labels, config and seed, bit for bit.
 
-    Raises TooFewTexts where `learned` texts hold no n-gram often enough; with `keep_in` Stopped after Ctrl-C or SIGTERM, with
+    Raises ValueError where `learned` texts hold no n-gram often enough; with `keep_in` Stopped after Ctrl-C or SIGTERM, with
     all saved, and CheckpointError when the disk does not take it.
     """
     began = time.perf_counter()

@@ -14,8 +14,6 @@ from scipy.special import log_softmax
 from train.calibration import weights_of
 from train.document_vectors import VectorConfig, text_vectors, vector_logits
 from train.evidence import EvidenceSolver
-from train.ngram_counts import TooFewTexts
-from train.program import OptionError
 from train.recipes import Recipe
 from transformer_jax.files import write_text
 
@@ -46,8 +44,7 @@ def guess_the_rest(
     """The labels of the texts to train on, then those guessed of the texts without one; and the guesses, where vectors made them.
 
     `texts` and `labels` as of `guessed_labels`; `solver` has the n-grams that were fitted to the true labels. Where the recipe
-    has vectors, it fits them anew to what these say, and the guesses are kept in the run's `folder`. Raises OptionError
-    where the texts are too few for vectors.
+    has vectors, it fits them anew to what these say, and the guesses are kept in the run's `folder`.
     """
     train, unlabelled, validation = texts
     if recipe.vectors is None:
@@ -68,10 +65,7 @@ def guess_the_rest(
             checkpoint_minutes=recipe.fit.checkpoint_minutes,
         )
 
-    try:
-        guesses = kept_guesses(folder / "guesses.json", make)
-    except TooFewTexts as error:
-        raise OptionError(f"--vectors: {error}; leave it out") from None
+    guesses = kept_guesses(folder / "guesses.json", make)
     shutil.rmtree(progress, ignore_errors=True)  # large, and done with
     right = guesses.facts["guess_validation_accuracy"]
     print(

@@ -10,10 +10,6 @@ from tqdm import tqdm
 BLOCK = 2048  # texts that become rows at once
 
 
-class TooFewTexts(ValueError):
-    """No n-gram is common enough."""
-
-
 def ngram_counts(
     examples: Sequence[np.ndarray],
     learned: int,
@@ -23,8 +19,8 @@ def ngram_counts(
 ) -> csr_matrix:
     """How often each text holds each n-gram that stands in `least_texts` of the first `learned` or more, [n, V].
 
-    An n-gram is a number of 63 bits: enough for three ids below 2^20. Raises ValueError where they are not, TooFewTexts where
-    no n-gram stands in so many.
+    An n-gram is a number of 63 bits: enough for three ids below 2^20. Raises ValueError where they are not, and where no n-gram
+    stands in so many.
     """
     vocabulary = 1 + max((int(ids.max()) for ids in examples if len(ids)), default=0)
     if vocabulary**longest * longest >= 2**63:
@@ -34,7 +30,7 @@ def ngram_counts(
     keys, texts = np.unique(distinct, return_counts=True)
     keys = keys[texts >= least_texts]
     if not len(keys):
-        raise TooFewTexts(f"no n-gram stands in {least_texts} of {learned:,} texts")
+        raise ValueError(f"no n-gram stands in {least_texts} of {learned:,} texts")
 
     def rows(some: list[np.ndarray]) -> csr_matrix:
         places = np.concatenate(some)
