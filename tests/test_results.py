@@ -164,6 +164,35 @@ def test_the_page_on_experiments_says_what_the_ninth_round_printed():
     assert best is found["distilled"][-1]
 
 
+def test_the_page_on_experiments_says_what_the_tenth_round_printed():
+    page = (DOCS / "experiments.md").read_text(encoding="utf-8")
+    runs = results("recipe-rounds")["tenth_round"]
+    assert [run["seed"] for run in runs] == [1, 2]
+
+    def cells(of, *names):
+        return [f"{of[name]:.4f}"[1:] for name in names]
+
+    everything, kept = ("accuracy", "auc", "log_loss"), "w = idf² root r"
+    for name in runs[0]["sums"]:
+        row = [name, *(c for run in runs for c in cells(run["sums"][name], *everything))]
+        assert f"| {' | '.join(row)} |" in page, row
+    for name in runs[0]["distilled"]:
+        row = [f"**{name}**" if name == kept else name]
+        for run in runs:
+            found = run["distilled"][name]
+            row += cells(found["alone"], *everything) + cells(found["with_network"], "log_loss")
+        assert f"| {' | '.join(row)} |" in page, row
+    for run in runs:
+        alone = {name: found["alone"] for name, found in run["distilled"].items()}
+        assert min(alone, key=lambda name: alone[name]["log_loss"]) == kept
+        assert max(alone, key=lambda name: alone[name]["auc"]) == kept
+    gains = [
+        100 * (run["distilled"][kept]["alone"]["accuracy"] - run["sums"]["n-grams"]["accuracy"])
+        for run in runs
+    ]
+    assert "by {:.1f} and {:.1f} points of accuracy".format(*gains) in page
+
+
 def test_the_first_page_says_what_attention_adds():
     """Under 0.3 points it has to."""
     runs = json.loads((DOCS / "results/ablation.json").read_text(encoding="utf-8"))["runs"]
@@ -305,6 +334,30 @@ def test_the_pages_say_what_vectors_of_texts_gave():
     assert f"{mean:.2%}, mean of three seeds, {minutes}" in " ".join(readme.split())
     assert f"{mean:.2%}, mean of three seeds, within {max(took):.0f} minutes" in status
     assert f"three seeds: {mean:.2%}" in experiments
+
+
+def test_the_pages_say_what_vectors_gave_again():
+    page = (DOCS / "unlabelled.md").read_text(encoding="utf-8")
+    runs = [results(f"imdb-vectors-again-seed-{seed}") for seed in (1, 2)]
+    for run in runs:
+        low, high = run["test_accuracy_interval"]
+        alone = run["alone"]
+        cells = (
+            str(run["seed"]),
+            f"{run['test_accuracy']:.2%}",
+            f"{100 * low:.2f} to {high:.2%}",
+            f"{alone['evidence']['test_accuracy']:.2%}",
+            chance(run),
+            f"{alone['head']['test_accuracy']:.2%}",
+            f"{run['test']['calibration_error']:.3f}",
+            f"{seconds_of(run) / 60:.0f}",
+        )
+        assert f"| {' | '.join(cells)} |" in page, cells
+    readme = " ".join((DOCS.parent / "README.md").read_text(encoding="utf-8").split())
+    network = " and ".join(percent(run["alone"]["head"]) for run in runs)
+    assert f"by itself its network has {network}%" in readme
+    linear = runs[0]["baseline"]["test_accuracy"]
+    assert all(run["alone"]["head"]["test_accuracy"] > linear for run in runs)
 
 
 def test_the_page_says_what_pretraining_gave():
