@@ -187,3 +187,10 @@ def test_a_disk_that_is_really_full_keeps_the_older_checkpoint_and_no_thread(wha
     assert fits == sorted(fits) and fits[-1] == 2 and 1 in fits
     waiting = [t.name for t in threading.enumerate() if not t.daemon and t.name != "MainThread"]
     assert waiting == []  # they would keep the process from ending
+
+
+def test_a_step_of_nine_digits_is_later_than_one_of_eight(tmp_path):
+    names = [f"step-{step:08d}-epochs-003" for step in (5, 99_999_999, 100_000_000)]
+    for name in reversed(names):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in checkpoints._all(tmp_path)] == names
