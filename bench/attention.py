@@ -235,7 +235,12 @@ def run(options: argparse.Namespace, command: str) -> list[str]:
             this |= {"seconds": round(time.perf_counter() - start), "machine": machine.describe()}
             write_text(options.json, json.dumps(results, indent=1) + "\n")
     if "machine" not in this:
-        raise InputError("nothing of what is asked for can be measured; nothing was written")
+        reason = (
+            f"--longest must be {MEMORY_LENGTHS[0]} or more to measure memory; got {options.longest}"
+            if resident.can_be_read()
+            else "memory is read from Linux's /proc, for arrays of a CPU"
+        )
+        raise InputError(f"{reason}; nothing was written")
     return wrong
 
 

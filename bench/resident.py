@@ -1,8 +1,6 @@
-"""By how much a call raises the memory of its process, seen from the system's side, in a process of its own.
+"""Prints by how many bytes a call of attention raises the memory of its process, by length, as JSON."""
 
-python -m bench.resident NAME KIND DTYPE forward|gradient LENGTH ...     bytes by length, as JSON
-"""
-
+import argparse
 import json
 import os
 import subprocess
@@ -59,12 +57,26 @@ def _status(field: str) -> int:
 def main(words: Sequence[str]) -> None:
     from bench import attention
     from bench.contestants import Cell, contestants
+    from bench.kinds import KINDS
 
-    name, kind, dtype, what, *lengths = words
+    parser = argparse.ArgumentParser(prog="python -m bench.resident", description=__doc__)
+    add = parser.add_argument
+    add("name", metavar="NAME", help="of an implementation of attention, as bench.attention has it")
+    add("kind", choices=KINDS, help="of mask")
+    add("dtype", choices=attention.TOLERANCE)
+    add("passes", choices=("forward", "gradient"))
+    add("lengths", type=int, nargs="+", metavar="LENGTH", help="tokens of a text")
+    options = parser.parse_args(words)
+    if min(options.lengths) < 1:
+        parser.error(f"LENGTH must be 1 or more; got {min(options.lengths)}")
+    if not can_be_read():
+        parser.error("the memory of a process is read from Linux's /proc, of a CPU")
     found = {}
-    for length in map(int, lengths):
-        cell = Cell(kind, length, dtype, what == "gradient")
-        contestant, arrays = contestants(cell)[name]
+    for length in options.lengths:
+        cell = Cell(options.kind, length, options.dtype, options.passes == "gradient")
+        if options.name not in (known := contestants(cell)):
+            parser.error(f"NAME must be one of {', '.join(known)}; got {options.name!r}")
+        contestant, arrays = known[options.name]
         call, (args,) = attention.ready(contestant, cell.inputs(seed=0, sets=1), arrays)
         jax.block_until_ready(call(*args))
         found[length] = grown(lambda call=call, args=args: call(*args))

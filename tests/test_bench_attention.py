@@ -203,9 +203,30 @@ def test_file_of_something_else_is_one_line(tmp_path, capsys, contents, message)
 
 
 def test_nothing_to_measure_is_one_line(tmp_path, capsys):
-    assert main(["--parts", "memory", "--longest", "1", "--docs", str(tmp_path)]) == 2
-    assert "nothing was written" in capsys.readouterr().err
+    assert main(["--parts", "memory", "--longest", "128", "--docs", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "nothing was written" in said and said.count("\n") == 1
+    if resident.can_be_read():
+        assert "--longest must be 1024 or more to measure memory; got 128" in said
     assert not (tmp_path / "results" / "attention.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--help"], "usage: python -m bench.resident"),
+        ([OURS, "full", "float32", "sideways", "16"], "invalid choice: 'sideways'"),
+        ([OURS, "full", "float32", "forward", "0"], "LENGTH must be 1 or more; got 0"),
+        (["nobody", "full", "float32", "forward", "16"], "got 'nobody'"),
+    ],
+)
+def test_resident_memory_says_what_it_wants(words, says, capsys, monkeypatch):
+    monkeypatch.setattr(resident, "can_be_read", lambda: True)
+    with pytest.raises(SystemExit) as stopped:
+        resident.main(words)
+    captured = capsys.readouterr()
+    assert stopped.value.code == (0 if words == ["--help"] else 2)
+    assert says in captured.out + captured.err
 
 
 @pytest.mark.slow

@@ -1,12 +1,15 @@
 """The programs that measure what writing a token costs, and how the loss falls with size, on small models."""
 
+import itertools
 import json
+import time
 
 import numpy as np
 import pytest
 
 from bench import generation, scaling
 from transformer_jax.config import LanguageModelConfig, StackConfig
+from transformer_jax.errors import InputError
 
 SMALL = LanguageModelConfig(
     11, 128, decoder=StackConfig(1, 12, 2, 24, norm="pre", final_norm=True), positions="rotary"
@@ -29,7 +32,10 @@ def test_the_law_is_linear_with_the_cache_and_quadratic_without(tmp_path):
 
 @pytest.mark.slow
 def test_decoding_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(generation, "hugging_face", lambda batch, new: lambda number: None)
+    def sleeping(batch, new):
+        return lambda number: time.sleep(1e-3 * number)
+
+    monkeypatch.setattr(generation, "hugging_face", sleeping)
     words = "--parts decode --batches 1 2 --tokens 40 --rounds 2".split()
     assert generation.main([*words, "--docs", str(tmp_path)], large=SMALL) == 0
     found = json.loads((tmp_path / "results" / "generation.json").read_text())
@@ -38,6 +44,26 @@ def test_decoding_is_measured(tmp_path, monkeypatch):
         assert row["prompt_tokens_per_second"][generation.OURS] > 0
         assert np.isfinite(row["tokens_per_second"][generation.OURS])
         assert generation.FLOOR in row["ratios"]
+        assert min(row["seconds"].values()) > 0
+    page = (tmp_path / "generation.md").read_text()
+    assert "random weights; 40 tokens behind a prompt of 64, greedy" in page
+
+
+def test_time_that_is_lost_in_the_noise_is_measured_again_or_said():
+    """A text that takes less time than its prompt has no time of a token: never a negative one."""
+    waits = {"ours, prompt": [0.02, 0.001, 0.001], "ours, text": [0.001, 0.01, 0.01]}
+
+    def calls(waits):
+        turns = {name: itertools.cycle(times) for name, times in waits.items()}
+        call = {name: lambda each=each: time.sleep(next(each)) for name, each in turns.items()}
+        return {generation.FLOOR: lambda: None} | call
+
+    times, by = generation.timed(calls(waits), ["ours"], 4, 1)
+    assert len(times["ours, text"]) == len(by["ours"]) == 3  # the median of two is below 0 yet
+    assert np.median(by["ours"]) == pytest.approx(0.009 / 4, rel=0.3)
+    never = {"ours, prompt": [0.002], "ours, text": [0.001]}
+    with pytest.raises(InputError, match="--tokens 4, --rounds 1: the time of ours is lost"):
+        generation.timed(calls(never), ["ours"], 4, 1)
 
 
 @pytest.mark.slow
