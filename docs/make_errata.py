@@ -6,6 +6,7 @@ Everything but the notes is computed: the library goes through each worked examp
 listed with both numbers.
 """
 
+import argparse
 import re
 from pathlib import Path
 
@@ -175,5 +176,6 @@ def _place(example: dict) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m docs.make_errata", description=__doc__).parse_args()
     ERRATA.write_text(errata(), encoding="utf-8")
     print(f"wrote {ERRATA}")

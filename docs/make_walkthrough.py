@@ -6,6 +6,7 @@ The text is the source. What differs from run to run and says nothing (times, ra
 machine's Python) is left out.
 """
 
+import argparse
 from pathlib import Path
 
 import jupytext
@@ -33,4 +34,7 @@ def execute(folder: Path) -> nbformat.NotebookNode:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        prog="python -m docs.make_walkthrough", description=__doc__
+    ).parse_args()
     nbformat.write(execute(SOURCE.parent), NOTEBOOK)

@@ -30,6 +30,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
+if __name__ == "__main__":
+    from tests.needs import start
+
+    start("tests.checkpoints.make", __doc__, "torch", "transformers")
+
 import torch
 import transformers
 from safetensors import safe_open

