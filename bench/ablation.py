@@ -1,6 +1,7 @@
 """What each part of the default recipe of `train.imdb` brings: each is taken away, over several seeds.
 
     python -m bench.ablation --data PATH        as train.imdb takes it
+    python -m bench.ablation --page             nothing is trained: docs/ablation.md from the numbers
 
 A fifth of the training reviews, whole movies, is held out; a seed draws these, the weights, the batches and the dropout,
 so that a variant differs from the whole by its change alone. The test split is not read. What is done is kept
@@ -26,13 +27,13 @@ from statistics import mean, stdev
 from bench import machine
 from bench.commands import without_paths
 from bench.recipe_runs import Fold, ends_of_epochs, fold_of, looks
+from bench.results import add_output, rewrite, write_page, write_results
 from bench.tables import table
 from train.calibration import log_probabilities, weights_of
 from train.corpus import DataError
 from train.data import load
 from train.recipes import FAST, Recipe
 from train.scores import score
-from transformer_jax.files import write_text
 
 PROGRAM = "python -m bench.ablation"
 WHOLE = "the whole recipe"
@@ -161,7 +162,7 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
     add("--seeds", type=int, default=SEEDS, help=f"how many (default: {SEEDS})")
     add("--only", action="append", metavar="WORDS", help="variants that begin so; again for more")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add_output(parser)
     options = parser.parse_args(arguments)
     if options.seeds < 1:
         parser.error("--seeds must be 1 or more")
@@ -172,12 +173,18 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     }
     if not chosen:
         parser.error(f"--only: the variants are {'; '.join(VARIANTS)}")
+    path = options.docs / "results/ablation.json"
+
+    def write(results: dict) -> Path:
+        return write_page(options.docs / "ablation.md", page(results))
+
+    if options.page:
+        return rewrite(path, PROGRAM, ("command", "data", "runs"), write)
     try:
         data = load(options.data)
     except DataError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 2
-    path = options.docs / "results/ablation.json"
     results = {
         "command": without_paths([*PROGRAM.split(), *arguments]),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -186,7 +193,6 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     }
     done = {(run["variant"], run["seed"]) for run in results["runs"]}
     here = machine.describe()  # a run's own: the next one may be made elsewhere
-    path.parent.mkdir(parents=True, exist_ok=True)
     for seed in range(options.seeds):
         for variant, change in chosen.items():
             if (variant, seed) in done:
@@ -204,8 +210,8 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
                     "epochs": epochs,
                 }
             )
-            write_text(path, json.dumps(results, indent=1) + "\n")
-            write_text(options.docs / "ablation.md", "\n".join(page(results)) + "\n")
+            write_results(path, results)
+            write(results)
     return 0
 
 

@@ -13,7 +13,6 @@ memory or time than LIMITS. The numbers go to docs/results/attention.json as the
 
 import argparse
 import itertools
-import json
 import shlex
 import sys
 import time
@@ -31,9 +30,9 @@ from bench.contestants import OURS, Cell
 from bench.harness import Contestant
 from bench.kinds import KINDS
 from bench.page import rounded
+from bench.results import add_output, read_results, write_results
 from bench.turns import summary, take_turns
-from transformer_jax.errors import InputError, one_line
-from transformer_jax.files import write_text
+from transformer_jax.errors import InputError
 
 PROGRAM = "python -m bench.attention"
 RESULTS = "results/attention.json"
@@ -233,7 +232,7 @@ def run(options: argparse.Namespace, command: str) -> list[str]:
             kept = [other for other in results[part] if key(other) != key(record)]
             results[part] = [*kept, rounded(record)]
             this |= {"seconds": round(time.perf_counter() - start), "machine": machine.describe()}
-            write_text(options.json, json.dumps(results, indent=1) + "\n")
+            write_results(options.json, results)
     if "machine" not in this:
         reason = (
             f"--longest must be {MEMORY_LENGTHS[0]} or more to measure memory; got {options.longest}"
@@ -245,15 +244,7 @@ def run(options: argparse.Namespace, command: str) -> list[str]:
 
 
 def read(path: Path) -> dict:
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise InputError(f"{path}: {problem.strerror}") from None
-    except ValueError as problem:
-        raise InputError(f"{path}: {one_line(problem)}") from None
-    if not isinstance(results, dict) or {"runs", *PARTS} - set(results):
-        raise InputError(f"{path} is not what {PROGRAM} wrote")
-    return results
+    return read_results(path, PROGRAM, ("runs", *PARTS))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -276,10 +267,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=0.4, help="for a contestant in a cell (default: 0.4)")
     add("--longest", type=int, default=MEMORY_LENGTHS[-1], help="length whose memory is looked at")
     add("--seed", type=int, default=0, help="of every random number (default: 0)")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
     add("--json", type=Path, metavar="FILE", help=f"the numbers (DOCS/{RESULTS})")
     add("--add", action="store_true", help="keep what stands in the file and is not measured anew")
-    add("--page", action="store_true", help="measure nothing: the page, from the numbers")
+    add_output(parser)
     return parser
 
 

@@ -3,6 +3,7 @@
     python -m bench.generation                      everything, some ten minutes
     python -m bench.generation --parts law          of a small model, the cost of a token by the length before it
     python -m bench.generation --parts decode       GPT-2's size, random weights, after a prompt of 64 tokens
+    python -m bench.generation --page               nothing is measured: docs/generation.md from the numbers
 
 A cached step reads every weight once, whatever it computes, so one text at a time can go no faster than memory gives
 the weights: that floor is measured in the same rounds. Hugging Face (`transformers` on PyTorch, eager attention left to
@@ -11,7 +12,6 @@ docs/generation.md.
 """
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -30,12 +30,12 @@ from flax import nnx
 from bench import machine
 from bench.attention_page import origin, quotient
 from bench.page import rounded
+from bench.results import add_output, rewrite, write_page, write_results
 from bench.tables import digits, table
 from bench.turns import summary, take_turns
 from transformer_jax.config import LanguageModelConfig, StackConfig
 from transformer_jax.counting import count
 from transformer_jax.errors import InputError
-from transformer_jax.files import write_text
 from transformer_jax.generation import generate
 from transformer_jax.language_models import LanguageModel
 from transformer_jax.laws import fit_power_law, fit_quadratic
@@ -304,7 +304,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--tokens", type=int, default=NEW, metavar="N", help=f"that are written (default: {NEW})")
     add("--rounds", type=int, default=5, help="of decode (default: 5)")
     add("--seconds", type=float, default=1.0, help="for a contestant of the law (default: 1)")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add_output(parser)
     return parser
 
 
@@ -320,6 +320,13 @@ def main(
         parser.error("--batches, --tokens and --rounds must be 1 or more")
     if len(options.lengths) < 3 or not 2 <= min(options.lengths) <= max(options.lengths) <= 4096:
         parser.error("--lengths must be three or more, 2 to 4096")
+    path = options.docs / "results/generation.json"
+
+    def write(results: dict) -> Path:
+        return write_page(options.docs / "generation.md", page(results))
+
+    if options.page:
+        return rewrite(path, PROGRAM, ("law", "laws", "decode"), write)
     start = time.perf_counter()
     try:
         rows = (
@@ -339,10 +346,8 @@ def main(
         print(f"error: {problem}", file=sys.stderr)
         return 1
     results |= {"seconds": round(time.perf_counter() - start), "machine": machine.describe()}
-    (options.docs / "results").mkdir(parents=True, exist_ok=True)
-    write_text(options.docs / "results/generation.json", json.dumps(results, indent=1) + "\n")
-    write_text(options.docs / "generation.md", "\n".join(page(results)) + "\n")
-    print(options.docs / "generation.md")
+    write_results(path, results)
+    print(write(results))
     return 0
 
 

@@ -11,7 +11,6 @@ tables to docs/gpu.md. `python -m bench.attention` is the same for a processor.
 
 import argparse
 import itertools
-import json
 import os
 import shlex
 import sys
@@ -32,9 +31,9 @@ from bench.attention_page import PASSES, SAYS, milliseconds, quotient
 from bench.contestants import OURS, Cell
 from bench.harness import Contestant
 from bench.page import rounded
+from bench.results import add_output, rewrite, write_page, write_results
 from bench.tables import digits, table
 from transformer_jax.errors import InputError
-from transformer_jax.files import write_text
 
 PROGRAM = "python -m bench.gpu"
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -163,34 +162,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=0.2, help="for a contestant in a cell (default: 0.2)")
     add("--rounds", type=int, default=9, help="of training steps that are timed (default: 9)")
     add("--seed", type=int, default=0, help="of every random number (default: 0)")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
-    add("--page", action="store_true", help="measure nothing: the page, from the numbers")
+    add_output(parser)
     options = parser.parse_args(arguments)
     if min(*options.lengths, options.tokens, options.rounds) < 1:
         parser.error("--lengths, --tokens and --rounds must be 1 or more")
     path = options.docs / "results" / "gpu.json"
+
+    def write(results: dict) -> Path:
+        return write_page(options.docs / "gpu.md", page(results))
+
+    if options.page:
+        return rewrite(path, PROGRAM, ("machine", "attention", "steps"), write)
+    if jax.default_backend() != "gpu":
+        print(
+            "error: JAX sees no GPU here; python -m bench.attention is for a processor",
+            file=sys.stderr,
+        )
+        return 2
     try:
-        if options.page:
-            results = json.loads(path.read_text(encoding="utf-8"))
-            if not isinstance(results, dict) or {"machine", "attention", "steps"} - set(results):
-                raise ValueError
-        else:
-            if jax.default_backend() != "gpu":
-                raise InputError(
-                    "JAX sees no GPU here; python -m bench.attention is for a processor"
-                )
-            results = measured(options, shlex.join([*PROGRAM.split(), *arguments]), parts, path)
+        results = measured(options, shlex.join([*PROGRAM.split(), *arguments]), parts, path)
     except (InputError, OSError) as problem:
         print(f"error: {problem}", file=sys.stderr)
-        return 2
-    except ValueError:
-        print(f"error: {path} is not what {PROGRAM} wrote", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"\nstopped; what was measured stands in {path}", file=sys.stderr)
         return 130
-    write_text(options.docs / "gpu.md", "\n".join(page(results)) + "\n")
-    print(options.docs / "gpu.md")
+    print(write(results))
     return 0
 
 
@@ -207,7 +204,6 @@ def measured(
         "attention": [],
         "steps": [],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
     for part, records in (("step", "steps"), ("attention", "attention")):
         if part not in options.parts:
             continue
@@ -215,7 +211,7 @@ def measured(
         def keep(record: dict, records: str = records) -> None:
             results[records].append(rounded(record))
             results["machine"] = machine.describe()  # PyTorch is there once it was called
-            write_text(path, json.dumps(results, indent=1) + "\n")
+            write_results(path, results)
 
         parts[part](options, keep)
     return results

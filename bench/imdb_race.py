@@ -1,6 +1,7 @@
 """The race to a good classifier of reviews: seconds of training until validation first passes a bar.
 
     python -m bench.imdb_race --data PATH --tutorial LOG        as train.imdb takes it; LOG by bench.tutorial_torch
+    python -m bench.imdb_race --page                            nothing is trained: page and figure from the numbers
 
 Ours is the default recipe of `train.imdb`, scored by the averaged weights on the way, over several seeds. Beside it stand
 linear models, fitted once, so one point each, and the tutorial's program, which is not run here but read from the
@@ -31,13 +32,13 @@ from bench.clock import read_log, seconds_until
 from bench.commands import without_paths
 from bench.race_page import BARS, NETWORK, OURS, TUTORIAL, draw, page
 from bench.recipe_runs import fold_of, looks
+from bench.results import add_output, rewrite, write_page, write_results
 from train import baseline
 from train.corpus import DataError, Dataset
 from train.data import load, split_validation
 from train.recipes import FAST, Recipe
 from train.scores import score
 from transformer_jax.errors import InputError
-from transformer_jax.files import write_text
 
 PROGRAM = "python -m bench.imdb_race"
 SEEDS = 5
@@ -136,7 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--every", type=int, default=EVERY, metavar="N", help=f"steps between scores at first (default: {EVERY})")  # fmt: skip
     add("--seconds", type=float, metavar="S", help="of training, then a run of ours ends (default: the whole recipe)")  # fmt: skip
     add("--tutorial", type=Path, action="append", default=[], metavar="LOG", help="of bench.tutorial_torch; again for more")  # fmt: skip
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add_output(parser)
     return parser
 
 
@@ -149,6 +150,10 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
             parser.error(f"--{name} must be 1 or more")
     if options.seconds is not None and not options.seconds > 0:
         parser.error(f"--seconds must be above 0; got {options.seconds:g}")
+    path = options.docs / "results/race.json"
+    if options.page:
+        names = ("command", "data", "machine", "runs")
+        return rewrite(path, PROGRAM, names, lambda results: write(results, options.docs))
     try:
         data = load(options.data)
         logs = [tutorial(log, data) for log in options.tutorial]
@@ -167,7 +172,6 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     setting = f"every {options.every} steps, {options.seconds or 'all'} seconds: {recipe!r}"
     settings = dict.fromkeys([OURS, *([NETWORK] if recipe.model.ngrams else [])], setting)
     settings |= {name: f"{fraction} held out" for name in LINEAR}
-    path = options.docs / "results/race.json"
     kept = [
         run
         for run in _kept(path, results)
@@ -176,6 +180,7 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     ]
     results["runs"] = logs + kept
     if results["runs"]:
+        write_results(path, results)
         write(results, options.docs)
     done = {(run["contender"], run["seed"]) for run in kept}
     for seed in range(options.seeds):
@@ -202,16 +207,16 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
                     for bar, s in passed.items()
                 )
                 print(f"seed {seed}  {'  '.join(times)}  {contender}", flush=True)
+            write_results(path, results)
             write(results, options.docs)
     return 0
 
 
-def write(results: dict, docs: Path) -> None:
-    (docs / "results").mkdir(parents=True, exist_ok=True)
+def write(results: dict, docs: Path) -> list[Path]:
+    """The page and its figure; their paths."""
     (docs / "figures").mkdir(parents=True, exist_ok=True)
-    write_text(docs / "results/race.json", json.dumps(results, indent=1) + "\n")
-    draw(results, docs / "figures/race.svg")
-    write_text(docs / "race.md", "\n".join(page(results)) + "\n")
+    figure = draw(results, docs / "figures/race.svg")
+    return [write_page(docs / "race.md", page(results)), figure]
 
 
 def _kept(path: Path, results: dict) -> list[dict]:

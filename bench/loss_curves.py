@@ -1,6 +1,7 @@
 """The loss of the tutorial's classifier over its first steps, in float32 and with the fast products in bfloat16.
 
     python -m bench.loss_curves --data PATH        as train.imdb takes it; default: the built-in sample
+    python -m bench.loss_curves --page             nothing is trained: page and picture from the numbers
 
 The same weights, batches and dropout bits for all: what differs is how numbers are rounded. A fourth run, in float32
 with other dropout bits, is the yardstick: rounding may move the loss by no more than chance does. The short products are
@@ -9,7 +10,6 @@ The numbers go to docs/results/loss_curves.json, page and picture to docs/loss-c
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +25,7 @@ from tqdm import tqdm
 from bench import machine
 from bench.commands import without_paths
 from bench.figures import STYLE, plt, save
+from bench.results import add_output, rewrite, write_page, write_results
 from bench.tables import table
 from train.classification import make_loss
 from train.corpus import DataError
@@ -35,7 +36,6 @@ from train.recipes import TUTORIAL, Recipe
 from train.step import TrainState, make_train_step
 from transformer_jax import products
 from transformer_jax.batching import Batch, Plan, make_batch
-from transformer_jax.files import write_text
 from transformer_jax.models import TextClassifier
 from transformer_jax.tokenizers import train_tokenizer
 
@@ -103,7 +103,7 @@ def distances(curves: dict[str, list[float]]) -> dict[str, float]:
     }
 
 
-def draw(curves: dict[str, list[float]], path: Path) -> None:
+def draw(curves: dict[str, list[float]], path: Path) -> Path:
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
         for name, values in curves.items():
@@ -115,7 +115,7 @@ def draw(curves: dict[str, list[float]], path: Path) -> None:
         left.set(xlabel="step", ylabel=f"loss, mean of {WINDOW} steps")
         left.legend(frameon=False)
         right.set(xlabel="step", ylabel="loss minus that of float32")
-    save(figure, path)
+    return save(figure, path)
 
 
 def page(results: dict) -> list[str]:
@@ -152,12 +152,21 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     add("--steps", type=int, default=300, help="default: 300")
     add("--rows", type=int, default=16, help="texts in a batch (default: 16)")
     add("--length", type=int, default=64, help="tokens of a text (default: 64)")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add_output(parser)
     options = parser.parse_args(arguments)
     if options.steps < WINDOW:
         parser.error(f"--steps must be {WINDOW} or more")
     if options.rows < 1 or not 1 <= options.length <= recipe.model.max_length:
         parser.error(f"--rows must be 1 or more, --length 1 to {recipe.model.max_length}")
+    path = options.docs / "results/loss_curves.json"
+
+    def write(results: dict) -> list[Path]:
+        (options.docs / "figures").mkdir(parents=True, exist_ok=True)
+        figure = draw(results["losses"], options.docs / "figures/loss-curves.svg")
+        return [write_page(options.docs / "loss-curves.md", page(results)), figure]
+
+    if options.page:
+        return rewrite(path, PROGRAM, ("window", "largest_distance", "losses"), write)
     start = time.perf_counter()
     try:
         tokenizer, found = batches(
@@ -179,11 +188,8 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
         "largest_distance": {name: round(d, 4) for name, d in apart.items()},
         "losses": {name: [round(x, 5) for x in curve] for name, curve in curves.items()},
     }  # fmt: skip
-    (options.docs / "results").mkdir(parents=True, exist_ok=True)
-    (options.docs / "figures").mkdir(parents=True, exist_ok=True)
-    write_text(options.docs / "results/loss_curves.json", json.dumps(results) + "\n")
-    draw(curves, options.docs / "figures/loss-curves.svg")
-    write_text(options.docs / "loss-curves.md", "\n".join(page(results)) + "\n")
+    write_results(path, results, indent=None)
+    write(results)
     for name, distance in apart.items():
         print(f"{name}: at most {distance:.4f} from float32")
     too_far = [

@@ -1,6 +1,7 @@
 """Twenty reviews of the test split that a classifier gets wrong: the words that moved it, and the reason that one can see.
 
     python -m bench.mistakes RUN --data PATH            RUN of train.imdb; --show prints the reviews, to be read
+    python -m bench.mistakes --page                     nothing is explained: the page from numbers and reasons
 
 Half of them are those that it is surest of, half are drawn from all that are wrong. Each is explained by integrated
 gradients, as `python -m transformer_jax explain` does. Numbers go to docs/results/mistakes.json, the page to docs/mistakes.md;
@@ -19,12 +20,12 @@ from jaxtyping import Float
 from tqdm import tqdm
 
 from bench.commands import without_paths
+from bench.results import add_output, rewrite, write_page, write_results
 from bench.tables import table
 from train.corpus import DataError, Split
 from train.data import load
 from transformer_jax.batching import bucket_lengths
 from transformer_jax.explain import Explanation, explain
-from transformer_jax.files import write_text
 from transformer_jax.predict import Scorer
 from transformer_jax.run_folder import RunFolderError, Trained, load_classifier
 
@@ -40,14 +41,23 @@ def main(arguments: list[str] | None = None) -> int:
         prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("run", metavar="RUN", help="the folder of a trained classifier")
+    add("run", nargs="?", metavar="RUN", help="the folder of a trained classifier")
     add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
     add("--number", type=int, default=NUMBER, help=f"how many reviews (default: {NUMBER})")
     add("--show", action="store_true", help="print the reviews, which are not stored")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add_output(parser)
     options = parser.parse_args(arguments)
     if options.number < 1:
         parser.error("--number must be 1 or more")
+    path = options.docs / "results/mistakes.json"
+
+    def write(results: dict) -> Path:
+        return write_page(options.docs / "mistakes.md", page(results, reasons(options.docs)))
+
+    if options.page:
+        return rewrite(path, PROGRAM, ("command", "reviews", "wrong", "mistakes"), write)
+    if options.run is None:
+        parser.error("RUN is needed: the folder of a trained classifier")
     try:
         classifier = load_classifier(options.run)
         data = load(options.data)
@@ -86,9 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
                 "log_odds": round(float(found.attribution.total), 4),
             }
         )
-    (options.docs / "results").mkdir(parents=True, exist_ok=True)
-    write_text(options.docs / "results/mistakes.json", json.dumps(results, indent=1) + "\n")
-    write_text(options.docs / "mistakes.md", "\n".join(page(results, reasons(options.docs))) + "\n")
+    write_results(path, results)
+    write(results)
     return 0
 
 

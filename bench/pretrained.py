@@ -31,6 +31,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -38,10 +39,10 @@ import numpy as np
 
 from bench import machine
 from bench.page import rounded
+from bench.results import add_output, rewrite, write_page, write_results
 from bench.tables import table
 from bench.turns import ratio, summary, take_turns
-from transformer_jax.errors import InputError
-from transformer_jax.files import write_text
+from transformer_jax.errors import InputError, one_line
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts: PyTorch is faster so
 
@@ -264,36 +265,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=5, help="at least so many (default: 5)")
     add("--seconds", type=float, default=20.0, help="for each contestant (default: 20)")
     add("--child", help=argparse.SUPPRESS)
-    add("--page", action="store_true", help="the page anew, from the numbers that are there")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add_output(parser)
     options = parser.parse_args(arguments)
     path = options.docs / RESULTS
     if options.child:
         child(options.child, options.model)
         return 0
-    if options.page:
-        try:
-            results = json.loads(path.read_text(encoding="utf-8"))
-            lines = page(results)
-        except (OSError, ValueError, TypeError, LookupError):
-            print(f"error: {path} holds no numbers of this program; measure first", file=sys.stderr)
-            return 2
-    else:
-        if not (options.model and options.data):
-            parser.error("--model and --data are needed; --help says which")
-        import pandas as pd
 
-        start = time.perf_counter()
-        rows = pd.read_parquet(options.data, columns=["text"])
-        texts = rows["text"].sample(options.texts, random_state=0).tolist()
-        how = {"rounds": options.rounds, "seconds": options.seconds}
-        found = {
-            "reviews": embedding(options.model, texts, **how),
-            "sentence": embedding(options.model, [SENTENCE], **(how | {"seconds": 2.0})),
-        }
-        hidden = {options.model: "FOLDER", options.data: "REVIEWS.parquet"}
-        words = [hidden.get(a, a) for a in arguments]
-        results = {
+    def write(results: dict) -> Path:
+        return write_page(options.docs / "pretrained.md", page(results))
+
+    if options.page:
+        return rewrite(path, PROGRAM, ("embedding", "loading"), write)
+    if not (options.model and options.data):
+        parser.error("--model and --data are needed; --help says which")
+    if min(options.texts, options.rounds) < 1:
+        parser.error("--texts and --rounds must be 1 or more")
+    try:
+        results = measured(options, arguments)
+    except InputError as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    write_results(path, results)
+    print(write(results))
+    return 0
+
+
+def measured(options: argparse.Namespace, arguments: Sequence[str]) -> dict:
+    """All numbers, each contestant checked; raises InputError where there is nothing to measure with."""
+    missing = [name for name in ("torch", "sentence_transformers") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"PyTorch is the opponent: pip install {' '.join(missing)}")
+    start = time.perf_counter()
+    texts = texts_of(options.data, options.texts)
+    how = {"rounds": options.rounds, "seconds": options.seconds}
+    found = {
+        "reviews": embedding(options.model, texts, **how),
+        "sentence": embedding(options.model, [SENTENCE], **(how | {"seconds": 2.0})),
+    }
+    hidden = {options.model: "FOLDER", options.data: "REVIEWS.parquet"}
+    words = [hidden.get(a, a) for a in arguments]
+    return rounded(
+        {
             "command": shlex.join([*PROGRAM.split(), *words]),
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "seed": 0,
@@ -302,12 +315,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "seconds": round(time.perf_counter() - start),
             "machine": machine.describe(),
         }
-        results = rounded(results)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(results, indent=1) + "\n")
-        lines = page(results)
-    write_text(options.docs / "pretrained.md", "\n".join(lines) + "\n")
-    return 0
+    )
+
+
+def texts_of(path: str, number: int) -> list[str]:
+    """As many texts of a parquet file, drawn once."""
+    import pandas as pd
+
+    try:
+        texts = pd.read_parquet(path, columns=["text"])["text"]
+    except (OSError, ValueError) as problem:  # pyarrow's errors are these too
+        raise InputError(f"--data {path}: {one_line(problem)}") from None
+    if number > len(texts):
+        raise InputError(f"--texts {number}: {path} has {len(texts)} texts")
+    return texts.sample(number, random_state=0).tolist()
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def page(results: dict) -> Iterator[str]:
     )
 
 
-def draw(results: dict, path: Path) -> None:
+def draw(results: dict, path: Path) -> Path:
     with plt.rc_context(STYLE):
         figure, axis = plt.subplots(figsize=(8, 5.2), layout="constrained")
         for bar in BARS:
@@ -168,4 +168,4 @@ def draw(results: dict, path: Path) -> None:
         axis.set(xscale="log", xlabel="seconds of training", ylabel="validation accuracy")
         plain(axis.xaxis)
         figure.legend(frameon=False, loc="outside upper left", fontsize=9)
-    save(figure, path)
+    return save(figure, path)

@@ -2,6 +2,7 @@
 
     python -m bench.scaling --data FILE
     python -m bench.scaling --data sample --widths 16 32 64
+    python -m bench.scaling --page                  nothing is trained: page and figure from the numbers
 
 Each is `train.lm` as anybody runs it, in the same number of steps; N are its parameters without the embedding, C = 6 N D
 the operations of training on D tokens (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1), whose law is
@@ -23,10 +24,10 @@ import matplotlib
 from bench import figures, machine
 from bench.attention_page import origin
 from bench.page import rounded
+from bench.results import add_output, rewrite, write_page, write_results
 from bench.tables import digits, table
 from train.lm import main as train
 from transformer_jax.costs import six_nd
-from transformer_jax.files import write_text
 from transformer_jax.laws import PowerLaw, fit_power_law
 
 matplotlib.use("agg")
@@ -70,7 +71,12 @@ def described(law: PowerLaw) -> dict:
     return {"exponent": law.exponent, "factor": law.factor, "interval": list(law.interval)}
 
 
-def draw(rows: list[dict], laws: dict[str, PowerLaw]):
+def draw(results: dict):
+    rows = results["rows"]
+    laws = {
+        key: PowerLaw(law["exponent"], law["factor"], tuple(law["interval"]), 0.95)
+        for key, law in results["laws"].items()
+    }
     figure, all_axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     names = {"parameters": "parameters without the embedding", "flops": "operations of training"}
     for axes, (key, says) in zip(all_axes, names.items(), strict=True):
@@ -132,7 +138,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--learning-rate", type=float, default=5e-3, metavar="R", help="at width 64 (default: 5e-3)"
     )
     add("--seed", type=int, default=0, metavar="S", help="default: 0")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add_output(parser)
     return parser
 
 
@@ -143,6 +149,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     widths = sorted(set(options.widths))
     if len(widths) < 3 or any(width < HEAD or width % HEAD for width in widths):
         parser.error(f"--widths must be three or more multiples of {HEAD}")
+    path = options.docs / "results/scaling.json"
+
+    def write(results: dict) -> list[Path]:
+        (options.docs / "figures").mkdir(parents=True, exist_ok=True)
+        figure = figures.save(draw(results), options.docs / "figures/scaling.svg")
+        return [write_page(options.docs / "scaling.md", page(results)), figure]
+
+    if options.page:
+        return rewrite(path, PROGRAM, ("data", "layers", "rows", "laws"), write)
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -165,12 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rows": rounded(rows),
         "laws": rounded({key: described(law) for key, law in laws.items()}),
     }
-    for folder in ("results", "figures"):
-        (options.docs / folder).mkdir(parents=True, exist_ok=True)
-    figures.save(draw(rows, laws), options.docs / "figures/scaling.svg")
-    write_text(options.docs / "results/scaling.json", json.dumps(results, indent=1) + "\n")
-    write_text(options.docs / "scaling.md", "\n".join(page(results)) + "\n")
-    print(options.docs / "scaling.md")
+    write_results(path, results)
+    print(write(results)[0])
     return 0
 
 

@@ -1,6 +1,7 @@
 """The step of the tutorial's classifier, and its inference: this library beside PyTorch, in turns.
 
     python -m bench.training_step
+    python -m bench.training_step --page            nothing is measured: docs/training-step.md from the numbers
 
 The model is `train.imdb --recipe tutorial` in its full size, the step `train.step.make_train_step` as the training
 program runs it; PyTorch's are those of bench/tutorial_model.py: eager as the tutorial has it, with its own attention
@@ -11,7 +12,6 @@ The numbers go to docs/results/training_step.json, the tables to docs/training-s
 """
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -28,10 +28,10 @@ from bench import machine
 from bench.classifiers import BATCHES, CONTESTANTS, OURS, batches, pad_id
 from bench.contender import sizes, start
 from bench.page import rounded
+from bench.results import add_output, rewrite, write_page, write_results
 from bench.turns import summary, take_turns
 from train.recipes import TUTORIAL, Recipe
 from transformer_jax.errors import InputError
-from transformer_jax.files import write_text
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts
 
@@ -153,13 +153,20 @@ def make_parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, default=9, help="at least (default: 9)")
     add("--seconds", type=float, default=2.0, help="for a contestant of a subject (default: 2)")
     add("--seed", type=int, default=0, help="of weights and tokens (default: 0)")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+    add_output(parser)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = make_parser().parse_args(arguments)
+    path = options.docs / "results/training_step.json"
+
+    def write(results: dict) -> Path:
+        return write_page(options.docs / "training-step.md", page(results))
+
+    if options.page:
+        return rewrite(path, PROGRAM, ("subjects",), write)
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
@@ -190,10 +197,8 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
         "machine": machine.describe(),
         "subjects": rounded(found),
     }
-    (options.docs / "results").mkdir(parents=True, exist_ok=True)
-    write_text(options.docs / "results/training_step.json", json.dumps(results, indent=1) + "\n")
-    write_text(options.docs / "training-step.md", "\n".join(page(results)) + "\n")
-    print(options.docs / "training-step.md")
+    write_results(path, results)
+    print(write(results))
     return 0
 
 

@@ -49,21 +49,26 @@ def test_decoding_is_measured(tmp_path, monkeypatch):
     assert "random weights; 40 tokens behind a prompt of 64, greedy" in page
 
 
-def test_time_that_is_lost_in_the_noise_is_measured_again_or_said():
+def test_time_that_is_lost_in_the_noise_is_measured_again_or_said(monkeypatch):
     """A text that takes less time than its prompt has no time of a token: never a negative one."""
-    waits = {"ours, prompt": [0.02, 0.001, 0.001], "ours, text": [0.001, 0.01, 0.01]}
+    prompt = {generation.FLOOR: 1.0, "ours, prompt": 20.0, "ours, text": 1.0}
+    text = {generation.FLOOR: 1.0, "ours, prompt": 1.0, "ours, text": 9.0}
 
-    def calls(waits):
-        turns = {name: itertools.cycle(times) for name, times in waits.items()}
-        call = {name: lambda each=each: time.sleep(next(each)) for name, each in turns.items()}
-        return {generation.FLOOR: lambda: None} | call
+    def clock(*rounds):
+        turns = itertools.cycle(rounds)
+        monkeypatch.setattr(
+            generation,
+            "take_turns",
+            lambda calls, seconds, least: {name: [time] for name, time in next(turns).items()},
+        )
 
-    times, by = generation.timed(calls(waits), ["ours"], 4, 1)
-    assert len(times["ours, text"]) == len(by["ours"]) == 3  # the median of two is below 0 yet
-    assert np.median(by["ours"]) == pytest.approx(0.009 / 4, rel=0.3)
-    never = {"ours, prompt": [0.002], "ours, text": [0.001]}
+    clock(prompt, text, text)
+    times, by = generation.timed(dict.fromkeys(text), ["ours"], 4, 1)
+    assert times["ours, text"] == [1.0, 9.0, 9.0]  # the median of two is below 0 yet
+    assert by == {generation.FLOOR: [1.0] * 3, "ours": [-19 / 4, 2.0, 2.0]}
+    clock(prompt)
     with pytest.raises(InputError, match="--tokens 4, --rounds 1: the time of ours is lost"):
-        generation.timed(calls(never), ["ours"], 4, 1)
+        generation.timed(dict.fromkeys(text), ["ours"], 4, 1)
 
 
 @pytest.mark.slow

@@ -1,29 +1,10 @@
 """The program that sets pretrained encoders beside PyTorch: its page, its mistakes, what it does not time."""
 
-import json
-from pathlib import Path
-
 import numpy as np
+import pandas as pd
 import pytest
 
 from bench import pretrained
-
-DOCS = Path(__file__).parents[1] / "docs"
-
-
-@pytest.mark.parametrize("contents", [None, "{", "[]", "{}"])
-def test_a_page_of_no_numbers_is_one_line(tmp_path, capsys, contents):
-    (tmp_path / "results").mkdir()
-    if contents is not None:
-        (tmp_path / "results/pretrained.json").write_text(contents)
-    assert pretrained.main(["--page", "--docs", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "pretrained.md").exists()
-
-
-def test_the_page_says_what_was_measured():
-    results = json.loads((DOCS / "results/pretrained.json").read_text())
-    assert "\n".join(pretrained.page(results)) + "\n" == (DOCS / "pretrained.md").read_text()
 
 
 def test_nobody_is_timed_whose_vectors_are_others(monkeypatch):
@@ -43,3 +24,23 @@ def test_nobody_is_timed_whose_vectors_are_others(monkeypatch):
     monkeypatch.setattr(pretrained, "Child", Child)
     with pytest.raises(ValueError, match=r"transformer_jax computes something else: off by 0\.1"):
         pretrained.embedding("model", ["a", "b"], rounds=1, seconds=0.0)
+
+
+def test_without_pytorch_the_opponent_is_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: None)
+    words = ["--model", "FOLDER", "--data", "REVIEWS.parquet", "--docs", str(tmp_path)]
+    assert pretrained.main(words) == 2
+    captured = capsys.readouterr().err
+    assert "pip install torch sentence_transformers" in captured and captured.count("\n") == 1
+
+
+def test_reviews_that_are_not_there_are_one_line(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(pretrained, "find_spec", lambda name: True)
+    texts = tmp_path / "some.parquet"
+    pd.DataFrame({"text": ["a", "b"]}).to_parquet(texts)
+    for data, number, says in ((tmp_path / "none", 1, "--data"), (texts, 3, "has 2 texts")):
+        words = ["--model", "m", "--data", str(data), "--texts", str(number)]
+        assert pretrained.main([*words, "--docs", str(tmp_path)]) == 2
+        captured = capsys.readouterr().err
+        assert says in captured and captured.count("\n") == 1
+    assert sorted(pretrained.texts_of(str(texts), 2)) == ["a", "b"]

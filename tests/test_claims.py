@@ -206,7 +206,10 @@ class TestPage:
             figure.subplots().plot([1, 2])
 
         claim = Claim("name", "A title", "A text.", ("a",), [(1.0,)], draw)
-        publish([claim], tmp_path, "a test", {"seed": 3})
+        machine = {"versions": dict.fromkeys(("jax", "flax", "numpy"), "1"), "python": "3"}
+        machine |= {"devices": ["cpu"], "cores": 2}
+        facts = {"command": "c", "date": "d", "seconds": 1, "machine": machine, "seed": 3}
+        publish([claim], tmp_path, facts)
         assert "## A title" in (tmp_path / "claims.md").read_text(encoding="utf-8")
         assert (tmp_path / "figures" / "claims-name.png").read_bytes().startswith(b"\x89PNG")
         numbers = json.loads((tmp_path / "results" / "claims.json").read_text(encoding="utf-8"))

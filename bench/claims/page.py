@@ -44,21 +44,44 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in cells)
 
 
-def page(claims: Sequence[Claim], origin: str) -> str:
-    """The whole of docs/claims.md."""
+def entry(claim: Claim) -> dict[str, Any]:
+    """Return what the JSON file keeps of a claim: all of the page but its figure."""
+    return {
+        "title": claim.title,
+        "text": claim.text,
+        "figure": claim.draw is not None,
+        "header": list(claim.header),
+        "rows": [list(row) for row in claim.rows],
+    }
+
+
+def page(results: dict[str, Any]) -> str:
+    """Return the whole of docs/claims.md, from what the JSON file holds."""
+    claims = results["claims"]
     parts = [
         "# Claims, measured",
         "What texts about transformers say, and what comes out when it is done. Each statement is also a test, on a "
         "smaller size, in `tests/test_claims.py`.",
-        f"Written by {origin}",
-        "\n".join(f"- [{claim.title}](#{claim.name})" for claim in claims),
+        origin(results),
+        "\n".join(f"- [{claim['title']}](#{name})" for name, claim in claims.items()),
     ]
-    for claim in claims:
-        parts += [f'<a id="{claim.name}"></a>\n\n## {claim.title}', claim.text]
-        if claim.draw is not None:
-            parts.append(f"![{claim.title}](figures/claims-{claim.name}.png)")
-        parts.append(table(claim.header, claim.rows))
+    for name, claim in claims.items():
+        parts += [f'<a id="{name}"></a>\n\n## {claim["title"]}', claim["text"]]
+        if claim["figure"]:
+            parts.append(f"![{claim['title']}](figures/claims-{name}.png)")
+        parts.append(table(claim["header"], claim["rows"]))
     return "\n\n".join(parts) + "\n"
+
+
+def origin(results: dict[str, Any]) -> str:
+    """The command, the versions and the machine."""
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("jax", "flax", "numpy"))
+    return (
+        f"Written by `{results['command']}` in {results['seconds']} s on {results['date']}: {versions}, "
+        f"Python {machine['python']}, {', '.join(machine['devices'])}, {machine['cores']} cores. "
+        "The numbers are also in `results/claims.json`."
+    )
 
 
 def figure(claim: Claim) -> Figure:
