@@ -56,6 +56,13 @@ def pytest_benchmark_update_machine_info(config, machine_info):
     machine_info |= machine.describe() | {"command": command(config)}
 
 
+def pytest_benchmark_update_json(config, output_json):
+    """Which benchmarks failed: pytest-benchmark leaves them out and does not say so."""
+    reports = config.pluginmanager.getplugin("terminalreporter").stats
+    found = [each.nodeid for what in ("failed", "error") for each in reports.get(what, [])]
+    output_json["failed"] = list(dict.fromkeys(found))
+
+
 def command(config) -> str:
     """What was asked for, without where the results went."""
     words = ["pytest", "--benchmark-only"]

@@ -124,6 +124,8 @@ def origin(run: Run) -> list[str]:
         f"Python {machine['python']}, {versions}; threads: {threads}"
         + (f"; {settings}." if settings else "."),
     ]
+    if run.failed:
+        lines.append(f"**Failed, and left out:** {', '.join(f'`{name}`' for name in run.failed)}.")
     if load > 1.5 * machine["cores"]:
         lines.append(
             f"**The machine was busy** (up to {load:.1f} programs ran at once): trust what was called in turns."
@@ -154,20 +156,22 @@ def reduced(run: Run) -> dict:
     """What docs/results/bench.json holds."""
     from dataclasses import asdict
 
+    records = [Record(**rounded(asdict(record))) for record in run.records]
+
     def brief(record: Record) -> dict:
-        return {name: rounded(value) for name, value in asdict(record).items() if value is not None}
+        return {name: value for name, value in asdict(record).items() if value is not None}
 
     return {
         "command": run.command,
         "date": run.date,
         "machine": run.machine,
-        "goals": [
-            rounded(asdict(goal) | {"met": goal.met}) for goal in analysis.goals(run.records)
-        ],
-        "crossings": [rounded(asdict(found)) for found in analysis.crossings(run.records)],
-        "laws": [rounded(asdict(law)) for law in analysis.laws(run.records)],
-        "records": [brief(record) for record in run.records],
+        # Of the rounded records, so that they can be made again from them.
+        "goals": [rounded(asdict(goal) | {"met": goal.met}) for goal in analysis.goals(records)],
+        "crossings": [rounded(asdict(found)) for found in analysis.crossings(records)],
+        "laws": [rounded(asdict(law)) for law in analysis.laws(records)],
+        "records": [brief(record) for record in records],
         "summaries": run.summaries,
+        **({"failed": list(run.failed)} if run.failed else {}),
     }
 
 

@@ -47,6 +47,7 @@ class Run:
     machine: dict
     date: str
     command: str
+    failed: tuple[str, ...] = ()  # benchmarks that have no record
 
 
 def read(data: dict) -> Run:
@@ -55,16 +56,28 @@ def read(data: dict) -> Run:
     Raises ValueError where they are something else.
     """
     try:
+        failed = tuple(data.get("failed", ()))
         benchmarks = [
             (bench["extra_info"], bench["stats"]["median"], bench["stats"]["rounds"])
             for bench in data["benchmarks"]
+            if bench.get("fullname") not in failed
         ]
         machine, date = data["machine_info"], data["datetime"]
         command = machine.pop("command")
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"not a file that pytest --benchmark-json wrote here: no {error}"
         ) from None
     records = [record for bench in benchmarks if (record := Record.of(*bench))]
     summaries = [extra["summary"] for extra, *_ in benchmarks if "summary" in extra]
-    return Run(records, summaries, machine, date, command)
+    return Run(records, summaries, machine, date, command, failed)
+
+
+def kept(data: dict) -> Run:
+    """From what docs/results/bench.json holds; raises ValueError where it is something else."""
+    try:
+        records = [Record(**record) for record in data["records"]]
+        rest = [data[name] for name in ("summaries", "machine", "date", "command")]
+        return Run(records, *rest, tuple(data.get("failed", ())))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a file that python -m bench.report wrote: {error}") from None

@@ -2,6 +2,10 @@
 
 python -m bench.report                    # ten minutes; --full: the longest lengths too
 python -m bench.report --json FILE        # from what pytest --benchmark-only --benchmark-json=FILE left
+python -m bench.report --page             # page and figures from docs/results/bench.json
+python -m bench.report --compare          # beside docs/results/bench.json, the largest slowdown first; writes nothing
+
+Where a benchmark fails the others are written all the same, and the exit code is 1.
 """
 
 import argparse
@@ -11,16 +15,20 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
+from bench import records, tables
 from bench.page import page, reduced
-from bench.records import Run, read
+from bench.records import Run
+from bench.results import add_output, write_results
 from transformer_jax.errors import InputError, one_line
 
 ROOT = Path(__file__).parent.parent
+RESULTS = "results/bench.json"
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.report",
         description=__doc__,
@@ -28,18 +36,38 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="run nothing, read this")
     parser.add_argument("--full", action="store_true", help="run with --bench-full")
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="where to write (docs)")
     parser.add_argument("-k", metavar="NAMES", help="run only these, as pytest has it")
+    parser.add_argument(
+        "--compare", action="store_true", help=f"write nothing, compare with DOCS/{RESULTS}"
+    )
+    add_output(parser)
+    parser.set_defaults(docs=ROOT / "docs")
     options = parser.parse_args(arguments)
     if options.json and (options.full or options.k):
         parser.error("--json reads what was run: it goes with neither --full nor -k")
+    if options.page and (options.json or options.full or options.k or options.compare):
+        parser.error("--page runs nothing: it goes with --docs alone")
+    file = options.docs / RESULTS
     try:
-        run = from_file(options.json) if options.json else measure(options.full, options.k)
-        for path in write(run, options.docs):
-            print(os.path.relpath(path))
+        before = from_file(file, records.kept) if options.page or options.compare else None
+        if options.page:
+            run = before
+        elif options.json:
+            run = from_file(options.json, records.read)
+        else:
+            run = measure(options.full, options.k)
+        if options.compare:
+            show(before, run)
+        else:
+            for path in write(run, options.docs):
+                print(os.path.relpath(path))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
+    if run.failed and not options.page:
+        print(f"failed: {', '.join(run.failed)}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def measure(full: bool, names: str | None) -> Run:
@@ -55,12 +83,13 @@ def measure(full: bool, names: str | None) -> Run:
             env=environment,
             check=False,
         )
-        if done.returncode:
+        # 1: some failed; the file has the others.
+        if done.returncode not in (0, 1) or not file.exists():
             raise InputError(f"`{shlex.join(words)}` failed; nothing was written")
-        return from_file(file)
+        return from_file(file, records.read)
 
 
-def from_file(path: Path) -> Run:
+def from_file(path: Path, read: Callable[[dict], Run]) -> Run:
     """What a run left; raises InputError where the file is not that."""
     try:
         return read(json.loads(path.read_text(encoding="utf-8")))
@@ -70,20 +99,28 @@ def from_file(path: Path) -> Run:
         raise InputError(f"{path}: {one_line(error)}") from None
 
 
+def show(before: Run, now: Run) -> None:
+    """Print both runs side by side, and where they ran if that is not the same."""
+    for name in ("processor", "cores", "versions"):
+        if (old := before.machine[name]) != (new := now.machine[name]):
+            print(f"{name}: {old} before, {new} now")
+    print("\n".join(tables.compared(before.records, now.records)))
+
+
 def write(run: Run, docs: Path) -> list[Path]:
     """The figures, the page and the records; the paths that were written."""
     from bench.figures import draw
 
     if not run.records:
         raise InputError("no benchmark of these has a subject; nothing was written")
+    results = docs / RESULTS
+    write_results(results, reduced(run))
+    run = from_file(results, records.kept)  # page and figures say what the file holds
     figures = draw(run.records, docs / "figures")
-    results = docs / "results" / "bench.json"
-    results.parent.mkdir(parents=True, exist_ok=True)
-    results.write_text(json.dumps(reduced(run), indent=1) + "\n", encoding="utf-8")
     text = docs / "benchmarks.md"
     text.write_text(page(run, figures, docs), encoding="utf-8")
     return [text, *figures, results]
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

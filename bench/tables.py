@@ -181,3 +181,28 @@ def text(records: list[Record]) -> list[str]:
     for part in (ratios(records), memory(records)):
         lines += ["", *part] if part else []
     return [*lines, "", f"Laws are {analysis.RULE}."] if lines else []
+
+
+def compared(before: list[Record], now: list[Record]) -> list[str]:
+    """Seconds of every benchmark that both runs have, then and now, the largest slowdown first."""
+
+    def key(record: Record) -> tuple:
+        return record.subject, record.implementation, record.length, record.reference
+
+    earlier = {key(record): record for record in before}
+    pairs = [(earlier[key(r)], r) for r in now if key(r) in earlier and not r.resident_bytes]
+    pairs.sort(key=lambda pair: pair[0].seconds / pair[1].seconds)
+    return table(
+        ["subject, implementation", "T", "before, ms", "now, ms", "now ÷ before"],
+        (
+            [
+                f"{now.subject}, {now.implementation}"
+                + (f" in turns with {now.reference}" if now.reference else ""),
+                str(now.length),
+                digits(1e3 * before.seconds),
+                digits(1e3 * now.seconds),
+                digits(now.seconds / before.seconds),
+            ]
+            for before, now in pairs
+        ),
+    )

@@ -2,7 +2,10 @@
 
 import json
 import math
+import subprocess
 from itertools import pairwise
+from pathlib import Path
+from shutil import copy
 
 import jax
 import numpy as np
@@ -16,6 +19,7 @@ from bench import test_parts as parts
 from bench import test_sequences as sequences
 from transformer_jax.errors import InputError
 
+DOCS = Path(__file__).parents[1] / "docs"
 MACHINE = {
     "processor": "a processor",
     "system": "Linux",
@@ -163,7 +167,7 @@ def test_counted_alone_attention_crosses_at_two_and_six_widths():
 def test_the_command_writes_page_figures_and_records(tmp_path, capsys):
     source = tmp_path / "in.json"
     source.write_text(json.dumps(file_contents()))
-    report.main(["--json", str(source), "--docs", str(tmp_path / "docs")])
+    assert report.main(["--json", str(source), "--docs", str(tmp_path / "docs")]) == 0
     assert "benchmarks.md" in capsys.readouterr().out
     text = (tmp_path / "docs" / "benchmarks.md").read_text()
     for part in ("a processor", "2 cores", "jax 0.10", "`pytest --benchmark-only`", "2026-01-02"):
@@ -241,17 +245,101 @@ def test_a_file_of_something_else_is_one_line_and_nothing_is_written(
 ):
     if contents is not None:
         (tmp_path / "in.json").write_text(contents)
-    with pytest.raises(SystemExit) as stopped:
-        report.main(["--json", str(tmp_path / "in.json"), "--docs", str(tmp_path / "docs")])
+    words = ["--json", str(tmp_path / "in.json"), "--docs", str(tmp_path / "docs")]
+    assert report.main(words) == 2
     error = capsys.readouterr().err
-    assert stopped.value.code == 2
     assert message in error and error.count("\n") == 1
     assert not (tmp_path / "docs").exists()
 
 
-def test_a_run_that_fails_writes_nothing(monkeypatch, tmp_path):
+@pytest.mark.parametrize("contents", [None, "{", "[]", '{"records": [{"subject": "x"}]}'])
+@pytest.mark.parametrize("words", [["--page"], ["--compare"]])
+def test_without_numbers_of_before_it_is_one_line(words, contents, tmp_path, capsys):
+    if contents is not None:
+        (tmp_path / "results").mkdir()
+        (tmp_path / "results" / "bench.json").write_text(contents)
+    assert report.main([*words, "--docs", str(tmp_path)]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
+    assert not (tmp_path / "benchmarks.md").exists() and not captured.out
+
+
+def test_page_and_figures_of_the_repository_are_made_of_its_records(tmp_path):
+    (tmp_path / "results").mkdir()
+    copy(DOCS / "results" / "bench.json", tmp_path / "results")
+    assert report.main(["--page", "--docs", str(tmp_path)]) == 0
+    written = [path.relative_to(tmp_path) for path in tmp_path.glob("**/*.*")]
+    assert len(written) == 7
+    for path in written:
+        assert (tmp_path / path).read_bytes() == (DOCS / path).read_bytes(), path
+
+
+def test_what_became_slower_stands_first_and_nothing_is_written(tmp_path, capsys):
+    docs = tmp_path / "docs"
+    source = tmp_path / "in.json"
+    source.write_text(json.dumps(file_contents()))
+    words = ["--json", str(source), "--docs", str(docs)]
+    assert report.main(words) == 0
+    before = {path: path.read_bytes() for path in docs.glob("**/*.*")}
+    slower = file_contents()
+    slower["benchmarks"][7]["stats"]["median"] *= 3
+    slower["machine_info"]["cores"] = 64
+    source.write_text(json.dumps(slower))
+    capsys.readouterr()
+    assert report.main([*words, "--compare"]) == 0
+    cores, _, _, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert cores == "cores: 2 before, 64 now"
+    changed = slower["benchmarks"][7]["extra_info"]
+    assert f"{changed['subject']}, {changed['implementation']} " in first
+    assert f" {changed['length']} |" in first and first.endswith(" 3 |") and second.endswith(" 1 |")
+    assert before == {path: path.read_bytes() for path in docs.glob("**/*.*")}
+
+
+FAILING = """
+import pytest
+from bench.conftest import pytest_benchmark_update_json  # noqa: F401
+
+
+@pytest.mark.parametrize("name", ["right", "wrong", "late"])
+def test_one(benchmark, name):
+    benchmark.extra_info |= {"subject": "attention", "implementation": name, "length": 8}
+    benchmark.pedantic(lambda: 1 / (name != "wrong"), rounds=3)
+    assert name != "late"
+
+
+def test_of_none(benchmark, missing):
+    pass
+"""
+
+
+def test_when_one_fails_the_others_are_written_and_it_is_named(tmp_path, monkeypatch, capfd):
+    """A benchmark that fails, also one that fails after it was timed, and a fixture that is not there."""
+    (tmp_path / "conftest.py").write_text("from bench.conftest import *\n")
+    (tmp_path / "test_some.py").write_text(FAILING)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    right = subprocess.run
+
+    def run(words, cwd, env, check):
+        assert words[-1] == "bench"
+        env = env | {"PYTHONPATH": str(report.ROOT)}
+        return right([*words[:-1], "test_some.py"], cwd=tmp_path, env=env, check=check)
+
+    monkeypatch.setattr(report.subprocess, "run", run)
+    assert report.main(["--docs", str(tmp_path / "docs")]) == 1
+    failed = [f"test_some.py::test_{name}" for name in ("one[wrong]", "one[late]", "of_none")]
+    assert capfd.readouterr().err.splitlines()[-1] == f"failed: {', '.join(failed)}"
+    kept = json.loads((tmp_path / "docs" / "results" / "bench.json").read_text())
+    assert [record["implementation"] for record in kept["records"]] == ["right"]
+    assert kept["failed"] == failed
+    assert (
+        "**Failed, and left out:** `test_some.py::test_one[wrong]`"
+        in (tmp_path / "docs" / "benchmarks.md").read_text()
+    )
+
+
+def test_a_run_that_cannot_start_writes_nothing(monkeypatch):
     monkeypatch.setattr(
-        report.subprocess, "run", lambda *_, **__: report.subprocess.CompletedProcess([], 1)
+        report.subprocess, "run", lambda *_, **__: report.subprocess.CompletedProcess([], 2)
     )
     with pytest.raises(InputError, match=r"`pytest --benchmark-only -k none` failed"):
         report.measure(False, "none")
