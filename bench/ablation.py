@@ -1,16 +1,16 @@
 """What each part of the default recipe of `train.imdb` brings: each is taken away, over several seeds.
 
     python -m bench.ablation --data PATH        as train.imdb takes it
-    python -m bench.ablation --page             nothing is trained: docs/ablation.md from the numbers
+    python -m bench.ablation --page             nothing is trained: docs/research/ablation.md from the numbers
 
 A fifth of the training reviews, whole movies, is held out; a seed draws these, the weights, the batches and the dropout,
 so that a variant differs from the whole by its change alone. The test split is not read. What is done is kept
 after every run and not done again: stop it and go on. Numbers go to docs/results/ablation.json, the page to
-docs/ablation.md.
+docs/research/ablation.md.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from transformer_jax.memory import keep_freed_memory
+    from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
 
@@ -24,16 +24,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import mean, stdev
 
-from bench import machine
-from bench.commands import without_paths
-from bench.recipe_runs import Fold, ends_of_epochs, fold_of, looks
-from bench.results import add_output, rewrite, write_page, write_results
-from bench.tables import table
-from train.calibration import log_probabilities, weights_of
-from train.corpus import DataError
-from train.data import load
-from train.recipes import FAST, Recipe
-from train.scores import score
+from bench.measure import machine
+from bench.measure.command_line import without_paths
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.tables import table
+from bench.peers.recipe_runs import Fold, ends_of_epochs, fold_of, looks
+from train.classifier.calibration import log_probabilities, weights_of
+from train.data.dataset import DataError
+from train.data.load import load
+from train.evaluation.metrics import score
+from train.recipes.imdb import FAST, Recipe
 
 PROGRAM = "python -m bench.ablation"
 WHOLE = "the whole recipe"
@@ -176,7 +176,7 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     path = options.docs / "results/ablation.json"
 
     def write(results: dict) -> Path:
-        return write_page(options.docs / "ablation.md", page(results))
+        return write_page(options.docs / "research/ablation.md", page(results))
 
     if options.page:
         return rewrite(path, PROGRAM, ("command", "data", "runs"), write)

@@ -4,7 +4,7 @@
     python -m bench.attention --dtypes float32      half of that
     python -m bench.attention --full                8192 and 16384 too
     python -m bench.attention --parts cells --kinds full causal --lengths 2048 --add       a part of it, anew
-    python -m bench.attention --page                nothing is measured: docs/attention.md from the numbers
+    python -m bench.attention --page                nothing is measured: docs/benchmarks/attention.md from the numbers
 
 Everybody computes the same numbers, A B C A B C ..., and a ratio is the median of those within a round. Nobody is
 timed whose values are not the definition's (float64, by hand). Left out, and said to be, is who would take more
@@ -24,15 +24,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from bench import contestants as who
-from bench import harness, machine, resident
-from bench.contestants import OURS, Cell
-from bench.harness import Contestant
-from bench.kinds import KINDS
-from bench.page import rounded
-from bench.results import add_output, read_results, write_results
-from bench.turns import summary, take_turns
-from transformer_jax.errors import InputError
+from bench.measure import harness, machine
+from bench.measure.harness import Contestant
+from bench.measure.turns import summary, take_turns
+from bench.pages.benchmarks import rounded
+from bench.pages.results import add_output, read_results, write_results
+from bench.peers import contestants as who
+from bench.peers import resident_memory
+from bench.peers.contestants import OURS, Cell
+from bench.peers.mask_kinds import KINDS
+from transformer_jax.runtime.errors import InputError
 
 PROGRAM = "python -m bench.attention"
 RESULTS = "results/attention.json"
@@ -183,15 +184,15 @@ def short(options: argparse.Namespace) -> Iterable[dict]:
 
 def memory(options: argparse.Namespace) -> Iterable[dict]:
     """Ours at every length, the others at one; a process each."""
-    if not resident.can_be_read():
+    if not resident_memory.can_be_read():
         return
     for what in options.passes:
         cell = Cell("full", MEMORY_OF_PEERS, "float32", what == "gradient")
         for name in who.contestants(cell):
             lengths = MEMORY_LENGTHS if name == OURS else [MEMORY_OF_PEERS]
             lengths = [length for length in lengths if length <= options.longest]
-            taken = resident.in_child(
-                "bench.resident", name, cell.kind, cell.dtype, what, *lengths
+            taken = resident_memory.in_child(
+                "bench.peers.resident_memory", name, cell.kind, cell.dtype, what, *lengths
             ) if lengths else {}  # fmt: skip
             for length, grown in taken.items():
                 yield {
@@ -236,7 +237,7 @@ def run(options: argparse.Namespace, command: str) -> list[str]:
     if "machine" not in this:
         reason = (
             f"--longest must be {MEMORY_LENGTHS[0]} or more to measure memory; got {options.longest}"
-            if resident.can_be_read()
+            if resident_memory.can_be_read()
             else "memory is read from Linux's /proc, for arrays of a CPU"
         )
         raise InputError(f"{reason}; nothing was written")
@@ -288,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not options.page:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             wrong = run(options, shlex.join([*PROGRAM.split(), *arguments]))
-        from bench.attention_page import write_page
+        from bench.pages.attention import write_page
 
         for path in write_page(read(options.json), options.docs):
             print(path)

@@ -6,9 +6,9 @@ import shlex
 import jaxtyping
 import pytest
 
-from bench import machine
-from bench.blocking import BlockingBenchmark
-from bench.harness import Long
+from bench.measure import machine
+from bench.measure.blocking_guard import BlockingBenchmark
+from bench.measure.harness import Long
 
 # Before PyTorch starts its threads: spinning, they collapse as soon as anything else runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -75,8 +75,8 @@ def command(config) -> str:
 
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's own tables
 def pytest_terminal_summary(terminalreporter, config):
-    from bench import tables
-    from bench.records import Record
+    from bench.measure.records import Record
+    from bench.pages import tables
 
     session = getattr(config, "_benchmarksession", None)
     finished = [bench for bench in session.benchmarks if bench] if session else []

@@ -3,12 +3,12 @@
     python -m bench.generation                      everything, some ten minutes
     python -m bench.generation --parts law          of a small model, the cost of a token by the length before it
     python -m bench.generation --parts decode       GPT-2's size, random weights, after a prompt of 64 tokens
-    python -m bench.generation --page               nothing is measured: docs/generation.md from the numbers
+    python -m bench.generation --page               nothing is measured: docs/benchmarks/generation.md from the numbers
 
 A cached step reads every weight once, whatever it computes, so one text at a time can go no faster than memory gives
 the weights: that floor is measured in the same rounds. Hugging Face (`transformers` on PyTorch, eager attention left to
 its own choice) is beside it where both are installed. The numbers go to docs/results/generation.json, the tables to
-docs/generation.md.
+docs/benchmarks/generation.md.
 """
 
 import argparse
@@ -27,18 +27,18 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bench import machine
-from bench.attention_page import origin, quotient
-from bench.page import rounded
-from bench.results import add_output, rewrite, write_page, write_results
-from bench.tables import digits, table
-from bench.turns import summary, take_turns
-from transformer_jax.config import LanguageModelConfig, StackConfig
-from transformer_jax.counting import count
-from transformer_jax.errors import InputError
-from transformer_jax.generation import generate
-from transformer_jax.language_models import LanguageModel
-from transformer_jax.laws import fit_power_law, fit_quadratic
+from bench.measure import machine
+from bench.measure.turns import summary, take_turns
+from bench.pages.attention import origin, quotient
+from bench.pages.benchmarks import rounded
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.tables import digits, table
+from transformer_jax.costs.jaxpr import count
+from transformer_jax.costs.power_laws import fit_power_law, fit_quadratic
+from transformer_jax.generation.generate import generate
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.nn.config import LanguageModelConfig, StackConfig
+from transformer_jax.runtime.errors import InputError
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -290,7 +290,7 @@ def page(results: dict) -> list[str]:
                 ),
             ),
         ]  # fmt: skip
-    return [*lines, "", "All numbers: `results/generation.json`."]
+    return [*lines, "", "All numbers: `../results/generation.json`."]
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -323,7 +323,7 @@ def main(
     path = options.docs / "results/generation.json"
 
     def write(results: dict) -> Path:
-        return write_page(options.docs / "generation.md", page(results))
+        return write_page(options.docs / "benchmarks/generation.md", page(results))
 
     if options.page:
         return rewrite(path, PROGRAM, ("law", "laws", "decode"), write)

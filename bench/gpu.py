@@ -6,7 +6,7 @@
 
 As many texts as come to --tokens together, 16 heads of 64 features, bfloat16. Everybody is called in turns and
 computes the definition; a ratio is the median of those within a round. The numbers go to docs/results/gpu.json, the
-tables to docs/gpu.md. `python -m bench.attention` is the same for a processor.
+tables to docs/benchmarks/gpu.md. `python -m bench.attention` is the same for a processor.
 """
 
 import argparse
@@ -25,15 +25,16 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 
-from bench import attention, machine, utilization
-from bench import contestants as who
-from bench.attention_page import PASSES, SAYS, milliseconds, quotient
-from bench.contestants import OURS, Cell
-from bench.harness import Contestant
-from bench.page import rounded
-from bench.results import add_output, rewrite, write_page, write_results
-from bench.tables import digits, table
-from transformer_jax.errors import InputError
+from bench import attention, utilization
+from bench.measure import machine
+from bench.measure.harness import Contestant
+from bench.pages.attention import PASSES, SAYS, milliseconds, quotient
+from bench.pages.benchmarks import rounded
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.tables import digits, table
+from bench.peers import contestants as who
+from bench.peers.contestants import OURS, Cell
+from transformer_jax.runtime.errors import InputError
 
 PROGRAM = "python -m bench.gpu"
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
@@ -169,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = options.docs / "results" / "gpu.json"
 
     def write(results: dict) -> Path:
-        return write_page(options.docs / "gpu.md", page(results))
+        return write_page(options.docs / "benchmarks/gpu.md", page(results))
 
     if options.page:
         return rewrite(path, PROGRAM, ("machine", "attention", "steps"), write)

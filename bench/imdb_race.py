@@ -8,11 +8,11 @@ linear models, fitted once, so one point each, and the tutorial's program, which
 logs of `python -m bench.tutorial_torch --data PATH --log LOG --validate-every N`. A seed draws the reviews to
 validate on, whole movies, the same for all. The test split is not read. What is done is kept after every run and not done
 again: stop it and go on; logs are read anew where they are named. Numbers go to docs/results/race.json, the
-page to docs/race.md.
+page to docs/research/race.md.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from transformer_jax.memory import keep_freed_memory
+    from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
 
@@ -27,18 +27,19 @@ from pathlib import Path
 
 import jax
 
-from bench import machine, nb_svm
-from bench.clock import read_log, seconds_until
-from bench.commands import without_paths
-from bench.race_page import BARS, NETWORK, OURS, TUTORIAL, draw, page
-from bench.recipe_runs import fold_of, looks
-from bench.results import add_output, rewrite, write_page, write_results
-from train import baseline
-from train.corpus import DataError, Dataset
-from train.data import load, split_validation
-from train.recipes import FAST, Recipe
-from train.scores import score
-from transformer_jax.errors import InputError
+from bench.measure import machine
+from bench.measure.command_line import without_paths
+from bench.pages.race import BARS, NETWORK, OURS, TUTORIAL, draw, page
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.peers import nb_svm
+from bench.peers.curves import read_log, seconds_until
+from bench.peers.recipe_runs import fold_of, looks
+from train.data.dataset import DataError, Dataset
+from train.data.load import load, split_validation
+from train.evaluation import baseline
+from train.evaluation.metrics import score
+from train.recipes.imdb import FAST, Recipe
+from transformer_jax.runtime.errors import InputError
 
 PROGRAM = "python -m bench.imdb_race"
 SEEDS = 5
@@ -216,7 +217,7 @@ def write(results: dict, docs: Path) -> list[Path]:
     """The page and its figure; their paths."""
     (docs / "figures").mkdir(parents=True, exist_ok=True)
     figure = draw(results, docs / "figures/race.svg")
-    return [write_page(docs / "race.md", page(results)), figure]
+    return [write_page(docs / "research/race.md", page(results)), figure]
 
 
 def _kept(path: Path, results: dict) -> list[dict]:

@@ -6,7 +6,7 @@
 The same weights, batches and dropout bits for all: what differs is how numbers are rounded. A fourth run, in float32
 with other dropout bits, is the yardstick: rounding may move the loss by no more than chance does. The short products are
 those of machines that have them; a CPU without computes the same numbers with converted operands, so no time is taken.
-The numbers go to docs/results/loss_curves.json, page and picture to docs/loss-curves.md.
+The numbers go to docs/results/loss_curves.json, page and picture to docs/benchmarks/loss-curves.md.
 """
 
 import argparse
@@ -22,22 +22,22 @@ import numpy as np
 from flax import nnx
 from tqdm import tqdm
 
-from bench import machine
-from bench.commands import without_paths
-from bench.figures import STYLE, plt, save
-from bench.results import add_output, rewrite, write_page, write_results
-from bench.tables import table
-from train.classification import make_loss
-from train.corpus import DataError
-from train.curves import smooth
-from train.data import load
-from train.optimizers import make_optimizer
-from train.recipes import TUTORIAL, Recipe
-from train.step import TrainState, make_train_step
-from transformer_jax import products
-from transformer_jax.batching import Batch, Plan, make_batch
-from transformer_jax.models import TextClassifier
-from transformer_jax.tokenizers import train_tokenizer
+from bench.measure import machine
+from bench.measure.command_line import without_paths
+from bench.pages.figures import STYLE, plt, save
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.tables import table
+from train.data.dataset import DataError
+from train.data.load import load
+from train.evaluation.curves import smooth
+from train.objectives.classification import make_loss
+from train.optim.optimizers import make_optimizer
+from train.recipes.imdb import TUTORIAL, Recipe
+from train.trainer.step import TrainState, make_train_step
+from transformer_jax.functional import precision
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.text.batching import Batch, Plan, make_batch
+from transformer_jax.text.tokenizer import train_tokenizer
 
 PROGRAM = "python -m bench.loss_curves"
 WINDOW = 30  # steps of the running mean that is compared
@@ -71,7 +71,7 @@ def losses(recipe: Recipe, tokenizer, found: list[Batch], run: Run, name: str) -
     state = TrainState.first(params, optimizer)
     values = []
     # Where the processor has no short products they are computed all the same, by conversion.
-    with mock.patch.object(products, "processor_has", lambda flag: run.short):
+    with mock.patch.object(precision, "processor_has", lambda flag: run.short):
         for batch in tqdm(found, desc=name, unit="step"):
             state, value = step(state, batch)
             values.append(float(value))
@@ -119,7 +119,7 @@ def draw(curves: dict[str, list[float]], path: Path) -> Path:
 
 
 def page(results: dict) -> list[str]:
-    from bench.attention_page import origin
+    from bench.pages.attention import origin
 
     steps = len(results["losses"][PLAIN])
     rows = [[name, f"{apart:.4f}"] for name, apart in results["largest_distance"].items()]
@@ -132,13 +132,13 @@ def page(results: dict) -> list[str]:
         "program makes them. *Short products* have bfloat16 operands forward and in both gradients, and are summed in",
         "float32. The yardstick is float32 with other dropout bits: rounding may move the loss by no more than chance does.",
         "",
-        "![loss by step, and its distance from float32](figures/loss-curves.svg)",
+        "![loss by step, and its distance from float32](../figures/loss-curves.svg)",
         "",
         *table(
             ["", f"largest distance of the mean of {results['window']} steps from float32"], rows
         ),
         "",
-        "All numbers: `results/loss_curves.json`.",
+        "All numbers: `../results/loss_curves.json`.",
     ]
 
 
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     def write(results: dict) -> list[Path]:
         (options.docs / "figures").mkdir(parents=True, exist_ok=True)
         figure = draw(results["losses"], options.docs / "figures/loss-curves.svg")
-        return [write_page(options.docs / "loss-curves.md", page(results)), figure]
+        return [write_page(options.docs / "benchmarks/loss-curves.md", page(results)), figure]
 
     if options.page:
         return rewrite(path, PROGRAM, ("window", "largest_distance", "losses"), write)

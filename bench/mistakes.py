@@ -4,7 +4,7 @@
     python -m bench.mistakes --page                     nothing is explained: the page from numbers and reasons
 
 Half of them are those that it is surest of, half are drawn from all that are wrong. Each is explained by integrated
-gradients, as `python -m transformer_jax explain` does. Numbers go to docs/results/mistakes.json, the page to docs/mistakes.md;
+gradients, as `python -m transformer_jax explain` does. Numbers go to docs/results/mistakes.json, the page to docs/research/mistakes.md;
 reasons are written by hand into docs/results/mistakes-reasons.json, by the number of the row. No review is stored: single words are.
 """
 
@@ -19,15 +19,15 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from bench.commands import without_paths
-from bench.results import add_output, rewrite, write_page, write_results
-from bench.tables import table
-from train.corpus import DataError, Split
-from train.data import load
-from transformer_jax.batching import bucket_lengths
-from transformer_jax.explain import Explanation, explain
-from transformer_jax.predict import Scorer
-from transformer_jax.run_folder import RunFolderError, Trained, load_classifier
+from bench.measure.command_line import without_paths
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.tables import table
+from train.data.dataset import DataError, Split
+from train.data.load import load
+from transformer_jax.inference.classify import Scorer
+from transformer_jax.interpret.explain import Explanation, explain
+from transformer_jax.serialization.run_folder import RunFolderError, Trained, load_classifier
+from transformer_jax.text.batching import bucket_lengths
 
 PROGRAM = "python -m bench.mistakes"
 NUMBER = 20
@@ -52,7 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
     path = options.docs / "results/mistakes.json"
 
     def write(results: dict) -> Path:
-        return write_page(options.docs / "mistakes.md", page(results, reasons(options.docs)))
+        return write_page(
+            options.docs / "research/mistakes.md", page(results, reasons(options.docs))
+        )
 
     if options.page:
         return rewrite(path, PROGRAM, ("command", "reviews", "wrong", "mistakes"), write)

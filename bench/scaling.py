@@ -6,7 +6,7 @@
 
 Each is `train.lm` as anybody runs it, in the same number of steps; N are its parameters without the embedding, C = 6 N D
 the operations of training on D tokens (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1), whose law is
-L = (N_c / N)^alpha. The numbers go to docs/results/scaling.json, page and figure to docs/scaling.md.
+L = (N_c / N)^alpha. The numbers go to docs/results/scaling.json, page and figure to docs/benchmarks/scaling.md.
 """
 
 import argparse
@@ -21,14 +21,15 @@ from pathlib import Path
 
 import matplotlib
 
-from bench import figures, machine
-from bench.attention_page import origin
-from bench.page import rounded
-from bench.results import add_output, rewrite, write_page, write_results
-from bench.tables import digits, table
+from bench.measure import machine
+from bench.pages import figures
+from bench.pages.attention import origin
+from bench.pages.benchmarks import rounded
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.tables import digits, table
 from train.lm import main as train
-from transformer_jax.costs import six_nd
-from transformer_jax.laws import PowerLaw, fit_power_law
+from transformer_jax.costs.formulas import six_nd
+from transformer_jax.costs.power_laws import PowerLaw, fit_power_law
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
@@ -100,7 +101,7 @@ def page(results: dict) -> list[str]:
         f"Character-level models of {results['layers']} layers on {results['data']}, {results['rows'][0]['tokens']:,} tokens each. "
         f"L ~ N^{digits(law['exponent'])} [{digits(low)}, {digits(high)}] (95%).",
         "",
-        "![held-out loss against parameters and against operations, both axes logarithmic](figures/scaling.svg)",
+        "![held-out loss against parameters and against operations, both axes logarithmic](../figures/scaling.svg)",
         "",
         *table(
             ["width", "parameters", "operations", "nats a token", "bits a byte", "seconds"],
@@ -117,7 +118,7 @@ def page(results: dict) -> list[str]:
             ),
         ),
         "",
-        "All numbers: `results/scaling.json`.",
+        "All numbers: `../results/scaling.json`.",
     ]
 
 
@@ -154,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def write(results: dict) -> list[Path]:
         (options.docs / "figures").mkdir(parents=True, exist_ok=True)
         figure = figures.save(draw(results), options.docs / "figures/scaling.svg")
-        return [write_page(options.docs / "scaling.md", page(results)), figure]
+        return [write_page(options.docs / "benchmarks/scaling.md", page(results)), figure]
 
     if options.page:
         return rewrite(path, PROGRAM, ("data", "layers", "rows", "laws"), write)

@@ -1,14 +1,14 @@
 """The step of the tutorial's classifier, and its inference: this library beside PyTorch, in turns.
 
     python -m bench.training_step
-    python -m bench.training_step --page            nothing is measured: docs/training-step.md from the numbers
+    python -m bench.training_step --page            nothing is measured: docs/benchmarks/training-step.md from the numbers
 
-The model is `train.imdb --recipe tutorial` in its full size, the step `train.step.make_train_step` as the training
-program runs it; PyTorch's are those of bench/tutorial_model.py: eager as the tutorial has it, with its own attention
+The model is `train.imdb --recipe tutorial` in its full size, the step `train.trainer.step.make_train_step` as the training
+program runs it; PyTorch's are those of bench/peers/tutorial_model.py: eager as the tutorial has it, with its own attention
 (sdpa), and tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights; nothing is timed before
 logits, and losses of two steps without dropout, are those of eager PyTorch. Tokens are random, about a third is padding.
-Each is in a process of its own, ours with the memory of transformer_jax/memory.py, PyTorch's with that and without.
-The numbers go to docs/results/training_step.json, the tables to docs/training-step.md.
+Each is in a process of its own, ours with the memory of transformer_jax/runtime/malloc.py, PyTorch's with that and without.
+The numbers go to docs/results/training_step.json, the tables to docs/benchmarks/training-step.md.
 """
 
 import argparse
@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
-from bench import machine
-from bench.classifiers import BATCHES, CONTESTANTS, OURS, batches, pad_id
-from bench.contender import sizes, start
-from bench.page import rounded
-from bench.results import add_output, rewrite, write_page, write_results
-from bench.turns import summary, take_turns
-from train.recipes import TUTORIAL, Recipe
-from transformer_jax.errors import InputError
+from bench.measure import machine
+from bench.measure.turns import summary, take_turns
+from bench.pages.benchmarks import rounded
+from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.peers.contender import sizes, start
+from bench.peers.tutorial_classifier import BATCHES, CONTESTANTS, OURS, batches, pad_id
+from train.recipes.imdb import TUTORIAL, Recipe
+from transformer_jax.runtime.errors import InputError
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts
 
@@ -113,15 +113,15 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
 
 
 def page(results: dict) -> list[str]:
-    from bench.attention_page import milliseconds, origin, quotient
-    from bench.tables import table
+    from bench.pages.attention import milliseconds, origin, quotient
+    from bench.pages.tables import table
 
     lines = ["# A training step beside PyTorch", "", *origin([results]), ""]
     lines += [
         "The tutorial's classifier in its full size (`train.imdb --recipe tutorial`); eager PyTorch is the tutorial's own",
         "program, `sdpa` has PyTorch's fused attention, `tuned` autocast to bfloat16 and fused AdamW besides. All begin",
         "with the same weights and were seen to compute the same before. Each is in a process of its own; ours keeps freed",
-        "memory (`transformer_jax/memory.py`), as `train.imdb` does, PyTorch does as its program does, but where it says `memory",
+        "memory (`transformer_jax/runtime/malloc.py`), as `train.imdb` does, PyTorch does as its program does, but where it says `memory",
         "kept`. Called in turns; the ratios are of ours over the other's time within a round, median and quartiles: below",
         "1 ours is faster.",
     ]
@@ -141,7 +141,7 @@ def page(results: dict) -> list[str]:
             "",
             *table(["", "ms", *(f"{one} ÷ this" for one in ours)], rows),
         ]
-    return [*lines, "", "All numbers: `results/training_step.json`."]
+    return [*lines, "", "All numbers: `../results/training_step.json`."]
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     path = options.docs / "results/training_step.json"
 
     def write(results: dict) -> Path:
-        return write_page(options.docs / "training-step.md", page(results))
+        return write_page(options.docs / "benchmarks/training-step.md", page(results))
 
     if options.page:
         return rewrite(path, PROGRAM, ("subjects",), write)

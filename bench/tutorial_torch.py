@@ -3,7 +3,7 @@ r"""Trains the tutorial's classifier in PyTorch, against the clock: the opponent
     python -m bench.tutorial_torch --data PATH --log FILE       as the tutorial trains it
     python -m bench.tutorial_torch --data PATH --log FILE --attention sdpa --bfloat16 --fused       tuned
 
-By the listings of "The Transformers, a complete architectural breakdown" (2026); the model is bench/tutorial_model.py:
+By the listings of "The Transformers, a complete architectural breakdown" (2026); the model is bench/peers/tutorial_model.py:
 
     1.22        on a GPU where there is one
     1.24-1.26   GPT-2's tokens, [CLS] and [SEP] around the first 254, always filled up with [PAD] to 256
@@ -28,15 +28,20 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench.commands import without_paths
-from train.corpus import DataError
-from train.data import load, split_validation
-from transformer_jax.batching import Batch, Batches, epoch_plans, evaluation_plans
-from transformer_jax.errors import InputError, TokenizerError
-from transformer_jax.tokenizers import train_tokenizer
+from bench.measure.command_line import without_paths
+from train.data.dataset import DataError
+from train.data.load import load, split_validation
+from transformer_jax.runtime.errors import InputError, TokenizerError
+from transformer_jax.text.batching import Batch, Batches, epoch_plans, evaluation_plans
+from transformer_jax.text.tokenizer import train_tokenizer
 
 try:
-    from bench.tutorial_model import TutorialClassifier, make_inference, make_optimizer, make_step
+    from bench.peers.tutorial_model import (
+        TutorialClassifier,
+        make_inference,
+        make_optimizer,
+        make_step,
+    )
 except ModuleNotFoundError as error:
     if __name__ != "__main__" or error.name != "torch":
         raise

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from transformer_jax.memory import keep_freed_memory
+    from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
 
@@ -30,19 +30,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bench import machine
-from bench.harness import clock
-from bench.page import rounded
-from train.classification import make_loss
-from train.optimizers import make_optimizer
-from train.recipes import TUTORIAL
-from train.step import TrainState, make_train_step
-from transformer_jax.batching import Batch
-from transformer_jax.config import ClassifierConfig, StackConfig
-from transformer_jax.counting import count
-from transformer_jax.files import write_text
-from transformer_jax.memory import freed_memory_is_kept
-from transformer_jax.models import TextClassifier
+from bench.measure import machine
+from bench.measure.harness import clock
+from bench.pages.benchmarks import rounded
+from train.objectives.classification import make_loss
+from train.optim.optimizers import make_optimizer
+from train.recipes.imdb import TUTORIAL
+from train.trainer.step import TrainState, make_train_step
+from transformer_jax.costs.jaxpr import count
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.runtime.files import write_text
+from transformer_jax.runtime.malloc import freed_memory_is_kept
+from transformer_jax.text.batching import Batch
 
 PROGRAM = "python -m bench.utilization"
 BERT = ClassifierConfig(

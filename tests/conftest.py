@@ -4,7 +4,7 @@ import jax
 import jaxtyping
 import pytest
 
-from train import checkpoints
+from train.trainer import checkpoints
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from transformer_jax.memory import keep_freed_memory
+    from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
 
@@ -26,34 +26,34 @@ import numpy as np
 from flax import nnx
 from scipy.special import softmax
 
-from train import program
-from train.baseline import compare_with_baseline
-from train.calibration import calibrated, only, weighted
-from train.classification import make_loss
-from train.classifiers import FromPretrained, FromScratch
-from train.corpus import Dataset, Split
-from train.curves import draw_curves
-from train.data import load, split_validation
-from train.facts import training_facts
-from train.faults import faults_of
-from train.guesses import guess_the_rest
-from train.imdb_options import check, make_parser, recipe_of
-from train.loop import fit
-from train.parts import compare_with_parts
-from train.precision import compute_dtype
-from train.program import OptionError, Program, run_program
-from train.recipes import Recipe
-from train.report import finished, summary, write_report
-from train.run import Run, event_log
-from train.scores import score
-from train.splitting import drop_overlap
-from transformer_jax.batching import Batches, bucket_lengths, epoch_plans
-from transformer_jax.predict import Scorer
-from transformer_jax.run_folder import WEIGHTS, save_specification, save_weights
-from transformer_jax.sharding import num_devices
+from train.classifier.build import FromPretrained, FromScratch
+from train.classifier.calibration import calibrated, only, weighted
+from train.classifier.pseudo_labels import guess_the_rest
+from train.data.dataset import Dataset, Split
+from train.data.load import load, split_validation
+from train.data.splits import drop_overlap
+from train.evaluation.baseline import compare_with_baseline
+from train.evaluation.components import compare_with_parts
+from train.evaluation.curves import draw_curves
+from train.evaluation.metrics import score
+from train.evaluation.provenance import training_facts
+from train.evaluation.report import finished, summary, write_report
+from train.objectives.classification import make_loss
+from train.optim.precision import compute_dtype
+from train.recipes.imdb import Recipe
+from train.recipes.imdb_options import check, make_parser, recipe_of
+from train.trainer import launcher
+from train.trainer.faults import faults_of
+from train.trainer.fit import fit
+from train.trainer.launcher import OptionError, Program, run_program
+from train.trainer.run import Run, event_log
+from transformer_jax.inference.classify import Scorer
+from transformer_jax.parallel.mesh import num_devices
+from transformer_jax.serialization.run_folder import WEIGHTS, save_specification, save_weights
+from transformer_jax.text.batching import Batches, bucket_lengths, epoch_plans
 
 PROGRAM = "train.imdb"
-MAY_CHANGE = program.MAY_CHANGE | {"no_baseline", "gpt2_files", "pretrained"}
+MAY_CHANGE = launcher.MAY_CHANGE | {"no_baseline", "gpt2_files", "pretrained"}
 
 
 def main(arguments: list[str] | None = None) -> int:

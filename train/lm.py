@@ -10,7 +10,7 @@ metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from transformer_jax.memory import keep_freed_memory
+    from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
 
@@ -24,35 +24,38 @@ import numpy as np
 from flax import nnx
 from tqdm import tqdm
 
-from train import program
-from train.curves import draw_curves
-from train.facts import training_facts
-from train.faults import faults_of
-from train.language import WindowBatches, epoch_batches, every_window, make_evaluation, mean_loss
-from train.lm_options import check, make_parser, recipe_of
-from train.loop import fit
-from train.precision import compute_dtype
-from train.program import OptionError, Program, run_program
-from train.report import write_report
-from train.run import Run, event_log
-from train.texts import load_texts
-from train.token_file import TokenFile, token_files
-from transformer_jax.generation import generate
-from transformer_jax.language_models import LanguageModel
-from transformer_jax.run_folder import (
+from train.data.text_files import load_texts
+from train.data.token_file import TokenFile, token_files
+from train.evaluation.curves import draw_curves
+from train.evaluation.provenance import training_facts
+from train.evaluation.report import write_report
+from train.objectives.language_modeling import (
+    WindowBatches,
+    epoch_batches,
+    every_window,
+    make_evaluation,
+    mean_loss,
+)
+from train.optim.precision import compute_dtype
+from train.recipes.lm_options import check, make_parser, recipe_of
+from train.trainer import launcher
+from train.trainer.faults import faults_of
+from train.trainer.fit import fit
+from train.trainer.launcher import OptionError, Program, run_program
+from train.trainer.run import Run, event_log
+from transformer_jax.generation.generate import generate
+from transformer_jax.generation.sampling import Sampling
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.serialization.run_folder import (
     WEIGHTS,
     LanguageModelSpec,
     save_specification,
     save_weights,
 )
-from transformer_jax.sampling import Sampling
-from transformer_jax.tokenizers import (
-    Tokenizer,
-    train_tokenizer,
-)
+from transformer_jax.text.tokenizer import Tokenizer, train_tokenizer
 
 PROGRAM = "train.lm"
-MAY_CHANGE = program.MAY_CHANGE | {"gpt2_files"}
+MAY_CHANGE = launcher.MAY_CHANGE | {"gpt2_files"}
 SHOWN = 120  # tokens of the text that is printed while it learns
 
 

@@ -9,7 +9,7 @@ What train.imdb tests or, with the same --seed, validates on is never read. It l
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from transformer_jax.memory import keep_freed_memory
+    from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
 
@@ -20,13 +20,14 @@ from dataclasses import asdict, replace
 import jax
 from flax import nnx
 
-from train.corpus import DataError
-from train.curves import draw_curves
-from train.data import load
-from train.facts import training_facts
-from train.faults import faults_of
-from train.loop import fit
-from train.masking import (
+from train.data.dataset import DataError
+from train.data.load import load
+from train.data.mlm_texts import pretraining_texts
+from train.data.packing import make_passages
+from train.evaluation.curves import draw_curves
+from train.evaluation.provenance import training_facts
+from train.evaluation.report import write_report
+from train.objectives.masked_lm import (
     MaskedBatches,
     Masking,
     make_evaluation,
@@ -34,24 +35,23 @@ from train.masking import (
     mean_loss,
     unigram_loss,
 )
-from train.mlm_options import check, make_parser, recipe_of
-from train.passages import make_passages
-from train.precision import compute_dtype
-from train.pretraining import pretraining_texts
-from train.program import MAY_CHANGE, Program, run_program
-from train.report import write_report
-from train.run import Run, event_log
+from train.optim.precision import compute_dtype
+from train.recipes.mlm_options import check, make_parser, recipe_of
+from train.trainer.faults import faults_of
+from train.trainer.fit import fit
+from train.trainer.launcher import MAY_CHANGE, Program, run_program
+from train.trainer.run import Run, event_log
+from transformer_jax.models.text_encoder import MaskedLanguageModel
+from transformer_jax.parallel.mesh import num_devices
 from transformer_jax.pretrained.tokenizer import as_published
-from transformer_jax.run_folder import (
+from transformer_jax.serialization.run_folder import (
     WEIGHTS,
     MaskedLanguageModelSpec,
     load_pretrained_tokenizer,
     save_specification,
     save_weights,
 )
-from transformer_jax.sharding import num_devices
-from transformer_jax.text_encoder import MaskedLanguageModel
-from transformer_jax.tokenizers import train_tokenizer
+from transformer_jax.text.tokenizer import train_tokenizer
 
 PROGRAM = "train.mlm"
 

@@ -10,7 +10,7 @@ metrics.jsonl, curves.png, and translations.txt beside the references.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
-    from transformer_jax.memory import keep_freed_memory
+    from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
 
@@ -23,38 +23,38 @@ import numpy as np
 from flax import nnx
 from tqdm import tqdm
 
-from train import program
-from train.curves import draw_curves
-from train.facts import training_facts
-from train.faults import faults_of
-from train.loop import fit
-from train.pairs import Pairs, load_pairs
-from train.precision import compute_dtype
-from train.program import Program, run_program
-from train.report import write_report
-from train.run import Run, event_log
-from train.transduction import (
+from train.data.pairs import Pairs, load_pairs
+from train.evaluation.curves import draw_curves
+from train.evaluation.provenance import training_facts
+from train.evaluation.report import write_report
+from train.objectives.seq2seq import (
     PairBatches,
     make_evaluation,
     make_mean_loss,
     pair_lengths,
     target_lengths,
 )
-from train.translate_options import check, make_parser, recipe_of
-from transformer_jax.batching import bucket_lengths, epoch_plans, evaluation_plans
-from transformer_jax.files import write_text
-from transformer_jax.language_models import SequenceToSequence
-from transformer_jax.run_folder import (
+from train.optim.precision import compute_dtype
+from train.recipes.translate_options import check, make_parser, recipe_of
+from train.trainer import launcher
+from train.trainer.faults import faults_of
+from train.trainer.fit import fit
+from train.trainer.launcher import Program, run_program
+from train.trainer.run import Run, event_log
+from transformer_jax.inference.translate import translated
+from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.runtime.files import write_text
+from transformer_jax.serialization.run_folder import (
     WEIGHTS,
     TranslatorSpec,
     save_specification,
     save_weights,
 )
-from transformer_jax.tokenizers import train_tokenizer
-from transformer_jax.translation import translated
+from transformer_jax.text.batching import bucket_lengths, epoch_plans, evaluation_plans
+from transformer_jax.text.tokenizer import train_tokenizer
 
 PROGRAM = "train.translate"
-MAY_CHANGE = program.MAY_CHANGE | {"beams", "alpha"}
+MAY_CHANGE = launcher.MAY_CHANGE | {"beams", "alpha"}
 SHOWN = 3  # translations that are printed while it learns
 
 

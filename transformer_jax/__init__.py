@@ -19,19 +19,21 @@ The pure functions are here by name: `import transformer_jax as tj; tj.dot_produ
 
 # Imported here and not on first use (PEP 562): importing a file binds its name in the package, so a lazy
 # `tj.dropout` would be the function or the file, depending on what was imported before.
-from transformer_jax.attention import (
+from transformer_jax.attention.biases import alibi, alibi_slopes, relative_bias, relative_buckets
+from transformer_jax.attention.dot_product import (
     additive_attention,
     attention_weights,
     dot_product_attention,
     multi_head_attention,
 )
-from transformer_jax.biases import alibi, alibi_slopes, relative_bias, relative_buckets
-from transformer_jax.dropout import dropout
-from transformer_jax.feed_forward import feed_forward, gated_feed_forward, gelu
-from transformer_jax.linear import linear
-from transformer_jax.masks import causal, dense, padding, prefix, segments, sliding_window
-from transformer_jax.ngrams import ngram_evidence, ngram_rows, ngram_shares
-from transformer_jax.normalization import (
+from transformer_jax.attention.kernels.dispatch import attention_plan
+from transformer_jax.attention.kernels.tile_sizes import visited_blocks
+from transformer_jax.attention.masks import causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.feed_forward import feed_forward, gated_feed_forward, gelu
+from transformer_jax.functional.linear import linear
+from transformer_jax.functional.ngrams import ngram_evidence, ngram_rows, ngram_shares
+from transformer_jax.functional.normalization import (
     BatchStatistics,
     batch_norm,
     batch_statistics,
@@ -39,9 +41,14 @@ from transformer_jax.normalization import (
     rms_norm,
     running_statistics,
 )
-from transformer_jax.plan import attention_plan
-from transformer_jax.pooling import cls_pool, last_pool, layer_weighted_pool, max_pool, mean_pool
-from transformer_jax.positions import (
+from transformer_jax.functional.pooling import (
+    cls_pool,
+    last_pool,
+    layer_weighted_pool,
+    max_pool,
+    mean_pool,
+)
+from transformer_jax.functional.positions import (
     binary_positions,
     count_in_segments,
     count_positions,
@@ -51,9 +58,8 @@ from transformer_jax.positions import (
     one_hot_positions,
     sinusoidal_positions,
 )
-from transformer_jax.regions import max_patches, region_embedding, to_front
-from transformer_jax.rotary import Rotary, rope, rope_frequencies, yarn_temperature
-from transformer_jax.tiling import visited_blocks
+from transformer_jax.functional.regions import max_patches, region_embedding, to_front
+from transformer_jax.functional.rotary import Rotary, rope, rope_frequencies, yarn_temperature
 
 __version__ = "0.1.0"
 

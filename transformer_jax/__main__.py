@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from transformer_jax.commands import (
+from transformer_jax.cli import (
     attention,
     cost,
     embed,
@@ -17,11 +17,11 @@ from transformer_jax.commands import (
     translate,
     walk,
 )
-from transformer_jax.errors import InputError
-from transformer_jax.memory import keep_freed_memory
 from transformer_jax.pretrained.files import PretrainedError
-from transformer_jax.run_folder import RunFolderError
-from transformer_jax.tokenizers import TokenizerError
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.malloc import keep_freed_memory
+from transformer_jax.serialization.run_folder import RunFolderError
+from transformer_jax.text.tokenizer import TokenizerError
 
 COMMANDS = {
     "predict": predict,

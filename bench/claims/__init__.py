@@ -1,1 +1,1 @@
-"""The claims that texts about transformers make, each measured: `python -m bench.claims` writes docs/claims.md."""
+"""The claims that texts about transformers make, each measured: `python -m bench.claims` writes docs/research/claims.md."""

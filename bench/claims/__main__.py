@@ -1,7 +1,7 @@
-"""Measures every claim and writes docs/claims.md, its figures and docs/results/claims.json.
+"""Measures every claim and writes docs/research/claims.md, its figures and docs/results/claims.json.
 
 python -m bench.claims
-python -m bench.claims --page       nothing is measured: docs/claims.md from the numbers, the figures as they are
+python -m bench.claims --page       nothing is measured: docs/research/claims.md from the numbers, the figures as they are
 """
 
 import argparse
@@ -16,9 +16,9 @@ from tqdm import tqdm
 
 from bench.claims import context, depth, masking, norms, positions, probe, scores, surface
 from bench.claims.page import Claim, entry, figure, page
-from bench.machine import describe
-from bench.results import add_output, rewrite
-from transformer_jax.files import write, write_text
+from bench.measure.machine import describe
+from bench.pages.results import add_output, rewrite
+from transformer_jax.runtime.files import write, write_text
 
 PROGRAM = "python -m bench.claims"
 # In the order of the page: scores, masks, positions, blocks, meaning.
@@ -37,7 +37,8 @@ def publish(claims: Sequence[Claim], docs: Path, facts: dict) -> None:
     results = {**facts, "claims": {claim.name: entry(claim) for claim in claims}}
     text = json.dumps(results, indent=1, ensure_ascii=False) + "\n"
     write_text(docs / "results" / "claims.json", text)
-    write_text(docs / "claims.md", page(results))
+    (docs / "research").mkdir(parents=True, exist_ok=True)
+    write_text(docs / "research/claims.md", page(results))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,8 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def write_claims(results: dict) -> Path:
-        write_text(options.docs / "claims.md", page(results))
-        return options.docs / "claims.md"
+        (options.docs / "research").mkdir(parents=True, exist_ok=True)
+        write_text(options.docs / "research/claims.md", page(results))
+        return options.docs / "research/claims.md"
 
     if options.page:
         path = options.docs / "results/claims.json"

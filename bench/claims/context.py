@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bench.claims.layers import cross_entropy, fit, init_layers, layers, normal
 from bench.claims.page import Claim
-from transformer_jax.positions import lookup, sinusoidal_positions
+from transformer_jax.functional.positions import lookup, sinusoidal_positions
 
 WORLDS = {
     "river": ("boat duck reed stone", "lay stood rested stayed", "river lake stream pond"),

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from bench.claims.layers import normal
 from bench.claims.page import Claim
-from transformer_jax.attention import attention_weights, dot_product_attention
-from transformer_jax.masks import causal
+from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
+from transformer_jax.attention.masks import causal
 
 
 def masked_before(query, key, value):

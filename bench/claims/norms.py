@@ -5,7 +5,7 @@ import numpy as np
 
 from bench.claims.layers import normal
 from bench.claims.page import Claim
-from transformer_jax.normalization import batch_norm, batch_statistics, layer_norm
+from transformer_jax.functional.normalization import batch_norm, batch_statistics, layer_norm
 
 
 def changes(seed: int, B: int = 8, T: int = 12, D: int = 16) -> dict[str, dict[str, float]]:

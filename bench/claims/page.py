@@ -56,19 +56,19 @@ def entry(claim: Claim) -> dict[str, Any]:
 
 
 def page(results: dict[str, Any]) -> str:
-    """Return the whole of docs/claims.md, from what the JSON file holds."""
+    """Return the whole of docs/research/claims.md, from what the JSON file holds."""
     claims = results["claims"]
     parts = [
         "# Claims, measured",
         "What texts about transformers say, and what comes out when it is done. Each statement is also a test, on a "
-        "smaller size, in `tests/test_claims.py`.",
+        "smaller size, in `tests/bench/test_claims_report.py`.",
         origin(results),
         "\n".join(f"- [{claim['title']}](#{name})" for name, claim in claims.items()),
     ]
     for name, claim in claims.items():
         parts += [f'<a id="{name}"></a>\n\n## {claim["title"]}', claim["text"]]
         if claim["figure"]:
-            parts.append(f"![{claim['title']}](figures/claims-{name}.png)")
+            parts.append(f"![{claim['title']}](../figures/claims-{name}.png)")
         parts.append(table(claim["header"], claim["rows"]))
     return "\n\n".join(parts) + "\n"
 
@@ -80,7 +80,7 @@ def origin(results: dict[str, Any]) -> str:
     return (
         f"Written by `{results['command']}` in {results['seconds']} s on {results['date']}: {versions}, "
         f"Python {machine['python']}, {', '.join(machine['devices'])}, {machine['cores']} cores. "
-        "The numbers are also in `results/claims.json`."
+        "The numbers are also in `../results/claims.json`."
     )
 
 

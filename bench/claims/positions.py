@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 
 from bench.claims.layers import init_layers, layers, normal
 from bench.claims.page import COLOURS, Claim, plain
-from transformer_jax.pooling import mean_pool
-from transformer_jax.positions import sinusoidal_positions
-from transformer_jax.rotary import rope
+from transformer_jax.functional.pooling import mean_pool
+from transformer_jax.functional.positions import sinusoidal_positions
+from transformer_jax.functional.rotary import rope
 
 
 def reordered(seed: int, T: int = 12, D: int = 32) -> dict[str, dict[str, float]]:

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from bench.claims.layers import normal
 from bench.claims.page import COLOURS, Claim, plain
-from transformer_jax.config import StackConfig
-from transformer_jax.encoder import Encoder
-from transformer_jax.positions import sinusoidal_positions
+from transformer_jax.functional.positions import sinusoidal_positions
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.encoder import Encoder
 
 
 def encoder_parameters(width: int) -> int:

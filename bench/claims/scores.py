@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from bench.claims.layers import normal
 from bench.claims.page import COLOURS, Claim, plain
-from transformer_jax.attention import attention_weights
+from transformer_jax.attention.dot_product import attention_weights
 
 SCALES = {
     "q·k": lambda d: 1.0,

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bench.claims.layers import cross_entropy, fit, init_layers, layers, normal
 from bench.claims.page import Claim
-from transformer_jax.positions import sinusoidal_positions
+from transformer_jax.functional.positions import sinusoidal_positions
 
 D, N, F, C = 32, 4, 64, 8
 LEVEL = 0.25  # between two lines of the drawing

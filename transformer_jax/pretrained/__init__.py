@@ -11,13 +11,11 @@ One file a family holds the table of its names (`bert`, `roberta`, `distilbert`,
 from transformer_jax.pretrained.files import PretrainedError
 from transformer_jax.pretrained.loading import from_pretrained
 from transformer_jax.pretrained.saving import save_pretrained
-from transformer_jax.pretrained.sentences import SentenceEncoder
 from transformer_jax.pretrained.tokenizer import PretrainedTokenizer, tokenizer_of
 
 __all__ = [
     "PretrainedError",
     "PretrainedTokenizer",
-    "SentenceEncoder",
     "from_pretrained",
     "save_pretrained",
     "tokenizer_of",

@@ -8,8 +8,8 @@ import os
 import threading
 from pathlib import Path
 
-from transformer_jax.errors import one_line
 from transformer_jax.pretrained.files import CONFIG, INDEX, PretrainedError
+from transformer_jax.runtime.errors import one_line
 
 # What is fetched: no pickles, no exports for other programs, no code.
 FILES = [

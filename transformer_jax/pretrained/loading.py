@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from transformer_jax.language_models import LanguageModel
-from transformer_jax.modules import Shapes
-from transformer_jax.pretrained import bert, distilbert, gpt2, llama, modernbert, roberta
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
+from transformer_jax.nn.layers import Shapes
+from transformer_jax.pretrained.families import bert, distilbert, gpt2, llama, modernbert, roberta
 from transformer_jax.pretrained.files import (
     CONFIG,
     DTYPES,
@@ -27,10 +28,9 @@ from transformer_jax.pretrained.files import (
     tensors_of,
 )
 from transformer_jax.pretrained.hub import folder_of
-from transformer_jax.pretrained.layout import Shape, Tensor
-from transformer_jax.run_folder import KINDS as RUN_KINDS
-from transformer_jax.run_folder import load_model, named_parameters
-from transformer_jax.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
+from transformer_jax.pretrained.tensor_layout import Shape, Tensor
+from transformer_jax.serialization.run_folder import KINDS as RUN_KINDS
+from transformer_jax.serialization.run_folder import load_model, named_parameters
 
 FAMILIES = (bert, roberta, distilbert, modernbert, gpt2, llama)
 MODELS: dict[str, Callable] = {

@@ -4,7 +4,7 @@
     tokens, is_token, segment_ids = tokenizer(["A question?"], ["Its answer."], max_length=512)
 
 The ids are those of Hugging Face Transformers, to the last one: a special token that is spelled out in a text is
-read as that token (in `transformer_jax.tokenizers` it is text), what is too long is cut from the right, of a pair the
+read as that token (in `transformer_jax.text.tokenizer` it is text), what is too long is cut from the right, of a pair the
 longer text first.
 """
 
@@ -18,7 +18,15 @@ import tokenizers
 from jaxtyping import Bool, Int, Int32
 from tokenizers import models
 
-from transformer_jax.encoding import (
+from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.pretrained.tokenizer_files import (
+    ROLES,
+    TokenizerFiles,
+    read_tokenizer_files,
+    write_tokenizer_files,
+)
+from transformer_jax.runtime.errors import TokenizerError
+from transformer_jax.text.encoding import (
     Located,
     Truncation,
     framed_with_cuts,
@@ -27,15 +35,7 @@ from transformer_jax.encoding import (
     tokens_by_word,
     told,
 )
-from transformer_jax.errors import TokenizerError
-from transformer_jax.pretrained.hub import folder_of
-from transformer_jax.pretrained.tokenizer_files import (
-    ROLES,
-    TokenizerFiles,
-    read_tokenizer_files,
-    write_tokenizer_files,
-)
-from transformer_jax.tokenizers import Tokenizer
+from transformer_jax.text.tokenizer import Tokenizer
 
 Side = Literal["right", "left"]
 FIRST, SECOND = -1, -2  # in a frame: where the texts stand; every other number there is an id
@@ -137,7 +137,7 @@ class PretrainedTokenizer:
         """Each text in the model's frame, at most `max_length` ids in all and never padded.
 
         "head" keeps the start of a text; "head-tail" the first half of what fits, rounded up, and the last half,
-        rounded down, as in `transformer_jax.tokenizers.Tokenizer.encode`.
+        rounded down, as in `transformer_jax.text.tokenizer.Tokenizer.encode`.
         """
         return self.encode_with_cuts(texts, max_length, truncate)[0]
 

@@ -1,0 +1,1 @@
+"""Timing, memory measurement and records of the machine."""

@@ -1,0 +1,1 @@
+"""The benchmarks that `pytest --benchmark-only` runs."""

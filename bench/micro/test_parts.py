@@ -1,0 +1,125 @@
+"""Where attention becomes the larger part of an encoder layer.
+
+    pytest --benchmark-only bench/micro/test_parts.py
+
+Counted in multiplications, the two products of attention (4 T^2 D) equal the four projections (8 T D^2) at T = 2 D,
+and all the rest of a layer with F = 4 D (24 T D^2) at T = 6 D. The clock need not agree: a softmax costs
+time and no multiplications that are counted, and small products run slower than large ones.
+"""
+
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+
+from bench import naive
+from bench.measure import harness
+from bench.measure.harness import Contestant
+from bench.micro import flops
+from transformer_jax.attention.dot_product import dot_product_attention
+from transformer_jax.functional.feed_forward import feed_forward
+from transformer_jax.functional.linear import linear
+from transformer_jax.functional.normalization import layer_norm
+
+B, N, H = 1, 4, 64
+D, F = N * H, 4 * N * H
+LENGTHS = harness.lengths(64, 128, 256, 512, 1024, 2048, full=[3072, 4096])
+ATOL = 1e-4 if jax.default_backend() == "cpu" else 1e-1
+
+
+def attention(p, x):
+    heads = x.reshape(B, -1, N, H)
+    return dot_product_attention(heads, heads, heads)
+
+
+def projections(p, x):
+    """Query, key, value and output; x stands in for what the heads give."""
+    return [linear(x, p[name]) for name in ("query", "key", "value", "out")]
+
+
+def rest(p, x):
+    """A whole layer in which every token attends to itself alone: all but the two products and the softmax."""
+    return layer(p, x, attend=lambda query, key, value: query + key + value)
+
+
+def layer(p, x, attend=dot_product_attention):
+    """The pre-norm encoder layer."""
+    y = layer_norm(x, p["scale"])
+    query, key, value = (
+        linear(y, p[name]).reshape(B, -1, N, H) for name in ("query", "key", "value")
+    )
+    x = x + linear(attend(query, key, value).reshape(B, -1, D), p["out"])
+    y = layer_norm(x, p["scale"])
+    return x + feed_forward(y, p["in"], None, p["back"], None, activation="relu")
+
+
+def numpy_attention(p, x):
+    heads = x.reshape(B, -1, N, H)
+    return naive.numpy_attention(heads, heads, heads)
+
+
+def numpy_projections(p, x):
+    return [x @ p[name] for name in ("query", "key", "value", "out")]
+
+
+def numpy_rest(p, x):
+    return numpy_layer(p, x, attend=lambda query, key, value: query + key + value)
+
+
+def numpy_norm(p, x):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred / np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + 1e-5) * p["scale"]
+
+
+def numpy_layer(p, x, attend=naive.numpy_attention):
+    y = numpy_norm(p, x)
+    query, key, value = ((y @ p[name]).reshape(B, -1, N, H) for name in ("query", "key", "value"))
+    x = x + attend(query, key, value).reshape(B, -1, D) @ p["out"]
+    return x + np.maximum(numpy_norm(p, x) @ p["in"], 0) @ p["back"]
+
+
+PARTS = {
+    "attention": (attention, numpy_attention),
+    "projections": (projections, numpy_projections),
+    "all but attention": (rest, numpy_rest),
+    "whole layer": (layer, numpy_layer),
+}
+FLOPS = {
+    "attention": lambda T: flops.attention(B, T, T, N, H),
+    "projections": lambda T: flops.projections(B, T, D),
+    "all but attention": lambda T: flops.projections(B, T, D) + flops.feed_forward(B, T, D, F),
+    "whole layer": lambda T: flops.encoder_layer(B, T, D, F),
+}
+
+
+@cache
+def inputs(T: int) -> list[tuple]:
+    names = ("query", "key", "value", "out", "in", "back", "scale")
+    shapes = [(D, D)] * 4 + [(D, F), (F, D), (D,)]
+    return [
+        (dict(zip(names, (a / np.float32(len(a) ** 0.5) for a in arrays), strict=True)), x)
+        for x, *arrays in harness.random_inputs((B, T, D), *shapes, seed=T)
+    ]
+
+
+def float64(tree):
+    return jax.tree.map(lambda a: a.astype(np.float64), tree)
+
+
+@pytest.mark.parametrize(("length", "name"), harness.every(PARTS, LENGTHS, {}))
+def test_forward(benchmark, length, name):
+    benchmark.group = f"parts of an encoder layer, T = {length:4}"
+    part, definition = PARTS[name]
+    harness.run(
+        benchmark,
+        Contestant(part),
+        inputs(length),
+        flops=FLOPS[name](length),
+        expected=[definition(*float64(args)) for args in inputs(length)],
+        atol=ATOL,
+        subject="parts of an encoder layer",
+        implementation=name,
+        length=length,
+        width=D,
+    )

@@ -1,0 +1,1 @@
+"""Markdown pages, tables and figures made from result files."""

@@ -1,0 +1,1 @@
+"""Implementations and models that are compared with this library."""

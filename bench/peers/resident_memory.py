@@ -1,0 +1,89 @@
+"""Prints by how many bytes a call of attention raises the memory of its process, by length, as JSON."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+ROOT = Path(__file__).parents[2]
+CALLS = 3
+# glibc keeps freed memory up to a limit that it raises as it goes: what is kept would hide what is taken.
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+
+
+def can_be_read() -> bool:
+    """Linux says it, and on a GPU the arrays are elsewhere."""
+    return Path("/proc/self/clear_refs").exists() and jax.default_backend() == "cpu"
+
+
+def in_child(module: str, *words: str | int) -> dict[int, int]:
+    """Bytes by length, that `python -m module words` prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, words)],
+        capture_output=True, text=True, cwd=ROOT, env=os.environ | ENVIRONMENT, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{module} {' '.join(map(str, words))} failed:\n{done.stderr}")
+    return {int(length): grown for length, grown in json.loads(done.stdout).items()}
+
+
+def grown(call: Callable[[], Any]) -> int:
+    """The most of some calls: what the call before has freed may be given back late, or kept after all."""
+    found = []
+    for _ in range(CALLS):
+        time.sleep(0.2)
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+        before = _status("VmRSS")
+        value = call()
+        found.append(_status("VmHWM") - before)
+        del value
+    return max(found)
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return 1024 * int(line.split()[1])
+    raise OSError(f"no {field} in /proc/self/status")
+
+
+def main(words: Sequence[str]) -> None:
+    from bench import attention
+    from bench.peers.contestants import Cell, contestants
+    from bench.peers.mask_kinds import KINDS
+
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers.resident_memory", description=__doc__
+    )
+    add = parser.add_argument
+    add("name", metavar="NAME", help="of an implementation of attention, as bench.attention has it")
+    add("kind", choices=KINDS, help="of mask")
+    add("dtype", choices=attention.TOLERANCE)
+    add("passes", choices=("forward", "gradient"))
+    add("lengths", type=int, nargs="+", metavar="LENGTH", help="tokens of a text")
+    options = parser.parse_args(words)
+    if min(options.lengths) < 1:
+        parser.error(f"LENGTH must be 1 or more; got {min(options.lengths)}")
+    if not can_be_read():
+        parser.error("the memory of a process is read from Linux's /proc, of a CPU")
+    found = {}
+    for length in options.lengths:
+        cell = Cell(options.kind, length, options.dtype, options.passes == "gradient")
+        if options.name not in (known := contestants(cell)):
+            parser.error(f"NAME must be one of {', '.join(known)}; got {options.name!r}")
+        contestant, arrays = known[options.name]
+        call, (args,) = attention.ready(contestant, cell.inputs(seed=0, sets=1), arrays)
+        jax.block_until_ready(call(*args))
+        found[length] = grown(lambda call=call, args=args: call(*args))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,187 @@
+"""The tutorial's classifier as a step and as inference, ours and PyTorch's, from the same weights on the same batches.
+
+Each becomes a call without arguments that takes the next batch in turn and returns numbers, so it has waited. What has
+PyTorch in it is bench/peers/tutorial_model.py.
+"""
+
+import itertools
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bench.measure.machine import cores
+from train.objectives.classification import make_loss
+from train.optim.optimizers import make_optimizer
+from train.recipes.imdb import Recipe
+from train.trainer.step import TrainState, make_train_step
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.serialization.run_folder import parameter_name
+from transformer_jax.text.batching import Batch
+
+OURS = "transformer_jax"
+STEPS = 1000  # of the schedule, which is constant
+BATCHES = 3  # in rotation
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """PyTorch where `attention` is named, else ours; `kept` as transformer_jax.runtime.malloc has it."""
+
+    attention: str | None = None
+    bfloat16: bool = False
+    fused: bool = False
+    kept: bool = False
+
+    @property
+    def dtype(self) -> str:
+        return "bfloat16" if self.bfloat16 else "float32"
+
+
+CONTESTANTS = {
+    OURS: Contestant(kept=True),
+    f"{OURS}, bfloat16": Contestant(bfloat16=True, kept=True),
+    f"{OURS}, memory given back": Contestant(),
+    "eager": Contestant("eager"),
+    "eager, memory kept": Contestant("eager", kept=True),
+    "sdpa": Contestant("sdpa"),
+    "sdpa, bfloat16": Contestant("sdpa", bfloat16=True),
+    "tuned": Contestant("sdpa", bfloat16=True, fused=True),
+}
+
+
+def pad_id(recipe: Recipe) -> int:
+    """[PAD], [CLS] and [SEP] stand behind the words."""
+    return recipe.model.vocab_size - 3
+
+
+def batches(recipe: Recipe, rows: int, length: int, seed: int) -> list[Batch]:
+    """Texts of a third of the length to all of it, behind which is padding."""
+    rng = np.random.default_rng([seed, rows, length])
+    found = []
+    for _ in range(BATCHES):
+        tokens = rng.integers(0, pad_id(recipe), (rows, length)).astype(np.int32)
+        lengths = rng.integers(max(length // 3, 1), length + 1, rows)
+        tokens[np.arange(length) >= lengths[:, None]] = pad_id(recipe)
+        labels = rng.integers(0, 2, rows).astype(np.int32)
+        found.append(Batch(tokens, labels, np.ones(rows, bool), np.arange(rows, dtype=np.int32)))
+    return found
+
+
+def torch_model(recipe: Recipe, dropout: float, attention: str, seed: int) -> Any:
+    """With the same weights for the same seed."""
+    import torch
+
+    from bench.peers.tutorial_model import TutorialClassifier
+
+    torch.manual_seed(seed)
+    encoder = recipe.model.encoder
+    model = TutorialClassifier(
+        recipe.model.vocab_size,
+        pad_id=pad_id(recipe),
+        max_length=recipe.model.max_length,
+        num_layers=encoder.num_layers,
+        embed_dim=encoder.embed_dim,
+        num_heads=encoder.num_heads,
+        hidden_dim=encoder.hidden_dim,
+        dropout_rate=dropout,
+        attention=attention,
+    )
+    return model.to(device())
+
+
+def device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def our_model(recipe: Recipe, dropout: float, seed: int) -> tuple[Any, Any]:
+    """(graph, parameters) of the recipe's classifier, with PyTorch's weights."""
+    from bench.peers.tutorial_model import our_weights
+
+    encoder = replace(recipe.model.encoder, dropout_rate=dropout, attention_dropout_rate=dropout)
+    config = replace(
+        recipe.model,
+        encoder=encoder,
+        embedding_dropout_rate=dropout,
+        head_dropout_rate=dropout,
+    )
+    weights = our_weights(torch_model(recipe, dropout, "eager", seed))
+    graph, shapes = nnx.split(
+        nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0))), nnx.Param
+    )
+    paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
+    leaves = [jnp.asarray(weights[parameter_name(path)]) for path, _ in paths]
+    return graph, jax.tree.unflatten(structure, leaves)
+
+
+def our_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch], seed: int):
+    """A call that takes the next step on the next batch and gives its loss, waited for."""
+    graph, params = our_model(recipe, dropout, seed)
+    optimizer = make_optimizer(recipe.fit.optimizer, STEPS)
+    tokenizer = SimpleNamespace(pad_id=pad_id(recipe), mask_id=None, spec="random tokens")
+    loss = make_loss(
+        tokenizer, token_dropout=recipe.token_dropout, smoothing=recipe.label_smoothing
+    )
+    step = make_train_step(graph, loss, optimizer, replace(recipe.fit, dtype=of.dtype))
+    state = [TrainState.first(params, optimizer)]
+    turns = itertools.cycle(jax.device_put(found))
+
+    def call() -> float:
+        state[0], value = step(state[0], next(turns))
+        return float(value)  # waits
+
+    return call
+
+
+def torch_tensors(found: list[Batch], pad: int) -> list[tuple]:
+    from bench.tutorial_torch import to_tensors
+
+    return [to_tensors(batch, pad, device()) for batch in found]
+
+
+def torch_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch], seed: int):
+    from bench.peers.tutorial_model import make_optimizer as torch_optimizer
+    from bench.peers.tutorial_model import make_step
+
+    model = torch_model(recipe, dropout, of.attention, seed)
+    step = make_step(model, torch_optimizer(model, fused=of.fused), bfloat16=of.bfloat16)
+    turns = itertools.cycle(torch_tensors(found, pad_id(recipe)))
+    return lambda: float(step(*next(turns)))
+
+
+def our_inference(recipe: Recipe, of: Contestant, found: list[Batch], seed: int):
+    """Weights in the dtype of the computation beforehand; the logits of the next batch."""
+    graph, params = our_model(recipe, 0.0, seed)
+    params = jax.tree.map(lambda p: p.astype(of.dtype), params)
+    pad = pad_id(recipe)
+    infer = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens, tokens != pad))
+    turns = itertools.cycle(jax.device_put([batch.tokens for batch in found]))
+    return lambda: np.asarray(infer(params, next(turns)).astype(jnp.float32))
+
+
+def torch_inference(recipe: Recipe, of: Contestant, found: list[Batch], seed: int):
+    from bench.peers.tutorial_model import make_inference
+
+    infer = make_inference(torch_model(recipe, 0.0, of.attention, seed), bfloat16=of.bfloat16)
+    turns = itertools.cycle([x[:2] for x in torch_tensors(found, pad_id(recipe))])
+    return lambda: infer(*next(turns)).cpu().numpy()
+
+
+def call_of(recipe: Recipe, name: str, dropout: float | None, found: list[Batch], seed: int):
+    """A step, or inference where there is no dropout rate."""
+    of = CONTESTANTS[name]
+    if of.attention is not None:
+        import torch
+
+        torch.set_num_threads(cores())
+    if dropout is None:
+        make = our_inference if of.attention is None else torch_inference
+        return make(recipe, of, found, seed)
+    make = our_step if of.attention is None else torch_step
+    return make(recipe, dropout, of, found, seed)

@@ -1,0 +1,390 @@
+"""Which implementation is chosen and why; what cannot be had says so; modules pass the choice on."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.helpers.implementations import forced
+from transformer_jax.attention import dot_product
+from transformer_jax.attention.dot_product import dot_product_attention
+from transformer_jax.attention.kernels.dispatch import (
+    ALL_TOGETHER,
+    IMPLEMENTATIONS,
+    OF_SEVERAL,
+    ON_AN_ACCELERATOR,
+    ONE_EXAMPLE,
+    WITHOUT_AVX512,
+    attention_plan,
+)
+from transformer_jax.attention.masks import causal, padding, sliding_window
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.encoder import Encoder
+from transformer_jax.nn.layers import MultiHeadAttention
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+LONG = (1, 4096, 8, 64)
+
+
+def shaped(*shape, dtype=jnp.float32):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+@pytest.fixture(autouse=True)
+def avx512(monkeypatch):
+    """Whether the processor has it, as far as the plan knows: yes."""
+
+    def has(answer):
+        monkeypatch.setattr(
+            "transformer_jax.attention.kernels.dispatch.processor_has", lambda flag: answer
+        )
+
+    has(True)
+    return has
+
+
+def plan(query=LONG, key=None, value=None, dtype=jnp.float32, **options):
+    key = key or query
+    arrays = (shaped(*shape, dtype=dtype) for shape in (query, key, value or key))
+    return attention_plan(*arrays, **options)
+
+
+# On a CPU --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("case", "implementation", "reason"),
+    [
+        ({}, "blockwise", "134,217,728 logits are computed by blocks and never stored together"),
+        ({"mask": causal()}, "blockwise", "134,217,728 logits"),
+        ({"dtype": jnp.bfloat16}, "blockwise", "134,217,728 logits"),
+        ({"return_logsumexp": True, "dropout": True, "soft_cap": 1.0}, "blockwise", "134,217,728"),
+        ({"query": (1, 16, 2, 8)}, "reference", "512 logits are few enough to be stored together"),
+        ({"return_weights": True}, "reference", "weights are asked for, which only the reference"),
+        ({"query": (1, 0, 2, 8)}, "reference", "there is nothing to attend to"),
+        ({"query": (1, 4, 2, 8), "key": (1, 0, 2, 8)}, "reference", "there is nothing to attend"),
+        ({"query": (0, 4, 2, 8)}, "reference", "there is nothing to attend to"),
+        ({"implementation": "reference"}, "reference", "it is asked for"),
+        ({"query": (1, 4, 2, 8), "implementation": "blockwise"}, "blockwise", "it is asked for"),
+    ],
+)
+def test_the_choice_and_its_reason(case, implementation, reason):
+    chosen = plan(**case)
+    assert chosen.implementation == implementation
+    assert reason in chosen.reason
+
+
+def first_by_blocks(B, N, T):
+    """The fewest keys with which so many examples, heads and queries go by blocks."""
+    few, many = 1, 2**30
+    while many - few > 1:
+        S = (few + many) // 2
+        chosen = plan((B, T, N, 8), (B, S, N, 8), soft_cap=1.0).implementation  # not fused
+        few, many = (S, many) if chosen == "reference" else (few, S)
+    return many
+
+
+@pytest.mark.parametrize(("N", "T"), [(1, 1), (8, 1), (1, 64), (8, 64)])
+def test_few_logits_are_counted_over_heads_queries_and_keys(N, T):
+    assert first_by_blocks(1, N, T) * N * T == ONE_EXAMPLE
+    assert first_by_blocks(2, N, T) * N * T == OF_SEVERAL
+
+
+@pytest.mark.parametrize("B", [1, 2])
+def test_without_wide_registers_more_logits_are_few(avx512, B):
+    avx512(False)
+    assert first_by_blocks(B, 8, 64) * 8 * 64 == WITHOUT_AVX512 > OF_SEVERAL
+
+
+def test_few_logits_are_counted_over_examples_too():
+    examples = 2 * ALL_TOGETHER // OF_SEVERAL
+    assert first_by_blocks(examples, 1, 1) * examples == ALL_TOGETHER
+
+
+FEW_A_HEAD = (32, 256, 12, 32)
+
+
+@pytest.mark.parametrize("mask", [None, causal(), padding(np.ones((32, 256), bool))])
+def test_few_logits_a_head_and_many_heads_are_fused(mask):
+    chosen = plan(FEW_A_HEAD, mask=mask)
+    assert chosen.implementation == "blockwise"
+    assert chosen.reason == "65,536 logits of a head stay in the caches, in one fused expression"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"soft_cap": 1.0},
+        {"dropout": True},
+        {"bias": np.ones((256, 256), np.float32)},
+        {"query": (32, 264, 12, 32)},  # logits of a head
+        {"query": (4096, 32, 12, 32)},
+        {"query": (1, 256, 12, 32)},  # logits of all
+    ],
+)
+def test_what_is_more_than_a_mask_or_smaller_is_not_fused(case):
+    assert "fused" not in plan(**{"query": FEW_A_HEAD} | case).reason
+
+
+def test_without_wide_registers_nothing_is_fused(avx512):
+    avx512(False)
+    assert plan(FEW_A_HEAD).implementation == "reference"
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ({"implementation": "cudnn"}, '"cudnn" cannot be had: there is no NVIDIA GPU; pass None'),
+        (
+            {"implementation": "blockwise", "return_weights": True},
+            '"blockwise" cannot be had: weights are asked for, which only the reference makes',
+        ),
+        (
+            {"implementation": "blockwise", "query": (1, 0, 2, 8)},
+            '"blockwise" cannot be had: there is nothing to attend to',
+        ),
+        (
+            {"implementation": "flash"},
+            "implementation must be one of reference, blockwise, cudnn, or None to choose; "
+            "got 'flash'",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("as_users_run_it")
+def test_what_cannot_be_had_says_why(case, message):
+    with pytest.raises(ValueError, match=message):
+        plan(**case)
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+@pytest.mark.parametrize("implementation", ["cudnn", "flash", ""])
+def test_attention_says_the_same(implementation):
+    x = jnp.ones((1, 4, 2, 8))
+    with pytest.raises(ValueError, match=r"cannot be had|must be one of"):
+        dot_product_attention(x, x, x, implementation=implementation)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mask": "causal"}, TypeError, "mask must be a rule"),
+        ({"mask": jnp.ones((3, 5), bool)}, ValueError, "T=4"),
+        ({"mask": jnp.ones((3, 1, 4, 4), bool)}, ValueError, r"mask must broadcast to \[B, N, T, S\]"),
+        ({"bias": jnp.ones((3, 1, 4, 4))}, ValueError, r"bias must broadcast to \[B, N, T, S\]"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("as_users_run_it")
+def test_a_plan_is_made_only_of_what_fits(options, error, message):
+    x = jnp.ones((1, 4, 2, 8))
+    for ask in (attention_plan, dot_product_attention):
+        with pytest.raises(error, match=message):
+            ask(x, x, x, **options)
+
+
+def test_arrays_need_not_be_there():
+    x = jnp.ones((1, 4, 2, 8))
+    assert attention_plan(x, x, x) == plan((1, 4, 2, 8))
+
+
+# On a GPU --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    def install(capability):
+        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+        monkeypatch.setattr(
+            jax, "devices", lambda: [SimpleNamespace(compute_capability=capability)]
+        )
+
+    return install
+
+
+HALF = {"dtype": jnp.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("capability", "case", "objection"),
+    [
+        ("9.0", HALF, None),
+        ("8.0", HALF, None),
+        ("8.0", {"dtype": jnp.float16, "mask": causal()}, None),
+        ("9.0", HALF | {"query": (1, 4, 2, 256)}, None),
+        ("9.0", HALF | {"query": (1, 5, 2, 8)}, None),
+        ("7.5", HALF, "the GPU is older than Ampere"),
+        ("9.0", {}, "it takes float16 and bfloat16, not float32"),
+        ("8.0", HALF | {"query": (1, 4, 2, 256)}, "it takes 128 features a head, in multiples of 8, not 256"),
+        ("9.0", HALF | {"query": (1, 4, 2, 264)}, "it takes 256 features"),
+        ("9.0", HALF | {"query": (1, 4, 2, 12)}, "in multiples of 8, not 12"),
+        ("9.0", HALF | {"query": (1, 4, 2, 8), "value": (1, 4, 2, 16)}, "another width than the keys"),
+        ("9.0", HALF | {"soft_cap": 2.0}, "it has no soft cap"),
+        ("9.0", HALF | {"dropout": True}, "its dropout drops other weights"),
+        ("9.0", HALF | {"return_weights": True}, "it returns no weights"),
+        ("9.0", HALF | {"return_logsumexp": True}, "it returns no logsumexp"),
+        ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": causal()}, None),
+        ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": padding(np.ones((1, 5), bool))}, None),
+        ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": sliding_window(1, 1)}, "it takes even lengths"),
+        ("9.0", HALF | {"query": (1, 5, 2, 8), "bias": np.ones((5, 5), np.float32)}, "it takes even lengths"),
+        ("9.0", HALF | {"query": (1, 0, 2, 8)}, "there is nothing to attend to"),
+    ],
+)  # fmt: skip
+def test_a_gpus_own_kernel_is_taken_where_it_can_be(gpu, capability, case, objection):
+    gpu(capability)
+    if objection is None:
+        assert plan(**case).implementation == "cudnn"
+        assert plan(**case).reason == "the GPU's own fused kernel takes these arguments"
+        return
+    assert plan(**case).implementation != "cudnn"
+    with pytest.raises(ValueError, match=f'"cudnn" cannot be had: .*{objection}'):
+        plan(**case, implementation="cudnn")
+
+
+@pytest.mark.parametrize("B", [1, 4])
+def test_an_accelerator_stores_what_its_memory_holds(gpu, B):
+    gpu("9.0")
+    assert first_by_blocks(B, 8, 64) * B * 8 * 64 == ON_AN_ACCELERATOR  # float32: not cuDNN's
+
+
+@pytest.mark.parametrize(
+    ("mask", "choice"),
+    [
+        (sliding_window(5, 5), "blockwise"),
+        (sliding_window(5, 0), "cudnn"),
+        (causal(), "cudnn"),
+        (padding(np.ones((1, 2**14), bool)), "cudnn"),
+    ],
+    ids=["window", "window to the left", "causal", "padding"],
+)
+def test_its_kernel_is_not_given_an_array_that_fills_the_memory(gpu, mask, choice):
+    gpu("9.0")
+    x = shaped(1, 2**14, 2, 64, dtype=jnp.bfloat16)
+    assert attention_plan(x, x, x, mask=mask).implementation == choice
+    assert attention_plan(x, x, x, mask=mask, implementation="cudnn").implementation == "cudnn"
+
+
+def test_its_kernel_does_not_round_a_bias_unasked(gpu):
+    gpu("9.0")
+    short, long = (jnp.ones((8, 8), dtype) for dtype in (jnp.bfloat16, jnp.float32))
+    case = HALF | {"query": (1, 8, 2, 8)}
+    assert plan(**case, bias=short).implementation == "cudnn"
+    assert plan(**case, bias=long).implementation == "reference"
+    assert plan(**case, bias=long, implementation="cudnn").implementation == "cudnn"
+
+
+def test_dtypes_that_differ_are_no_case_for_it(gpu):
+    gpu("9.0")
+    arrays = [shaped(*LONG, dtype=dtype) for dtype in (jnp.bfloat16, jnp.bfloat16, jnp.float16)]
+    assert attention_plan(*arrays).implementation != "cudnn"
+    with pytest.raises(ValueError, match="query, key and value differ in dtype"):
+        attention_plan(*arrays, implementation="cudnn")
+
+
+def test_the_oldest_of_several_gpus_decides(monkeypatch, gpu):
+    gpu("9.0")
+    devices = [SimpleNamespace(compute_capability=c) for c in ("9.0", "7.0")]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    assert plan(**HALF).implementation != "cudnn"
+
+
+def test_a_gpu_of_another_maker_has_no_such_kernel(gpu):
+    gpu("gfx90a")
+    assert plan(**HALF).implementation != "cudnn"
+    with pytest.raises(ValueError, match='"cudnn" cannot be had'):
+        plan(**HALF, implementation="cudnn")
+
+
+# Functions and modules pass it on ----------------------------------------------------------------------------
+
+B, T, D, N, K = 2, 7, 12, 6, 2
+
+
+def encoder_config(rate):
+    sizes = {"num_layers": 2, "embed_dim": D, "num_heads": N, "num_kv_heads": K, "hidden_dim": 5}
+    return StackConfig(**sizes, dropout_rate=rate, attention_dropout_rate=rate)
+
+
+def classifier(rate):
+    config = ClassifierConfig(17, T, encoder=encoder_config(rate))
+    return TextClassifier(config, rngs=nnx.Rngs(0))
+
+
+RNG = np.random.default_rng(0)
+X = jnp.asarray(RNG.standard_normal((B, T, D)), jnp.float32)
+IS_TOKEN = jnp.arange(T)[None] < jnp.array([[4], [T]])
+MODULES = {
+    "MultiHeadAttention": (
+        lambda rate: MultiHeadAttention(
+            D, N, num_kv_heads=K, dropout_rate=rate, rngs=nnx.Rngs(0)
+        ),
+        lambda module, **options: module(X, X, mask=causal(), **options),
+        1,
+    ),
+    "Encoder": (
+        lambda rate: Encoder(encoder_config(rate), rngs=nnx.Rngs(0)),
+        lambda module, **options: module(X, mask=causal(), **options),
+        2,
+    ),
+    "TextClassifier": (
+        classifier,
+        lambda module, **options: module(
+            jnp.arange(B * T).reshape(B, T), IS_TOKEN, **options
+        ),
+        2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.3], ids=["evaluation", "training"]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "Encoder" else ())  # the classifier's
+        for name in MODULES
+    ],
+)
+def test_a_module_gives_the_same_by_blocks(name, rate, monkeypatch):
+    make, call, layers = MODULES[name]
+    graph, parameters = nnx.split(make(rate))
+    calls = []
+    blockwise_attention = dot_product.blockwise_attention
+
+    def counted(*arguments, **options):
+        calls.append(1)
+        return blockwise_attention(*arguments, **options)
+
+    monkeypatch.setattr(dot_product, "blockwise_attention", counted)
+
+    def run(parameters, implementation):
+        options = {"rngs": nnx.Rngs(dropout=3)} if rate else {}
+        with forced(4, 3):
+            return call(nnx.merge(graph, parameters), implementation=implementation, **options)
+
+    run = jax.jit(run, static_argnums=1)
+    reference = run(parameters, "reference")
+    assert calls == []
+    np.testing.assert_allclose(run(parameters, "blockwise"), reference, rtol=0, atol=1e-5)
+    assert len(calls) == layers
+    if rate:  # training is not evaluation
+        assert np.abs(call(nnx.merge(graph, parameters)) - reference).max() > 1e-3
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_says_what_cannot_be_had(name):
+    make, call, _ = MODULES[name]
+    with pytest.raises(ValueError, match="weights are asked for, which only the reference makes"):
+        call(make(0.0), implementation="blockwise", return_weights=True)
+
+
+def test_each_name_is_an_implementation():
+    assert [plan(implementation=name).implementation for name in IMPLEMENTATIONS[:2]] == [
+        "reference",
+        "blockwise",
+    ]

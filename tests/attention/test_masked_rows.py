@@ -1,0 +1,152 @@
+"""Who sees and is seen, found by blocks, is what the rendered mask says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer_jax.attention import masked_rows
+from transformer_jax.attention.masked_rows import EDGE, sight
+from transformer_jax.attention.masks import causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.costs.jaxpr import count
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+B, N = 2, 3
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+def few(*shape, share=0.003):
+    return rng().random(shape) < share
+
+
+MASKS = {
+    "causal": lambda T, S: causal(),
+    "causal, the first keys later": lambda T, S: causal(key_positions=jnp.arange(S)[::-1] + T // 2),
+    "window": lambda T, S: sliding_window(3, 0),
+    "window at positions": lambda T, S: sliding_window(
+        1, 1, query_positions=jnp.asarray(rng().permuted(np.tile(np.arange(T) * 3, (B, 1)), axis=1))
+    ),
+    "prefix": lambda T, S: prefix(np.array([0, 17])),
+    "padding": lambda T, S: padding(few(B, S)),
+    "segments": lambda T, S: segments(rng().integers(0, 900, (B, T)), rng().integers(0, 900, (B, S))),
+    "segments in order": lambda T, S: segments(
+        np.sort(rng().integers(0, 60, (B, T))), np.sort(rng().integers(0, 60, (B, S)))
+    ),
+    "array of heads": lambda T, S: dense(few(1, N, T, S, share=1e-4)),
+    "array of queries": lambda T, S: dense(few(B, 1, T, 1, share=0.5)),
+    "array of keys": lambda T, S: dense(few(1, 1, 1, S, share=0.5)),
+    "both": lambda T, S: causal() & padding(few(B, S)) & dense(few(N, T, 1, share=0.5)),
+    "either": lambda T, S: sliding_window(0, 0) & padding(few(B, S)) | prefix(np.array([3, 0])),
+    "nothing": lambda T, S: dense(np.zeros((1, 1), bool)),
+    "all": lambda T, S: dense(np.ones((1, 1), bool)),
+}  # fmt: skip
+
+
+# Above the edge and not a multiple of it: by blocks, of which the last overlap.
+@pytest.mark.parametrize(
+    ("name", "T", "S"),
+    [
+        *((name, 700, 1100) for name in MASKS),
+        *(
+            pytest.param(
+                name, 513, 40, marks=() if name in ("causal", "both") else pytest.mark.slow
+            )
+            for name in MASKS
+        ),
+    ],
+)
+def test_it_equals_any_over_the_rendered_mask(name, T, S):
+    mask = MASKS[name](T, S)
+    array = np.asarray(mask.to_array(T, S))
+    queries, keys = jax.jit(lambda mask: sight(mask, T, S))(mask)
+    assert queries.shape[2] == T and keys.shape[2] == S
+    np.testing.assert_array_equal(queries, np.broadcast_to(array.any(axis=3), queries.shape))
+    np.testing.assert_array_equal(keys, np.broadcast_to(array.any(axis=2), keys.shape))
+
+
+def test_the_blocks_say_what_the_whole_says(monkeypatch):
+    """The same lengths, above the edge and below it."""
+    for mask in (causal(), sliding_window(2, 1) & padding(few(B, 29, share=0.3)), prefix(5)):
+        whole = sight(mask, 23, 29)
+        with monkeypatch.context() as patched:
+            patched.setattr(masked_rows, "EDGE", 8)
+            blocks = sight(mask, 23, 29)
+        for ours, theirs in zip(blocks, whole, strict=True):
+            np.testing.assert_array_equal(*np.broadcast_arrays(ours, theirs))
+
+
+@pytest.mark.parametrize("length", [2048, 4096])
+def test_nothing_of_size_T_x_S_is_made(length):
+    ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    found = count(
+        lambda ids: sight(causal() & segments(ids) & padding(ids > 0), length, length), ids
+    )
+    assert found.largest_bytes <= 4 * EDGE * EDGE
+
+
+def test_only_blocks_that_are_seen_in_part_are_rendered():
+    """Of 16 blocks under a causal mask the four on the diagonal."""
+    rendered = []
+
+    class Counted(type(causal())):
+        def block(self, block):
+            jax.debug.callback(lambda: rendered.append(1))
+            return super().block(block)
+
+    jax.block_until_ready(sight(Counted(), 4 * EDGE, 4 * EDGE))
+    jax.effects_barrier()
+    assert len(rendered) == 4
+
+
+def test_a_group_of_heads_keeps_a_key_that_any_of_them_sees():
+    mask = np.zeros((1, 6, 2, 3), bool)
+    mask[0, 1, :, 0] = mask[0, 5, 0, 2] = True
+    seen = sight(dense(mask), 2, 3)
+    kept = seen.of_keys(jnp.full((1, 3, 2, 1), jnp.nan))
+    np.testing.assert_array_equal(
+        np.isnan(kept[0, :, :, 0]), [[True, False], [False, False], [False, True]]
+    )
+    queries = seen.of_queries(jnp.full((1, 2, 6, 1), jnp.nan))
+    np.testing.assert_array_equal(np.isnan(queries[0, :, :, 0]), mask[0].any(-1).T)
+    assert np.isnan(seen.of_inputs_kv(jnp.full((1, 3, 1), jnp.nan))).ravel().tolist() == [
+        True,
+        False,
+        True,
+    ]
+    assert np.isnan(seen.of_inputs_q(jnp.full((1, 2, 1), jnp.nan))).all()
+
+
+SEE_THEMSELVES = {
+    "causal": (causal(), True),
+    "window": (sliding_window(2, 1), True),
+    "both": (causal() & sliding_window(3, 3), True),
+    "either": (causal() | dense(np.zeros((1, 1), bool)), True),
+    "nothing": (dense(np.zeros((1, 1), bool)), False),
+    "causal and padding": (causal() & padding(few(B, 23, share=0.3)), False),
+    "neither": (prefix(2) | padding(few(B, 23, share=0.3)), False),
+    "causal at positions": (causal(query_positions=jnp.arange(23) - 4), False),
+    "window at positions": (sliding_window(1, 1, key_positions=jnp.arange(23) + 9), False),
+}
+
+
+@pytest.mark.parametrize("name", SEE_THEMSELVES)
+def test_who_sees_itself_is_known_without_looking_and_nobody_else(name):
+    mask, known = SEE_THEMSELVES[name]
+    assert mask.sees_itself is known
+    for T, S in ((23, 23), (23, 23 if not known else 29)):
+        array = np.asarray(mask.to_array(T, S))
+        queries, keys = sight(mask, T, S)
+        for found, axis in ((queries, 3), (keys, 2)):
+            np.testing.assert_array_equal(*np.broadcast_arrays(found, array.any(axis=axis)))
+
+
+def test_an_accelerator_looks_at_all_at_once(monkeypatch):
+    mask = padding(few(B, 1100)) & sliding_window(3, 0)
+    by_blocks = str(jax.make_jaxpr(lambda: sight(mask, 700, 1100))())
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    at_once = str(jax.make_jaxpr(lambda: sight(mask, 700, 1100))())
+    assert "while" in by_blocks and "while" not in at_once

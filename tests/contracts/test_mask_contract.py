@@ -1,0 +1,849 @@
+"""The five promises about masks (the docstring of attention.py), for every function and module that takes one, and
+for every implementation.
+
+Each path is compiled once, with the mask as an array, and asked many questions.
+"""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis.extra.numpy import arrays
+from jax import lax
+
+from tests.helpers.implementations import IMPLEMENTATIONS, forced
+from tests.helpers.implementations import attend as attend_by
+from transformer_jax.attention.biases import alibi, relative_bias
+from transformer_jax.attention.dot_product import (
+    additive_attention,
+    attention_weights,
+    dot_product_attention,
+    multi_head_attention,
+)
+from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.encoder import Encoder
+from transformer_jax.nn.layers import MultiHeadAttention
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+B, T, S, N, K, H, O, D = 2, 5, 7, 6, 2, 3, 11, 30  # noqa: E741
+SIZES = H, O
+RATE = 0.3
+BOUND = {"rtol": 0, "atol": 1e-5}
+
+
+def normal(seed, *shape, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), dtype)
+
+
+def encoder(norm):
+    config = StackConfig(
+        num_layers=1,
+        embed_dim=D,
+        num_heads=N,
+        num_kv_heads=K,
+        hidden_dim=17,
+        norm=norm,
+        final_norm=norm == "pre",
+        activation="gelu",
+        dropout_rate=RATE,
+        attention_dropout_rate=RATE,
+    )
+    return Encoder(config, rngs=nnx.Rngs(0))
+
+
+def drawn(make):
+    """(structure, parameters) of a module, drawn by NumPy: initialising it would compile every shape.
+
+    Biases are not zero, scales not one; W^O's bias is zero, since it is added whatever the attention says.
+    """
+    graph, abstract = nnx.split(nnx.eval_shape(make))
+
+    def draw(path, leaf):
+        name = jax.tree_util.keystr(path)
+        values = np.asarray(normal(len(name), *leaf.shape))
+        if "kernel" in name:
+            values = values / np.sqrt(leaf.size / leaf.shape[-1])
+        if "bias" in name:
+            values = values * ("out_bias" not in name or "feed_forward" in name) / 4
+        return jnp.asarray(1 + values / 4 if "scale" in name else values)
+
+    return graph, jax.tree_util.tree_map_with_path(draw, abstract)
+
+
+def run_module(make, implementation="reference"):
+    """A module as a function of (inputs, parameters, mask, dropout key); only the reference has weights to show."""
+    graph, parameters = drawn(make)
+
+    def run(inputs, parameters, mask, key):
+        options = {"mask": mask, "rngs": None if key is None else nnx.Rngs(dropout=key)}
+        module = nnx.merge(graph, parameters)
+        if implementation == "reference":
+            return module(*inputs, **options, return_weights=True, implementation=implementation)
+        with forced():
+            return module(*inputs, **options, implementation=implementation), ()
+
+    return run, parameters
+
+
+ATTEND = {name: partial(attend_by, implementation=name) for name in IMPLEMENTATIONS}
+
+
+def run_function(function, implementation="reference", weights=lambda attend, inputs: ()):
+    def run(inputs, parameters, mask, key):
+        options = {"mask": mask, "dropout_rate": RATE, "dropout_rng": key}
+        options["implementation"] = implementation
+        if implementation == "reference":
+            return function(*inputs, *parameters, **options, return_weights=True)
+
+        def attend_to(*inputs):
+            if function is dot_product_attention:
+                return attend_by(*inputs, **options)
+            with forced():
+                return function(*inputs, *parameters, **options)
+
+        return attend_to(*inputs), weights(attend_to, inputs)
+
+    return run
+
+
+def weights_read_off(attend, inputs):
+    """Of an implementation that stores none: the output where the values are the unit vectors."""
+    query, key, value = inputs
+    unit = jnp.broadcast_to(jnp.eye(S, dtype=value.dtype)[:, None], (B, S, K, S))
+    return attend(query, key, unit).swapaxes(1, 2).astype(jnp.float32)
+
+
+class Path:
+    """One way through the library: what goes in, and its outputs, weights and gradients, compiled."""
+
+    def __init__(self, run, inputs, parameters=(), *, keys=S, heads=N):
+        self.inputs, self.parameters, self.keys = inputs, parameters, keys
+        self.mask_shape = (B, heads, T, keys)
+
+        def value_and_grads(inputs, parameters, mask, cotangent, key=None):
+            def loss(inputs, parameters):
+                output, weights = run(inputs, parameters, mask, key)
+                # Only the rows with a cotangent take part: a NaN in another row is not the loss's.
+                kept = jnp.where(cotangent != 0, output * cotangent, 0)
+                return kept.sum(dtype=jnp.float32), (output, weights)
+
+            grads, (output, weights) = jax.grad(loss, argnums=(0, 1), has_aux=True)(
+                inputs, parameters
+            )
+            return output, weights, *grads
+
+        output, _ = jax.eval_shape(run, inputs, parameters, jnp.ones(self.mask_shape, bool), None)
+        self.shape = output.shape
+        self.forward = jax.jit(run)
+        self.eager = value_and_grads
+        self.jitted = jax.jit(value_and_grads)
+
+    def __call__(self, mask, inputs=None, cotangent=None, key=None, eager=False):
+        inputs = self.inputs if inputs is None else inputs
+        cotangent = np.ones(()) if cotangent is None else cotangent
+        cotangent = jnp.asarray(np.broadcast_to(cotangent, self.shape), inputs[0].dtype)
+        call = self.eager if eager else self.jitted
+        return jax.device_get(call(inputs, self.parameters, jnp.asarray(mask), cotangent, key))
+
+
+def attention_path(dtype, implementation="reference"):
+    # NVIDIA's kernel takes keys and values of one width; as wide as S the weights can be read off.
+    H, O = (S, S) if implementation == "cudnn" else SIZES  # noqa: E741
+    shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
+    inputs = tuple(normal(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
+    return Path(run_function(dot_product_attention, implementation, weights_read_off), inputs)
+
+
+def multi_head_path(implementation="reference"):
+    shapes = ((D, N, H), (D, K, H), (D, K, O), (N, O, 13))
+    inputs = normal(1, B, T, D), normal(2, B, S, D)
+    parameters = tuple(normal(i, *shape) / 8 for i, shape in enumerate(shapes))
+    return Path(run_function(multi_head_attention, implementation), inputs, parameters)
+
+
+def additive_path():
+    def run(inputs, parameters, mask, key):
+        output, weights = additive_attention(*inputs, *parameters, mask=mask, return_weights=True)
+        return output, weights[:, None]
+
+    inputs = normal(1, B, T, D), normal(2, B, S, 13), normal(3, B, S, O)
+    parameters = normal(4, D, 17) / 4, normal(5, 13, 17) / 4, normal(6, 17)
+    return Path(run, inputs, parameters, heads=1)
+
+
+def biased(query, key, value, slopes, table, *, query_positions=None, **options):
+    """Attention with a soft cap and both bias rules."""
+    bias = alibi(slopes, query_positions=query_positions)
+    bias += relative_bias(table, max_distance=6, query_positions=query_positions)
+    return dot_product_attention(query, key, value, bias=bias, soft_cap=1.5, **options)
+
+
+def biased_path(implementation="reference"):
+    inputs = normal(1, B, T, N, H), normal(2, B, S, K, H), normal(3, B, S, K, O)
+    run = run_function(biased, implementation, weights_read_off)
+    return Path(run, inputs, (normal(4, N), normal(5, 8, N)))
+
+
+def module_path(implementation="reference"):
+    run, parameters = run_module(
+        lambda: MultiHeadAttention(D, N, num_kv_heads=K, dropout_rate=RATE, rngs=nnx.Rngs(0)),
+        implementation,
+    )
+    return Path(run, (normal(1, B, T, D), normal(2, B, S, D)), parameters)
+
+
+def encoder_path(norm, implementation="reference"):
+    run, parameters = run_module(lambda: encoder(norm), implementation)
+    return Path(run, (normal(1, B, T, D),), parameters, keys=T)
+
+
+PATHS = {
+    "dot_product_attention": partial(attention_path, jnp.float32),
+    "dot_product_attention bfloat16": partial(attention_path, jnp.bfloat16),
+    "soft cap and bias rules": biased_path,
+    "additive_attention": additive_path,
+    "multi_head_attention": multi_head_path,
+    "MultiHeadAttention": module_path,
+    "Encoder post": partial(encoder_path, "post"),
+    "Encoder pre": partial(encoder_path, "pre"),
+}
+PATHS |= {
+    f"{name} blockwise": partial(make, implementation="blockwise")
+    for name, make in PATHS.items()
+    if name not in ("additive_attention", "MultiHeadAttention", "Encoder post")  # same lines
+}
+PATHS |= {
+    f"dot_product_attention {name}": partial(attention_path, jnp.float32, implementation=name)
+    for name in ("cudnn", "fused")
+}
+ATTENTION = ["dot_product_attention", *(f"dot_product_attention {i}" for i in IMPLEMENTATIONS[1:])]
+CROSS = [name for name in PATHS if "Encoder" not in name]
+SELF = [name for name in PATHS if "Encoder" in name]
+
+
+@pytest.fixture(scope="module")
+def paths():
+    return _cached
+
+
+@pytest.fixture(autouse=True)
+def promotion(request):
+    name = request.node.callspec.params.get("name", "") if hasattr(request.node, "callspec") else ""
+    with jax.numpy_dtype_promotion("standard" if "bfloat16" in name else "strict"):
+        yield
+
+
+def random_mask(seed, shape, density=0.5):
+    """Per head; in example 0 query 2 sees nothing, in example 1 nobody sees keys 1 and 4."""
+    mask = np.random.default_rng(seed).random(shape) < density
+    mask[..., 0] = True
+    mask[0, :, 2] = False
+    mask[1, ..., [1, 4]] = False
+    return mask
+
+
+def is_finite(tree):
+    return all(np.isfinite(np.asarray(x, np.float32)).all() for x in jax.tree.leaves(tree))
+
+
+def assert_same(one, other, **tolerance):
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(x, np.float32), np.asarray(y, np.float32), **(tolerance or BOUND)
+        )
+
+
+# 1. A query that sees no key -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_query_without_keys_gets_zeros(paths, name):
+    path = paths(name)
+    for seed in range(3):
+        mask = random_mask(seed, path.mask_shape, density=0.2 * seed)
+        output, weights, (d_query, *_), _ = result = path(mask)
+        assert is_finite(result)
+        assert not output[0, 2].any()
+        assert not d_query[0, 2].any()
+        for shown in jax.tree.leaves(weights):
+            assert not shown[0, :, 2].any()
+            bound = 1e-5 if "bfloat16 " not in name else 1e-2  # read off an output in bfloat16
+            np.testing.assert_allclose(shown.sum(-1), mask.any(-1), rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("name", CROSS)
+def test_examples_without_keys_get_zeros_and_pass_no_gradient(paths, name):
+    path = paths(name)
+    output, weights, inputs, parameters = path(np.zeros(path.mask_shape, bool))
+    assert not output.any()
+    assert not any(x.any() for x in (*jax.tree.leaves(weights), *inputs))
+    # What is added after the attention, W^O's own bias, does not depend on the mask.
+    leaves = jax.tree_util.tree_leaves_with_path(parameters)
+    assert not any(x.any() for path, x in leaves if "out_bias" not in str(path))
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_an_encoder_without_keys_stays_finite_and_keeps_its_rows_apart(paths, name):
+    path = paths(name)
+    nothing = np.zeros((B, N, T, T), bool)
+    output, weights, *grads = path(nothing, cotangent=normal(5, B, T, D))
+    assert is_finite((output, grads))
+    assert not any(layer.any() for layer in weights)
+    (x,) = path.inputs
+    changed, *_ = path(nothing, (x.at[:, 1].add(3.0),))
+    np.testing.assert_array_equal(np.delete(changed, 1, axis=1), np.delete(output, 1, axis=1))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "soft cap and bias rules",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("multi_head_attention", "additive_attention", *ATTENTION[1:])
+        ),
+    ],
+)
+def test_without_jit_the_same(paths, name):
+    path = paths(name)
+    mask = random_mask(0, path.mask_shape)
+    cotangent = normal(3, 1, 1, 1)
+    query, *rest = path.inputs
+    inputs = (query.at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in rest))
+    result = path(mask, inputs, cotangent, eager=True)
+    assert is_finite(result)
+    assert not result[0][0, 2].any()
+    assert_same(result, path(mask, cotangent=cotangent))
+
+
+# 2. What nobody sees -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf, -jnp.inf])
+@pytest.mark.parametrize("name", CROSS)
+def test_what_nobody_sees_reaches_no_output_and_no_gradient(paths, name, poison):
+    path = paths(name)
+    mask = random_mask(1, path.mask_shape)
+    query, *rest = path.inputs
+    query = query.at[0, 2].set(poison)
+    rest = [x.at[1, jnp.array([1, 4])].set(poison) for x in rest]
+    dirty = path(mask, (query, *rest))
+    assert is_finite(dirty)
+    assert_same(dirty, path(mask), rtol=0, atol=0)
+    for gradient in dirty[2][1:]:
+        assert not gradient[1, [1, 4]].any()
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+def test_a_head_that_sees_nothing_is_clean_where_other_heads_see(paths, name):
+    """Keys and queries are hidden by head: only a group whose heads all look away is blind."""
+    path = paths(name)
+    mask = np.ones((B, N, T, S), bool)
+    mask[0, :3, :, 2] = False  # the whole first group: key head 0
+    mask[1, 3, 4] = False
+    query, key, value = path.inputs
+    query = query.at[1, 4, 3].set(jnp.nan)
+    key, value = key.at[0, 2, 0].set(jnp.inf), value.at[0, 2, 0].set(jnp.nan)
+    dirty = path(mask, (query, key, value))
+    assert is_finite(dirty)
+    assert_same(dirty, path(mask), rtol=0, atol=0)
+    mask[0, 2, 1, 2] = True  # one head of the group looks: now the NaN is its own
+    assert not is_finite(path(mask, (query, key, value))[0])
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_rows_apart_from_all_others_reach_no_other_row(paths, name):
+    path = paths(name)
+    mask = random_mask(2, path.mask_shape, density=0.9)
+    mask[0, :, :, 2] = False  # row 2 of example 0: sees nothing and is not seen
+    cotangent = np.ones((B, T, 1))
+    cotangent[0, 2] = 0
+    (x,) = path.inputs
+    clean = path(mask, cotangent=cotangent)
+    dirty = path(mask, (x.at[0, 2].set(jnp.nan),), cotangent)
+    others = np.delete(np.arange(T), 2)
+    np.testing.assert_array_equal(dirty[0][0, others], clean[0][0, others])
+    np.testing.assert_array_equal(dirty[0][1], clean[0][1])
+    assert is_finite(dirty[1])
+
+
+@pytest.mark.parametrize("name", SELF)
+def test_rows_apart_from_all_others_reach_no_gradient(paths, name):
+    path = paths(name)
+    mask = random_mask(2, path.mask_shape, density=0.9)
+    mask[0, :, :, 2] = False
+    cotangent = np.ones((B, T, 1))
+    cotangent[0, 2] = 0
+    (x,) = path.inputs
+    clean = path(mask, cotangent=cotangent)
+    dirty = path(mask, (x.at[0, 2].set(jnp.nan),), cotangent)
+    assert is_finite(dirty[2:])
+    assert_same(dirty[2:], clean[2:])
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_key_has_no_influence_on_the_queries_that_it_is_hidden_from(paths, name):
+    path = paths(name)
+    mask = np.ones(path.mask_shape, bool)
+    blind = [0, 3] if path.keys == S else [0, 2, 3, 4]  # in an encoder, key 1 is also query 1
+    mask[:, :, blind, 1] = False
+    far = tuple(x.at[:, 1].multiply(100.0) for x in path.inputs)
+    inputs = far if path.keys == T else (path.inputs[0], *far[1:])
+    cotangent = np.zeros((1, T) + (1,) * (path.inputs[0].ndim - 2))
+    cotangent[:, blind] = 1
+    near, far = path(mask, cotangent=cotangent), path(mask, inputs, cotangent)
+    np.testing.assert_array_equal(near[0][:, blind], far[0][:, blind])
+    for gradient in near[2][1:] if path.keys == S else near[2]:
+        assert not gradient[:, 1].any()
+        assert gradient[:, 2].any()
+
+
+@pytest.mark.parametrize("name", ATTENTION)
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(mask=arrays(bool, (B, N, T, S)))
+def test_any_mask_keeps_the_promises(name, mask):
+    path = _cached(name)
+    seeing, seen = mask.any(-1), mask.any(-2).reshape(B, K, N // K, S).any(2)
+    query, key, value = path.inputs
+    query = jnp.where(seeing.swapaxes(1, 2)[..., None], query, jnp.nan)
+    key = jnp.where(seen.swapaxes(1, 2)[..., None], key, jnp.inf)
+    value = jnp.where(seen.swapaxes(1, 2)[..., None], value, jnp.nan)
+    output, weights, grads, _ = result = path(mask, (query, key, value))
+    assert is_finite(result)
+    assert not weights[~mask].any()
+    np.testing.assert_allclose(weights.sum(-1), seeing, rtol=0, atol=1e-5)
+    assert not output.swapaxes(1, 2)[~seeing].any()
+    assert not grads[0].swapaxes(1, 2)[~seeing].any()
+    assert not grads[2].swapaxes(1, 2)[~seen].any()
+
+
+@cache
+def _cached(name):  # hypothesis draws outside fixtures
+    return PATHS[name]()
+
+
+def test_weights_alone_keep_the_promises():
+    query, key, _ = attention_path(jnp.float32).inputs
+    mask = random_mask(4, (B, N, T, S))
+    query, key = query.at[0, 2].set(jnp.nan), key.at[1, 4].set(jnp.inf)
+
+    @jax.jit
+    def run(query, key, mask):
+        def loss(query, key):
+            weights = attention_weights(query, key, mask=mask)
+            return jnp.sum(weights**2), weights
+
+        return jax.grad(loss, argnums=(0, 1), has_aux=True)(query, key)
+
+    grads, weights = run(query, key, jnp.array(mask))
+    assert is_finite((grads, weights))
+    assert not weights[~mask].any()
+    np.testing.assert_allclose(weights.sum(-1), mask.any(-1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "jitted", "implementation"),
+    [
+        ("float32", True, "reference"),
+        ("float32", False, "reference"),
+        ("bfloat16", True, "reference"),
+        ("float32", True, "blockwise"),
+        ("bfloat16", True, "blockwise"),
+    ],
+)
+def test_the_logsumexp_of_a_query_without_keys_is_minus_infinity_and_passes_no_gradient(
+    name, jitted, implementation
+):
+    shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
+    clean = [normal(i, *shape, dtype=name) for i, shape in enumerate(shapes)]
+    mask = random_mask(5, (B, N, T, S))
+    dirty = [clean[0].at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in clean[1:])]
+
+    def run(query, key, value, mask):
+        def logsumexp(query, key):
+            attend = ATTEND[implementation]
+            return attend(query, key, value, mask=mask, return_logsumexp=True)[1]
+
+        total, pull = jax.vjp(logsumexp, query, key)
+        return total, pull(jnp.ones_like(total))
+
+    run = jax.jit(run) if jitted else run
+    total, (d_query, d_key) = gradients = run(*dirty, jnp.array(mask))
+    assert total.dtype == jnp.float32
+    seeing = mask.any(-1).swapaxes(1, 2)
+    assert (total[~seeing] == -jnp.inf).all() and (~seeing).any()
+    assert np.isfinite(total[seeing]).all()
+    assert not d_query[~seeing].any() and is_finite((d_query, d_key))
+    assert not d_key[1, 4].any()
+    assert_same(gradients, run(*clean, jnp.array(mask)), rtol=0, atol=0)
+
+
+# 3. Rules are functions of positions ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    return normal(1, B, 11, N, H), normal(2, B, 11, K, H), normal(3, B, 11, K, H)
+
+
+@pytest.fixture(params=["reference", "blockwise", pytest.param("cudnn", marks=pytest.mark.slow)])
+def attend(request):
+    return ATTEND[request.param]
+
+
+RULES = {
+    "causal": lambda **positions: causal(**positions),
+    "window": lambda **positions: sliding_window(3, 0, **positions),
+    "prefix": lambda query_positions=None, key_positions=None: (
+        causal(query_positions=query_positions, key_positions=key_positions)
+        | prefix(jnp.array([2, 4]), key_positions=key_positions)
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_last_queries_alone_see_what_they_saw_in_the_full_pass(tokens, rule, attend):
+    query, key, value = tokens
+    full = jax.jit(partial(attend, mask=RULES[rule]()))
+    assert_same(full(query[:, -3:], key, value), full(query, key, value)[:, -3:])
+
+
+@pytest.mark.parametrize("rule", ["causal", "window"])
+def test_a_half_filled_cache_agrees_with_the_full_pass(tokens, rule, attend):
+    query, key, value = tokens
+    full = jax.jit(partial(attend, mask=RULES[rule]()))(query, key, value)
+    # What was never written is NaN; the position of the query is traced.
+    empty = jax.tree.map(lambda x: jnp.full((B, 13, *x.shape[2:]), jnp.nan), (key, value))
+
+    @jax.jit
+    def decode(tokens, cache):
+        def step(cache, t):
+            q, *kv = (lax.dynamic_slice_in_dim(x, t, 1, 1) for x in tokens)
+            cache = jax.tree.map(
+                lambda c, x: lax.dynamic_update_slice_in_dim(c, x, t, 1), cache, tuple(kv)
+            )
+            mask = RULES[rule](query_positions=t[None])
+            return cache, attend(q, *cache, mask=mask)[:, 0]
+
+        return lax.scan(step, cache, jnp.arange(11))[1].swapaxes(0, 1)
+
+    assert_same(decode((query, key, value), empty), full)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "blockwise"])
+def test_biases_of_a_half_filled_cache_agree_with_the_full_pass(tokens, implementation):
+    query, key, value = tokens
+    parameters = normal(4, N), normal(5, 8, N)
+    full = jax.jit(partial(biased, mask=causal()))(*tokens, *parameters)
+    written = jnp.arange(13)[:, None, None]
+
+    @jax.jit
+    def step(t):
+        """One query, at a traced position, over a cache of 13 of which t + 1 are written."""
+        cache = (
+            jnp.where(written <= t, jnp.pad(x, ((0, 0), (0, 2), (0, 0), (0, 0))), jnp.nan)
+            for x in (key, value)
+        )
+        now = lax.dynamic_slice_in_dim(query, t, 1, 1)
+        mask = causal(query_positions=t[None])
+        options = {"query_positions": t[None], "mask": mask, "implementation": implementation}
+        with forced():
+            return biased(now, *cache, *parameters, **options)[:, 0]
+
+    for t in range(11):
+        assert_same(step(jnp.array(t)), full[:, t])
+
+
+def test_a_ring_buffer_agrees_with_the_full_pass(tokens, attend):
+    query, key, value = tokens
+    full = jax.jit(partial(attend, mask=sliding_window(3, 0)))(query, key, value)
+    slots = 5  # of which a window of 4 is read
+    empty = jax.tree.map(lambda x: jnp.full((B, slots, *x.shape[2:]), jnp.nan), (key, value))
+    nowhere = np.iinfo(np.int32).max // 2
+
+    @jax.jit
+    def decode(tokens, cache):
+        def step(carry, t):
+            cache, positions = carry
+            q, *kv = (lax.dynamic_slice_in_dim(x, t, 1, 1) for x in tokens)
+            cache = jax.tree.map(
+                lambda c, x: lax.dynamic_update_slice_in_dim(c, x, t % slots, 1), cache, tuple(kv)
+            )
+            positions = positions.at[t % slots].set(t)
+            mask = sliding_window(3, 0, query_positions=t[None], key_positions=positions)
+            return (cache, positions), attend(q, *cache, mask=mask)[:, 0]
+
+        start = (cache, jnp.full(slots, nowhere))
+        return lax.scan(step, start, jnp.arange(11))[1].swapaxes(0, 1)
+
+    assert_same(decode((query, key, value), empty), full)
+
+
+def test_examples_at_their_own_positions_agree_with_each_alone(tokens, attend):
+    """Two examples decode one step, the first at position 4, the second at 9."""
+    query, key, value = tokens
+    at = jnp.array([4, 9])
+    full = jax.jit(partial(attend, mask=causal()))(query, key, value)
+    step = jnp.take_along_axis(query, at[:, None, None, None], axis=1)
+
+    @jax.jit
+    def decode(query, key, value, positions):
+        mask = causal(query_positions=positions[:, None])
+        return attend(query, key, value, mask=mask)[:, 0]
+
+    assert_same(decode(step, key, value, at), full[jnp.arange(B), at])
+
+
+# 4. No future token --------------------------------------------------------------------------------------
+
+
+def causal_case(path):
+    """A causal mask, and the inputs with everything from query 3 on changed."""
+    mask = np.broadcast_to(causal().to_array(T, path.keys), path.mask_shape)
+    first = [3 + (path.keys - T) * (x.shape[1] == S) for x in path.inputs]
+    future = [x.at[:, i:].multiply(-50.0) for x, i in zip(path.inputs, first, strict=True)]
+    return mask, tuple(future), first
+
+
+def assert_the_past_is_the_same(before, after, mask):
+    np.testing.assert_array_equal(before[0][:, :3], after[0][:, :3])
+    assert not np.array_equal(before[0][:, 3:], after[0][:, 3:])
+    for one, other in zip(jax.tree.leaves(before[1]), jax.tree.leaves(after[1]), strict=True):
+        np.testing.assert_array_equal(one[:, :, :3], other[:, :, :3])
+        assert not np.asarray(one)[~mask].any()
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_no_future_token_reaches_an_earlier_output_or_its_gradient(paths, name):
+    path = paths(name)
+    mask, future, first = causal_case(path)
+    cotangent = np.zeros((1, T) + (1,) * (path.inputs[0].ndim - 2))
+    cotangent[:, :3] = 1
+    before = path(mask, cotangent=cotangent)
+    assert_the_past_is_the_same(before, path(mask, future, cotangent), mask)
+    for gradient, i in zip(before[2], first, strict=True):
+        assert gradient[:, :i].any() and not gradient[:, i:].any()
+
+
+@pytest.mark.parametrize("name", [*ATTENTION[:2], *SELF])
+def test_no_future_token_reaches_an_earlier_output_through_dropout(paths, name):
+    path = paths(name)
+    mask, future, _ = causal_case(path)
+    before, after = (
+        jax.device_get(path.forward(inputs, path.parameters, jnp.array(mask), jax.random.key(3)))
+        for inputs in (path.inputs, future)
+    )
+    assert_the_past_is_the_same(before, after, mask)
+    for weights in jax.tree.leaves(before[1])[:1]:
+        assert (weights[mask] == 0).any() and (weights.sum(-1) > 1.1).any()  # dropped, scaled up
+
+
+# 5. Padding, batches, packing ----------------------------------------------------------------------------
+
+LENGTH, ROOM = 5, 11
+
+
+INPUTS = {
+    "tokens": {},
+    "regions": {"region_width": 3, "region_features": 7},
+    "patches of regions": {"region_width": 3, "region_features": 7, "patch_width": 2},
+    "n-grams": {"ngrams": 2, "ngram_bits": 5},
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((name, "reference") for name in INPUTS), ("tokens", "blockwise")],
+    ids=" ".join,
+)
+def classifier(request):
+    """Parameters, and two compiled functions of them and of texts."""
+    inputs, implementation = request.param
+    config = ClassifierConfig(
+        vocab_size=23,
+        max_length=ROOM,
+        num_classes=3,
+        encoder=StackConfig(num_layers=1, embed_dim=D, num_heads=N, hidden_dim=17),
+        pooling=("cls", "mean", "max", "last"),
+        **INPUTS[inputs],
+    )
+    shows = implementation == "reference"  # its maps
+    graph, parameters = drawn(lambda: TextClassifier(config, rngs=nnx.Rngs(0)))
+
+    @jax.jit
+    def logits(parameters, tokens, is_token):
+        classify = partial(nnx.merge(graph, parameters), implementation=implementation)
+        with forced():
+            logits = classify(tokens, is_token, return_weights=shows)
+        return logits if shows else (logits, ())
+
+    @jax.jit
+    def gradient(parameters, tokens, is_token):
+        """Of example 0's logits, weighted."""
+
+        def loss(parameters):
+            classify = partial(nnx.merge(graph, parameters), implementation=implementation)
+            with forced():
+                logits = classify(tokens, is_token)
+            return jnp.sum(logits[0] * jnp.array([1.0, -2.0, 3.0]))
+
+        return jax.grad(loss)(parameters)
+
+    return parameters, logits, gradient
+
+
+def padded_texts(text):
+    """The text in a larger row at every offset, among other words, beside another text of another length."""
+    random = np.random.default_rng(0)
+    for left in range(ROOM - LENGTH + 1):
+        tokens = random.integers(0, 23, (B, ROOM)).astype(np.int32)
+        is_token = np.zeros((B, ROOM), bool)
+        is_token[0, left : left + LENGTH] = True
+        is_token[1, left // 2 :] = True
+        tokens[0, is_token[0]] = text[0]
+        yield tokens, is_token
+
+
+TEXT = np.array([[19, 14, 11, 6, 7]], np.int32)
+
+
+def test_padding_of_any_amount_on_either_side_changes_no_logit(classifier):
+    parameters, logits, _ = classifier
+    alone, _ = logits(parameters, TEXT, np.ones((1, LENGTH), bool))
+    other, _ = logits(parameters, TEXT + 1, np.ones((1, LENGTH), bool))
+    assert np.abs(alone - other).max() > 0.05  # texts do matter
+    for tokens, is_token in padded_texts(TEXT):
+        padded, maps = logits(parameters, tokens, is_token)
+        assert_same(padded[:1], alone)
+        for weights in map(np.asarray, maps):
+            is_hidden = ~is_token[0]
+            if weights.shape[-1] < ROOM:  # patches, counted from the first token
+                is_hidden = np.arange(weights.shape[-1]) >= -(-LENGTH // 2)
+            assert is_hidden.any() and not weights[0, ..., is_hidden].any()
+
+
+def test_padding_of_any_amount_on_either_side_changes_no_gradient(classifier):
+    parameters, _, gradient = classifier
+    first, *others = (gradient(parameters, *padded) for padded in padded_texts(TEXT))
+    for other in others:
+        assert_same(other, first)
+
+
+def test_the_compiled_gradient_of_the_classifier_is_its_slope(classifier):
+    """XLA on a CPU once lost a part of the gradient of jnp.max in the pooling, and only when compiled."""
+    parameters, logits, gradient = classifier
+    padded, step = next(padded_texts(TEXT)), 3e-4
+    slopes = jax.tree.leaves(gradient(parameters, *padded))
+    leaves, structure = jax.tree.flatten(parameters)
+
+    def loss(leaves):
+        ours, _ = logits(jax.tree.unflatten(structure, leaves), *padded)
+        return float(np.asarray(ours, np.float64)[0] @ [1, -2, 3])
+
+    for i, leaf in enumerate(leaves):
+        direction = np.sign(np.random.default_rng(i).standard_normal(leaf.shape))
+        ends = [[*leaves[:i], leaf + sign * step * direction, *leaves[i + 1 :]] for sign in (1, -1)]
+        slope = (loss(ends[0]) - loss(ends[1])) / (2 * step)
+        expected = float(np.sum(np.asarray(slopes[i], np.float64) * direction))
+        np.testing.assert_allclose(slope, expected, rtol=0.05, atol=0.05)
+
+
+def test_an_empty_text_is_classified_without_nan(classifier):
+    parameters, logits, gradient = classifier
+    tokens, is_token = np.zeros((B, ROOM), np.int32), np.zeros((B, ROOM), bool)
+    is_token[1] = True
+    assert is_finite(logits(parameters, tokens, is_token))
+    assert is_finite(gradient(parameters, tokens, is_token))
+
+
+def self_biased(implementation, parameters, x, mask):
+    query, key = x.reshape(*x.shape[:2], N, -1), x.reshape(*x.shape[:2], N, -1)[:, :, :K]
+    with forced():
+        return biased(query, key, key, *parameters, mask=mask, implementation=implementation)
+
+
+SELF_ATTENTION = {
+    **{
+        f"soft cap and bias rules {implementation}": (
+            partial(self_biased, implementation),
+            (normal(1, N), normal(2, 8, N)),
+        )
+        for implementation in ("reference", "blockwise")
+    },
+    "additive_attention": (
+        lambda parameters, x, mask: additive_attention(x, x, x, *parameters, mask=mask),
+        (normal(3, D, 7) / 4, normal(4, D, 7) / 4, normal(5, 7)),
+    ),
+}
+
+
+@pytest.mark.parametrize("function", SELF_ATTENTION)
+def test_padding_changes_neither_a_text_nor_the_gradient_of_its_parameters(function):
+    attend, parameters = SELF_ATTENTION[function]
+
+    @jax.jit
+    def run(parameters, x, is_token, where):
+        def loss(parameters):
+            output = attend(parameters, x, padding(is_token))[:1]
+            text = lax.dynamic_slice_in_dim(output, where, LENGTH, 1)
+            return jnp.sum(text**2), text
+
+        return jax.grad(loss, has_aux=True)(parameters)
+
+    text = normal(1, 1, LENGTH, D)
+    alone = run(parameters, text, np.ones((1, LENGTH), bool), 0)
+    assert all(np.abs(gradient).max() > 1e-2 for gradient in jax.tree.leaves(alone[0]))
+    for left in range(ROOM - LENGTH + 1):
+        is_token = np.zeros((B, ROOM), bool)
+        is_token[0, left : left + LENGTH] = is_token[1, left // 2 :] = True
+        padded = (50 * normal(left, B, ROOM, D)).at[0, left : left + LENGTH].set(text[0])
+        assert_same(run(parameters, padded, is_token, left), alone)
+
+
+@pytest.fixture(scope="module", params=["reference", "blockwise"])
+def causal_encoder(request):
+    run, parameters = run_module(lambda: encoder("pre"), request.param)
+    return jax.jit(lambda x, mask: run((x,), parameters, mask, None)[0])
+
+
+def test_texts_packed_into_one_row_do_not_mix(causal_encoder):
+    first, second = normal(1, 1, LENGTH, D), normal(2, 1, ROOM - LENGTH, D)
+    ids = np.repeat([0, 1], [LENGTH, ROOM - LENGTH])[None]
+    row = jnp.concatenate([first, second], axis=1)
+    packed = causal_encoder(row, causal() & segments(ids))
+    apart = np.concatenate([causal_encoder(x, causal()) for x in (first, second)], axis=1)
+    assert_same(packed, apart)
+    assert np.abs(causal_encoder(row, causal()) - apart).max() > 0.1  # without segments they mix
+
+
+def test_packed_texts_in_another_order_keep_their_outputs(causal_encoder):
+    first, second = normal(1, 1, LENGTH, D), normal(2, 1, ROOM - LENGTH, D)
+    ids = np.repeat([0, 1], [LENGTH, ROOM - LENGTH])[None]
+    one = causal_encoder(jnp.concatenate([first, second], 1), causal() & segments(ids))
+    ids = np.repeat([1, 0], [ROOM - LENGTH, LENGTH])[None]
+    other = causal_encoder(jnp.concatenate([second, first], 1), causal() & segments(ids))
+    assert_same(np.roll(other, LENGTH, axis=1), one)
+
+
+def test_causal_with_padding_on_either_side_changes_nothing(causal_encoder):
+    text = normal(1, 1, LENGTH, D)
+    alone = causal_encoder(text, causal())
+    for left in range(ROOM - LENGTH + 1):
+        is_token = (np.arange(ROOM) >= left) & (np.arange(ROOM) < left + LENGTH)
+        row = normal(left, 1, ROOM, D).at[:, left : left + LENGTH].set(text)
+        padded = causal_encoder(row, causal() & padding(is_token[None]))
+        assert_same(padded[:, is_token], alone)
+        assert is_finite(padded)
+
+
+def test_an_example_is_the_same_in_any_batch(causal_encoder):
+    x = normal(1, 1, LENGTH, D)
+    batch = jnp.concatenate([normal(2, 2, LENGTH, D), x])
+    assert_same(causal_encoder(batch, causal())[2:], causal_encoder(x, causal()))

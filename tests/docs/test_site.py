@@ -1,0 +1,175 @@
+"""The pages: they build without a warning, name every function, and show what was run."""
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+
+import transformer_jax as tj
+from docs.build import walkthrough
+from docs.build.docstrings import markdown
+from docs.build.pages import escape_indices, render
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site; --strict makes a warning (a dead link, a name that is not there) an error."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_site_builds_without_a_warning(site):
+    assert (site / "index.html").exists()
+
+
+@pytest.mark.parametrize("name", tj.__all__)
+def test_every_exported_function_has_its_place_on_one_page(site, name):
+    path = f"{getattr(tj, name).__module__}.{name}"
+    pages = [page.read_text(encoding="utf-8") for page in site.glob("api/*/index.html")]
+    assert sum(f'id="{path}" class="doc doc-heading"' in page for page in pages) == 1
+
+
+def test_signatures_show_their_shapes(site):
+    page = (site / "api" / "attention" / "index.html").read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    assert 'query: Float[Array, "B T N H"]' in text
+    assert 'out_bias: Float[Array, "M"] | None = None' in text
+    assert ') -> Float[Array, "B N T S"]' in text
+
+
+def test_a_page_shows_equation_errors_and_example(site):
+    page = (site / "api" / "normalization" / "index.html").read_text(encoding="utf-8")
+    assert '<code class="equation">scale (x - mean) / sqrt(variance + epsilon) + bias' in page
+    assert "<strong>Raises ValueError</strong>" in page
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in page
+
+
+def test_a_docstring_becomes_markdown():
+    shown = markdown(
+        "a * b\nin *words*.\n\nRaises as `f` does.\n\n>>> 1 + 1\n2", True, {"f": "m.f"}
+    )
+    assert shown == (
+        "`` a * b in *words*. ``{ .equation }\n\n**Raises as** [`f`][m.f] does.\n\n"
+        "```pycon\n>>> 1 + 1\n2\n```"
+    )
+
+
+def test_what_is_indented_in_a_docstring_stays_as_it_is():
+    assert markdown("A.\n\n    Raises ValueError, `f`", False, {"f": "m.f"}).endswith(
+        "\n\n    Raises ValueError, `f`"
+    )
+
+
+def test_every_page_is_in_the_menu():
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    for page in DOCS.glob("**/*.md"):
+        assert str(page.relative_to(DOCS)) in menu, page.name
+
+
+def test_the_first_example_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
+    names = {}
+    exec(compile(code, "index.md", "exec"), names)
+    assert names["output"].shape == (2, 5, 4, 8)
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    return nbformat.read(walkthrough.NOTEBOOK, as_version=4)
+
+
+def test_the_notebook_is_the_text_of_the_walkthrough(notebook):
+    source = jupytext.read(walkthrough.SOURCE)
+    assert [(c.cell_type, c.source) for c in notebook.cells] == [
+        (c.cell_type, c.source) for c in source.cells
+    ]
+
+
+def test_the_notebook_was_run_from_top_to_bottom(notebook):
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert {output.output_type for output in outputs} <= {"stream", "display_data"}
+    assert not any(output.get("name") == "stderr" for output in outputs)
+
+
+def test_the_notebook_tells_no_machine_and_no_time_and_is_small(notebook):
+    nbformat.validate(notebook)
+    text = walkthrough.NOTEBOOK.read_text(encoding="utf-8")
+    assert len(text) < 300_000
+    assert str(ROOT) not in text and str(Path.home()) + "/" not in text
+    assert not any(cell.metadata for cell in notebook.cells)
+
+
+def test_no_number_of_the_walkthrough_is_typed(notebook):
+    """The words around the cells say what to see, the cells print it."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            assert not re.search(r"\d+\.\d|\d%", cell.source), cell.source
+
+
+def test_a_page_shows_what_the_cells_print():
+    cells = [
+        {"cell_type": "markdown", "source": ["# A\n", "b"]},
+        {
+            "cell_type": "code",
+            "source": "print(1)",
+            "outputs": [
+                {"output_type": "stream", "name": "stdout", "text": "1\n"},
+                {"output_type": "display_data", "data": {"image/png": "AAA=\n", "text/plain": "x"}},
+            ],
+        },
+    ]
+    assert render({"cells": cells}) == (
+        "# A\nb\n\n````python\nprint(1)\n````\n\n````text\n1\n````\n\n"
+        '<img alt="figure" src="data:image/png;base64,AAA=">'
+    )
+
+
+def test_an_index_in_prose_is_no_link():
+    assert escape_indices("a[1][2], `a[1][2]`\n```\na[1][2]\n```") == (
+        "a[1]\\[2], `a[1][2]`\n```\na[1][2]\n```"
+    )
+
+
+def test_the_walkthrough_is_shown_with_its_outputs(site):
+    page = (site / "guides" / "walkthrough" / "index.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 3
+    assert "test accuracy" in page
+
+
+@pytest.mark.slow
+def test_the_walkthrough_runs(tmp_path, notebook):
+    """In a folder of its own; what it prints has the same lines, but for the numbers."""
+    done = walkthrough.execute(tmp_path)
+    assert not list(tmp_path.iterdir())
+    shapes = [
+        [
+            [output.output_type for output in cell.outputs]
+            for cell in book.cells
+            if cell.cell_type == "code"
+        ]
+        for book in (notebook, done)
+    ]
+    assert shapes[0] == shapes[1]
+    assert json.dumps(done).count("validation accuracy") == json.dumps(notebook).count(
+        "validation accuracy"
+    )

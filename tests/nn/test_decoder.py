@@ -1,0 +1,172 @@
+"""The decoder and the models that write: sizes as published, no look ahead, maps of attention, what padding holds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.nn.test_kv_cache import LLAMA, TOKENS, B, T, V, model_of, stack
+from transformer_jax.attention.masks import causal, padding
+from transformer_jax.costs.formulas import parameters
+from transformer_jax.costs.published import PUBLISHED
+from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
+from transformer_jax.nn.config import LanguageModelConfig, SequenceToSequenceConfig, StackConfig
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+# Vaswani et al., 2017, table 3: what a row changes of the base model, and its millions of parameters.
+TABLE_3 = {
+    "base": ({}, 65),
+    "B, keys of 16": ({"value_dim": 64, "head_dim": 16}, 58),
+    "B, keys of 32": ({"value_dim": 64, "head_dim": 32}, 60),
+    "C, 2 layers": ({"num_layers": 2}, 36),
+    "C, 4 layers": ({"num_layers": 4}, 50),
+    "C, 8 layers": ({"num_layers": 8}, 80),
+    "C, width 256": ({"embed_dim": 256, "head_dim": 32}, 28),
+    "C, width 1024": ({"embed_dim": 1024, "head_dim": 128}, 168),
+    "C, hidden 1024": ({"hidden_dim": 1024}, 53),
+    "C, hidden 4096": ({"hidden_dim": 4096}, 90),
+    "big": ({"embed_dim": 1024, "hidden_dim": 4096, "num_heads": 16}, 213),
+}
+
+
+def count(make):
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.split(nnx.eval_shape(make), nnx.Param)[1]))
+
+
+def of_2017(changes):
+    layers = StackConfig(**changes)
+    config = SequenceToSequenceConfig(37_000, 512, encoder=layers, decoder=layers)
+    return count(lambda: SequenceToSequence(config, rngs=nnx.Rngs(0))) / 1e6
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_the_models_of_2017_have_the_sizes_of_table_3(row):
+    changes, millions = TABLE_3[row]
+    found, base = of_2017(changes), of_2017({})
+    assert found == pytest.approx(millions, rel=0.07)
+    assert found - base == pytest.approx(millions - 65, abs=0.05 * millions)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama2-7b"])
+def test_published_language_models_are_configurations_of_one_class(name):
+    sizes = PUBLISHED[name].sizes
+    is_llama = name != "gpt2"
+    layers = StackConfig(
+        sizes.num_layers,
+        sizes.embed_dim,
+        sizes.num_heads,
+        sizes.hidden_dim,
+        norm="pre",
+        final_norm=True,
+        **(LLAMA if is_llama else {"activation": "gelu_tanh"}),
+    )
+    config = LanguageModelConfig(
+        sizes.vocab_size,
+        1024,
+        decoder=layers,
+        positions="rotary" if is_llama else "learned",
+        tied_head=not is_llama,
+    )
+    assert count(lambda: LanguageModel(config, rngs=nnx.Rngs(0))) == parameters(sizes)
+
+
+@pytest.mark.parametrize("name", ["learned", "llama", "window, alibi", "post-norm, sinusoidal"])
+def test_no_token_sees_a_later_one(name):
+    """With dropout and with weights returned too."""
+    model = model_of(name)
+
+    @nnx.jit
+    def run(model, tokens):
+        return model(tokens, rngs=nnx.Rngs(dropout=3), return_weights=True)[0]
+
+    expected = run(model, jnp.array(TOKENS))
+    for t in (1, 5, T - 1):
+        changed = TOKENS.copy()
+        changed[:, t:] = (changed[:, t:] + 1) % V
+        found = run(model, jnp.array(changed))
+        np.testing.assert_array_equal(found[:, :t], expected[:, :t])
+        assert (found[:, t:] != expected[:, t:]).any()
+
+
+def translator(norm="pre"):
+    config = SequenceToSequenceConfig(V, T, encoder=stack(norm), decoder=stack(norm))
+    return SequenceToSequence(config, rngs=nnx.Rngs(0))
+
+
+run = nnx.jit(
+    lambda model, *args, return_weights=False: model(*args, return_weights=return_weights),
+    static_argnames="return_weights",
+)
+SOURCE, TARGET = jnp.array(TOKENS[:, :7]), jnp.array(TOKENS[:, 5:])
+IS_SOURCE = jnp.array([[True] * 7, [True] * 4 + [False] * 3])
+IS_TARGET = jnp.array([[True] * 6, [True] * 5 + [False]])
+
+
+@pytest.mark.parametrize("norm", ["pre", pytest.param("post", marks=pytest.mark.slow)])
+def test_maps_come_out_of_every_part(norm):
+    model = translator(norm)
+    logits, maps = run(model, SOURCE, IS_SOURCE, TARGET, IS_TARGET, return_weights=True)
+    without = run(model, SOURCE, IS_SOURCE, TARGET, IS_TARGET)
+    np.testing.assert_allclose(logits, without, rtol=1e-5, atol=1e-5)
+    for layers, shape in ((maps.encoder, (7, 7)), (maps.decoder, (6, 6)), (maps.cross, (6, 7))):
+        assert [weights.shape for weights in layers] == [(B, 6, *shape)] * 2
+        for weights in layers:
+            np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
+    for weights in (*maps.encoder, *maps.cross):
+        assert (np.asarray(weights)[1, :, :, 4:] == 0).all()
+    for weights in maps.decoder:
+        assert (np.asarray(weights) * (1 - np.tri(6)) == 0).all()
+    language_model = model_of("learned")
+    _, maps = run(language_model, jnp.array(TOKENS), return_weights=True)
+    assert [weights.shape for weights in maps] == [(B, 6, T, T)] * 2
+
+
+def test_padding_of_either_text_changes_nothing():
+    model = translator()
+    whole = run(model, SOURCE, IS_SOURCE, TARGET, IS_TARGET)
+    alone = run(model, SOURCE[1:, :4], IS_SOURCE[1:, :4], TARGET[1:, :5], IS_TARGET[1:, :5])
+    np.testing.assert_allclose(whole[1:, :5], alone, rtol=1e-5, atol=1e-5)
+    left = jnp.array([[0, 0, 0, *TOKENS[1, :4]]])
+    is_left = jnp.array([[False] * 3 + [True] * 4])
+    found = run(model, left, is_left, TARGET[1:, :5], IS_TARGET[1:, :5])
+    np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-5)
+
+
+def test_nan_in_a_padded_memory_reaches_nothing():
+    """What an encoder leaves at padded places is read by no cross-attention, forward or in a gradient."""
+    model = translator()
+    graph, params = nnx.split(model, nnx.Param)
+
+    def loss(params, memory):
+        model = nnx.merge(graph, params)
+        read = model.decoder.memory_of(memory, IS_SOURCE)
+        x = model.embedding(TARGET, jnp.arange(6)[None])
+        x = model.decoder(x, memory=read, memory_mask=padding(IS_SOURCE), mask=causal())
+        return (x**2).sum()
+
+    memory = nnx.jit(lambda model, *args: model.encode(*args))(model, SOURCE, IS_SOURCE)
+    spoiled = jnp.where(IS_SOURCE[..., None], memory, jnp.nan)
+    both = jax.jit(jax.value_and_grad(loss))
+    found = (jax.tree.leaves(both(params, x)) for x in (memory, spoiled))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert np.isfinite(one).all()
+
+
+def test_a_gradient_reaches_every_parameter():
+    model = translator()
+    graph, params = nnx.split(model, nnx.Param)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        logits = nnx.merge(graph, params)(SOURCE, IS_SOURCE, TARGET, IS_TARGET)
+        return (logits**2).mean()
+
+    flat, _ = jax.tree_util.tree_flatten_with_path(gradient(params))
+    for path, leaf in flat:
+        # The same number is added to all logits of a query: a bias of the keys changes no weight.
+        if "key_bias" not in str(path):
+            assert np.abs(leaf).max() > 0, path

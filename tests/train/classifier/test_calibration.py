@@ -1,0 +1,125 @@
+"""The weight of each part: what it is on models whose error is known, and that the parameters hold it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from train.classifier.calibration import LEAST, calibrated, weighted, weights_of
+from train.evaluation.metrics import score
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier
+from transformer_jax.nn.config import (
+    ClassifierConfig,
+    EncoderClassifierConfig,
+    StackConfig,
+    TextEncoderConfig,
+)
+
+STACK = StackConfig(1, 12, 2, 24, norm="pre")
+
+
+def drawn(classes, texts=20_000, times=1.0, seed=0):
+    """Labels drawn from known probabilities, and those probabilities with their logits times a number."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(texts, classes)) * 2
+    true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = (rng.random((texts, 1)) < true.cumsum(axis=1)).argmax(axis=1)
+    said = np.exp(times * logits)
+    return said / said.sum(axis=1, keepdims=True), labels
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+@pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
+def test_the_weight_undoes_what_logits_were_multiplied_by(classes, times):
+    probabilities, labels = drawn(classes, times=times)
+    (weight,) = weights_of([np.log(probabilities)], labels)
+    assert weight == pytest.approx(1 / times, rel=0.05)
+    cool = probabilities**weight
+    cool /= cool.sum(axis=1, keepdims=True)
+    names = [str(i) for i in range(classes)]
+    assert score(cool, labels, names)["calibration_error"] < 0.02
+    assert (cool.argmax(axis=1) == probabilities.argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_the_weights_of_parts_are_those_that_made_the_labels(classes):
+    random = np.random.default_rng(1)
+    parts = random.normal(size=(3, 40_000, classes))
+    true = np.exp(np.tensordot([0.5, 2.0, 0.0], parts, 1))
+    true /= true.sum(axis=1, keepdims=True)
+    labels = (random.random((len(true), 1)) < true.cumsum(axis=1)).argmax(axis=1)
+    half, two, none = weights_of(parts, labels)
+    assert half == pytest.approx(0.5, abs=0.05) and two == pytest.approx(2, abs=0.1)
+    assert none == pytest.approx(LEAST, abs=0.03)
+    shifted = parts + random.normal(size=(3, 40_000, 1))  # no matter to a softmax
+    np.testing.assert_allclose(weights_of(shifted, labels), [half, two, none], rtol=1e-3)
+
+
+def test_certainty_that_is_wrong_is_heard_as_little_as_may_be():
+    sure = np.log([[0.99, 0.01], [0.01, 0.99]])
+    assert weights_of([sure], np.array([1, 0])) == pytest.approx([LEAST])
+
+
+TOKENS = jnp.arange(8).reshape(1, 8) % 11
+
+
+def made(kind):
+    """The graph of a model whose parts all say something, and its parameters."""
+    if kind == "pretrained":
+        config = EncoderClassifierConfig(TextEncoderConfig(11, 8, STACK))
+        model = EncoderClassifier(config, rngs=nnx.Rngs(0))
+    else:
+        ngrams = 2 * (kind == "n-grams")
+        config = ClassifierConfig(11, 8, encoder=STACK, ngrams=ngrams, ngram_bits=4)
+        model = TextClassifier(config, rngs=nnx.Rngs(0))
+        if ngrams:
+            random = np.random.default_rng(0)
+            for parameter in (model.evidence.weight, model.evidence.bias):
+                parameter[...] = jnp.asarray(random.normal(size=parameter.shape), jnp.float32)
+            model.evidence.square[...] = jnp.ones_like(model.evidence.square)
+    model.head.bias[...] = jnp.array([0.5, -0.25])
+    return nnx.split(model, nnx.Param)
+
+
+@pytest.mark.parametrize("kind", ["anew", "pretrained"])
+def test_weighted_parameters_give_logits_times_the_weight(kind):
+    graph, params = made(kind)
+    hot = nnx.merge(graph, params)(TOKENS, TOKENS >= 0)
+    cool = nnx.merge(graph, weighted(params, {"head": 0.4}))(TOKENS, TOKENS >= 0)
+    np.testing.assert_allclose(cool, hot * 0.4, rtol=1e-5)
+    changed = jax.tree.map(
+        lambda a, b: bool((a != b).any()), params, weighted(params, {"head": 0.4})
+    )
+    assert sum(jax.tree.leaves(changed)) == 2
+
+
+def test_each_part_has_its_own_weight():
+    graph, params = made("n-grams")
+
+    def logits(**weights):
+        return np.asarray(nnx.merge(graph, weighted(params, weights))(TOKENS, TOKENS >= 0))
+
+    head, evidence = logits(evidence=0.0), logits(head=0.0)
+    assert np.abs(head).min() > 0.01 and np.abs(evidence).min() > 0.01
+    np.testing.assert_allclose(logits(), head + evidence, rtol=1e-4)
+    np.testing.assert_allclose(logits(head=0.5, evidence=3.0), 0.5 * head + 3 * evidence, rtol=1e-4)
+
+
+def test_calibrated_parameters_are_the_best_weights_of_their_parts():
+    """Labels are drawn from the model with other weights, which it finds again."""
+    random = np.random.default_rng(0)
+    graph, params = made("n-grams")
+    tokens = jnp.asarray(random.integers(0, 11, (20_000, 8)))
+
+    @jax.jit
+    def score_of(params):
+        return jax.nn.softmax(nnx.merge(graph, params)(tokens, tokens >= 0))
+
+    true = np.asarray(score_of(weighted(params, {"head": 2.0, "evidence": 0.5})), np.float64)
+    labels = (random.random((len(true), 1)) > true[:, :1]).astype(int)[:, 0]
+    found, weights = calibrated(params, score_of, labels, ("head", "evidence"))
+    assert weights["head"] == pytest.approx(2.0, rel=0.25)
+    assert weights["evidence"] == pytest.approx(0.5, rel=0.25)
+    np.testing.assert_allclose(score_of(found), score_of(weighted(params, weights)), rtol=1e-6)

@@ -1,0 +1,194 @@
+"""Pairs of texts: their sources, the built-in sample, and their batches."""
+
+import datetime
+import gzip
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from train.data.dataset import DataError
+from train.data.hub import Unreachable
+from train.data.pairs import load_pairs
+from train.data.sample_pairs import ordinal, sample_pairs, spelled, spelled_year
+from train.objectives.seq2seq import PairBatches, make_evaluation, pair_lengths, target_lengths
+from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.nn.config import SequenceToSequenceConfig, StackConfig
+from transformer_jax.text.batching import epoch_plans, evaluation_plans
+
+
+def write(folder, name, lines):
+    content = "".join(f"{line}\n" for line in lines).encode()
+    path = folder / name
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Multi30k's layout, one file plain and the others packed; a training pair is a test pair too."""
+    parts = {"train": 6, "val": 2, "test_2016": 3}
+    for part, number in parts.items():
+        for language in ("en", "de"):
+            write(
+                tmp_path, f"{part}.{language}.gz", [f"{part} {language} {i}" for i in range(number)]
+            )
+    (tmp_path / "train.en.gz").unlink()
+    write(tmp_path, "train.en", [*(f"train en {i}" for i in range(5)), "test_2016 en 1"])
+    write(tmp_path, "train.de.gz", [*(f"train\u0085 de {i}" for i in range(5)), "test_2016 de 1"])
+    return tmp_path
+
+
+def test_a_folder_is_read_line_by_line(folder):
+    pairs = load_pairs(str(folder), "en", "de", 0)
+    assert pairs.train[0] == [f"train en {i}" for i in range(5)]
+    assert pairs.train[1] == [f"train\u0085 de {i}" for i in range(5)]
+    assert pairs.validation == (["val en 0", "val en 1"], ["val de 0", "val de 1"])
+    assert len(pairs.test[0]) == len(pairs.test[1]) == 3
+    assert pairs.notes == ("dropped 1 training pairs that are held out too",)
+
+
+def test_a_table_is_split_without_repeats(tmp_path):
+    write(tmp_path, "pairs.tsv", [f"a{i % 100}\tb{i % 100}" for i in range(120)])
+    pairs = load_pairs(str(tmp_path / "pairs.tsv"), "en", "de", 0)
+    parts = [set(zip(*part, strict=True)) for part in (pairs.train, pairs.validation, pairs.test)]
+    assert [len(part) for part in parts] == [90, 5, 5]
+    assert len(set.union(*parts)) == 100
+    assert all(one[1:] == other[1:] for part in parts for one, other in part)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda f: write(f, "val.de.gz", ["one"]), r"val\.en has 2 lines, val\.de 1"),
+        (lambda f: (f / "val.de.gz").unlink(), r"has no val\.de or val\.de\.gz"),
+        (lambda f: (f / "test_2016.en.gz").unlink(), r"has no test\*\.en"),
+        (lambda f: (f / "val.de.gz").write_bytes(b"not packed"), "cannot be read"),
+        (lambda f: (f / "train.en").write_bytes(b"\xff\xfe"), "cannot be read"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(folder, spoil, message):
+    spoil(folder)
+    with pytest.raises(DataError, match=message):
+        load_pairs(str(folder), "en", "de", 0)
+
+
+def test_a_table_without_tabs_is_said(tmp_path):
+    write(tmp_path, "pairs.tsv", ["a\tb", "c"])
+    with pytest.raises(DataError, match="line 2: no tab"):
+        load_pairs(str(tmp_path / "pairs.tsv"), "en", "de", 0)
+    with pytest.raises(DataError, match="no file or folder"):
+        load_pairs(str(tmp_path / "none.tsv"), "en", "de", 0)
+
+
+def test_numbers_and_dates_are_what_they_say():
+    """Read back by other code: words by their values, dates by `datetime`."""
+    values = {word: n for n, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split())}  # fmt: skip
+    values |= {w: 10 * n for n, w in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}  # fmt: skip
+
+    def read(text):
+        total = part = 0
+        for word in re.findall(r"[a-z]+", text.replace(" and ", " ")):
+            if word == "hundred":
+                part *= 100
+            elif word == "thousand":
+                total, part = 1000 * part, 0
+            else:
+                part += values[word]
+        return total + part
+
+    for n in [*range(1200), *range(1000, 999_999, 997), 402_017, 999_999]:
+        assert read(spelled(n)) == n
+    assert ordinal(20) == "twentieth" and ordinal(12) == "twelfth" and ordinal(4) == "fourth"
+    assert spelled_year(1984) == "nineteen eighty-four"
+    parts = sample_pairs(0)
+    for part in parts:
+        for words, digits in zip(*part, strict=True):
+            if "-" in digits:
+                date = datetime.date.fromisoformat(digits)
+                assert date.strftime("%B") in words
+            else:
+                assert spelled(int(digits)) == words
+    every = [target for part in parts for target in part[1]]
+    assert len(set(every)) == len(every) == 11_500
+    assert sample_pairs(0) == parts != sample_pairs(1)
+
+
+def test_a_batch_feeds_the_target_and_wants_the_token_behind():
+    sources = [np.array([2, 5, 3]), np.array([2, 6, 7, 3])]
+    targets = [np.array([2, 8, 9, 10, 3]), np.array([2, 11, 3])]
+    lengths = pair_lengths(sources, targets)
+    assert lengths == [4, 4]
+    plans = epoch_plans(lengths, [4], 8, seed=0, epoch=0)
+    (batch,) = PairBatches(plans, sources, targets, {4: 4}, 0)
+    rows = {tuple(s.tolist()): (t.tolist(), w.tolist()) for s, t, w in zip(*batch, strict=True)}
+    assert rows == {
+        (2, 5, 3, 0): ([2, 8, 9, 10], [8, 9, 10, 3]),
+        (2, 6, 7, 3): ([2, 11, 0, 0], [11, 3, 0, 0]),
+    }
+
+
+def test_targets_take_the_room_that_they_need():
+    """Of a bucket and of those before it, whose pairs may move on."""
+    targets = [np.zeros(n + 1) for n in (3, 30, 9)]
+    found = target_lengths([10, 31, 60], targets, [16, 32, 64])
+    assert found == {16: 8, 32: 32, 64: 32}
+    assert target_lengths([6], [np.zeros(7)], [6]) == {6: 6}
+
+
+@pytest.mark.parametrize("layout", ["columns", "translation"])
+def test_pairs_of_the_hub_are_rows(monkeypatch, layout):
+    datasets = pytest.importorskip("datasets")
+
+    def part(n):
+        rows = [{"en": f"en {i}", "de": f"de {i}"} for i in range(n)]
+        rows = rows if layout == "columns" else [{"translation": row} for row in rows]
+        return datasets.Dataset.from_list(rows)
+
+    parts = datasets.DatasetDict({"train": part(5), "validation": part(2), "test": part(3)})
+    monkeypatch.setattr("train.data.pairs.load_parts", lambda name: (parts, "the cache"))
+    pairs = load_pairs("hub:some/pairs", "en", "de", 0)
+    assert pairs.train == ([f"en {i}" for i in range(5)], [f"de {i}" for i in range(5)])
+    assert len(pairs.validation[0]) == 2 and len(pairs.test[1]) == 3
+    with pytest.raises(DataError, match="no texts in en and fr"):
+        load_pairs("hub:some/pairs", "en", "fr", 0)
+
+
+def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
+    def unreachable(name):
+        raise Unreachable("no answer")
+
+    monkeypatch.setattr("train.data.pairs.load_parts", unreachable)
+    with pytest.raises(DataError, match=r"hub:a/b is not cached .*no answer.*; pass a folder"):
+        load_pairs("hub:a/b", "en", "de", 0)
+
+
+def test_what_validation_says_is_nats_a_wanted_token_and_the_same_smoothed():
+    """By the definition, over batches with padded rows and targets."""
+    stack = StackConfig(1, 8, 2, 12)
+    config = SequenceToSequenceConfig(11, 8, encoder=stack, decoder=stack)
+    model = SequenceToSequence(config, rngs=nnx.Rngs(0))
+    rng = np.random.default_rng(0)
+    sources, targets = (
+        [rng.integers(1, 11, n) for n in lengths] for lengths in ((3, 6, 2), (5, 2, 4))
+    )
+    lengths = pair_lengths(sources, targets)
+    batches = PairBatches(evaluation_plans(lengths, [8], 16), sources, targets, {8: 8}, 0)
+    graph, params = nnx.split(model, nnx.Param)
+    found = make_evaluation(graph, batches, 0.2)(params)
+    sums, number = np.zeros(2), 0
+    for source, target in zip(sources, targets, strict=True):
+        rows = (
+            source[None],
+            np.ones((1, len(source)), bool),
+            target[None, :-1],
+            np.ones((1, len(target) - 1), bool),
+        )
+        log_p = np.asarray(jax.nn.log_softmax(model(*map(jnp.array, rows))[0]))
+        for smoothing, k in ((0.0, 0), (0.2, 1)):
+            q = (1 - smoothing) * np.eye(11)[target[1:]] + smoothing / 11
+            sums[k] -= (q * log_p).sum()
+        number += len(target) - 1
+    np.testing.assert_allclose(found, sums / number, rtol=1e-5)

@@ -1,0 +1,264 @@
+"""`python -m train.imdb`, from a file on disk to a model that predicts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from train.imdb import main
+from train.objectives.classification import cross_entropy, drop_tokens, make_loss, squared_hinge
+from train.recipes.imdb import FAST, SAMPLE, TUTORIAL
+from train.recipes.imdb_options import make_parser, recipe_of
+from train.trainer.run import RunError, event_log
+from transformer_jax.__main__ import main as use
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.text.batching import Batch
+from transformer_jax.text.tokenizer import train_tokenizer
+
+WORDS = {"good": ("fine", "superb", "lovely", "great"), "bad": ("dull", "poor", "awful", "weak")}
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory):
+    """300 texts whose label one word tells: what any trainer must learn."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "reviews.csv"
+    rows = ["text,label"]
+    for i in range(300):
+        label = ("bad", "good")[i % 2]
+        filler = " ".join(
+            rng.choice(["the", "film", "plot", "was", "it", "and"], rng.integers(3, 12))
+        )
+        rows.append(f"{filler} {rng.choice(WORDS[label])} {i},{label}")
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(csv, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert (
+        main(
+            [
+                "--data",
+                str(csv),
+                "--out",
+                str(folder),
+                "--epochs",
+                "12",
+                "--batch-tokens",
+                "512",
+                "--dtype",
+                "float32",
+            ]
+        )
+        == 0
+    )
+    return folder
+
+
+def test_it_learns_and_leaves_a_whole_run_folder(run):
+    report = json.loads((run / "report.json").read_text())
+    assert report["test_accuracy"] > 0.8
+    low, high = report["test_accuracy_interval"]
+    assert low < report["test_accuracy"] <= high
+    assert report["baseline"]["test_accuracy"] > 0.5
+    assert 0 <= report["mcnemar"]["p_value"] <= 1
+    assert report["steps"] > 0 and report["train_seconds"] > 0 and report["tokens_per_second"] > 0
+    assert sum(map(sum, report["test"]["confusion_matrix"])) == report["data"]["test"]
+    assert report["test"]["classes"] == ["bad", "good"]
+    for name in (
+        "model.safetensors", "config.json", "tokenizer.json", "report.md", "metrics.jsonl",
+        "curves.png", "options.json", "checkpoints",
+    ):  # fmt: skip
+        assert (run / name).exists(), name
+    markdown = (run / "report.md").read_text()
+    assert "logistic regression" in markdown and "transformer" in markdown
+
+
+def test_the_weights_kept_are_those_that_were_scored(run, csv):
+    report = json.loads((run / "report.json").read_text())
+    best = max(
+        (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()),
+        key=lambda line: line.get("validation_accuracy", -1),
+    )
+    assert report["best_epoch"] == best["epoch"]
+    assert report["validation_accuracy"] == pytest.approx(best["validation_accuracy"], rel=1e-5)
+
+
+def test_predict_prints_label_and_probability_and_says_what_was_cut(run, capsys):
+    assert use(["predict", str(run), "the film was superb", "the plot was awful", ""]) == 0
+    good, bad, empty = capsys.readouterr().out.splitlines()
+    assert good.startswith("good") and bad.startswith("bad")
+    assert empty.split()[0] in ("good", "bad")
+    assert "cut" not in good
+    long = "superb " * 600
+    assert use(["predict", str(run), long]) == 0
+    assert "tokens were not read" in capsys.readouterr().out
+
+
+def test_predict_reads_a_file_by_line_feeds_alone_and_writes_json(run, tmp_path, capsys):
+    file = tmp_path / "texts.txt"
+    file.write_text("it was\u0085lovely\nit was poor\n", encoding="utf-8")
+    assert use(["predict", str(run), "--file", str(file), "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
+    assert [line["label"] for line in lines] == ["good", "bad"]
+    assert lines[0]["text"] == "it was\u0085lovely"
+    assert sum(lines[0]["probabilities"].values()) == pytest.approx(1, abs=1e-6)
+    assert lines[0]["probability"] == max(lines[0]["probabilities"].values())
+
+
+def test_predict_reads_standard_input(run, monkeypatch, capsys):
+    import io
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"it was great\n"), "utf-8"))
+    assert use(["predict", str(run), "--file", "-"]) == 0
+    assert capsys.readouterr().out.startswith("good")
+
+
+def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(run, tmp_path, csv):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    before = (copy / "metrics.jsonl").read_text()
+    assert main(["--resume", str(copy), "--epochs", "13"]) == 0
+    after = (copy / "metrics.jsonl").read_text()
+    assert after.startswith(before) and len(after) > len(before)
+    report = json.loads((copy / "report.json").read_text())
+    assert report["epochs"] == 13
+    first = json.loads((run / "report.json").read_text())["test_accuracy"]
+    assert report["earlier_test_accuracies"] == [first]
+
+
+def test_a_finished_run_does_not_pass_for_one_of_other_data(run, csv, tmp_path, capsys):
+    began = json.loads((run / "options.json").read_text())["options"]["data"]
+    same = f"{Path(began).parent}/../{Path(began).parent.name}/{Path(began).name}"
+    for data in ([], ["--data", began], ["--data", same]):
+        assert main(["--resume", str(run), *data]) == 0
+        assert f"{run} is finished: " in capsys.readouterr().out
+    assert main(["--resume", str(run), "--data", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert f"{run} is finished and began with --data {began}; leave --data out" in line
+    assert printed.out == ""
+
+
+def test_tutorial_recipe_is_the_documents_model():
+    """Listings 1.30-1.36; spec imdb_model: 16,092,674 parameters."""
+    model = nnx.eval_shape(lambda: TextClassifier(TUTORIAL.model, rngs=nnx.Rngs(0)))
+    assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))) == 16_092_674
+    optimizer = TUTORIAL.fit.optimizer
+    assert (optimizer.learning_rate, optimizer.schedule, TUTORIAL.fit.epochs) == (
+        3e-4,
+        "constant",
+        100,
+    )
+    assert (TUTORIAL.batch_examples, TUTORIAL.buckets, TUTORIAL.truncate) == (16, 1, "head")
+
+
+def test_options_change_the_recipe_and_nothing_else():
+    parser = make_parser()
+    assert recipe_of(parser.parse_args([]), "imdb") == FAST
+    assert recipe_of(parser.parse_args([]), "sample") == SAMPLE
+    arguments = ["--max-length", "64", "--epochs", "2", "--seed", "3"]
+    changed = recipe_of(parser.parse_args(arguments), "imdb")
+    assert (changed.model.max_length, changed.fit.epochs, changed.fit.seed) == (64, 2, 3)
+    assert changed.model.encoder == FAST.model.encoder
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_the_squared_hinge_is_the_formula(classes):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(50, classes)).astype(np.float32)
+    labels = rng.integers(0, classes, 50).astype(np.int32)
+    expected = [
+        sum(max(0.0, 1 - (row[label] - row[c])) ** 2 for c in range(classes) if c != label)
+        for row, label in zip(logits, labels, strict=True)
+    ]
+    np.testing.assert_allclose(
+        squared_hinge(jnp.asarray(logits), jnp.asarray(labels)), expected, rtol=1e-5, atol=1e-6
+    )
+    right = 5.0 * np.eye(classes, dtype=np.float32)[labels]
+    pull = jax.grad(lambda z: squared_hinge(z, jnp.asarray(labels)).sum())(jnp.asarray(right))
+    assert (np.asarray(pull) == 0).all()
+
+
+def test_cross_entropy_is_the_formula():
+    logits = np.array([[1.0, -1.0], [0.5, 0.0]], np.float32)
+    labels = np.array([0, 1])
+    q = 0.8 * np.eye(2)[labels] + 0.1
+    expected = -(q * (logits - np.log(np.exp(logits).sum(-1, keepdims=True)))).sum(-1)
+    np.testing.assert_allclose(cross_entropy(logits, labels, 0.2), expected, rtol=1e-6)
+
+
+def test_token_dropout_spares_special_tokens_and_rows_that_fill_do_not_count():
+    tokenizer = train_tokenizer("word:20", ["the film was good"] * 3)
+    text = tokenizer.encode(["the film was good"] * 200, 16)
+    tokens = np.full((200, 8), tokenizer.pad_id, np.int32)
+    tokens[:, : len(text[0])] = np.stack(text)
+    dropped = np.asarray(drop_tokens(tokens, 0.5, tokenizer, nnx.Rngs(dropout=0)))
+    special = np.isin(tokens, [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id])
+    np.testing.assert_array_equal(dropped[special], tokens[special])
+    share = (dropped[~special] == tokenizer.mask_id).mean()
+    assert abs(share - 0.5) < 4 * np.sqrt(0.25 / (~special).sum())
+    assert ((dropped == tokens) | (dropped == tokenizer.mask_id)).all()
+
+    loss = make_loss(tokenizer, token_dropout=0.0, smoothing=0.0)
+
+    class Constant:
+        def __call__(self, tokens, is_token, rngs):
+            return np.tile(np.array([[2.0, 0.0]], np.float32), (len(tokens), 1))
+
+    labels, index = np.array([0, 1, 1], np.int32), np.arange(3, dtype=np.int32)
+    filled = Batch(tokens[:3], labels, np.array([True, True, False]), index)
+    whole = Batch(tokens[:2], labels[:2], np.array([True, True]), index[:2])
+    rngs = nnx.Rngs(0)
+    np.testing.assert_allclose(loss(Constant(), filled, rngs), loss(Constant(), whole, rngs))
+    guessed = make_loss(
+        tokenizer, token_dropout=0.0, smoothing=0.0, labelled=1, unlabelled_weight=0.25
+    )
+    first, second = cross_entropy(jnp.array([[2.0, 0.0]] * 2), jnp.array([0, 1]))
+    expected = (first + 0.25 * second) / 1.25
+    np.testing.assert_allclose(guessed(Constant(), filled, rngs), expected, rtol=1e-6)
+
+
+def test_help_reads_well():
+    done = subprocess.run(
+        [sys.executable, "-m", "train.imdb", "--help"], capture_output=True, text=True, check=True
+    )
+    for option in (
+        "--data",
+        "--recipe",
+        "--tokenizer",
+        "--resume",
+        "--no-baseline",
+        "--gpt2-files",
+        "--unlabelled",
+    ):
+        assert option in done.stdout
+
+
+@pytest.mark.slow
+def test_the_built_in_sample_is_learnt_where_counting_words_is_at_chance(tmp_path):
+    assert main(["--data", "sample", "--out", str(tmp_path / "run")]) == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["test_accuracy"] > 0.95
+    assert report["baseline"]["test_accuracy"] < 0.6
+    assert "NOT OF IMDb" in (tmp_path / "run" / "report.md").read_text().splitlines()[0]
+
+
+def test_tensorboard_gets_every_line_and_its_absence_is_one_line(tmp_path, monkeypatch):
+    with event_log(tmp_path, tensorboard=True) as log:
+        log({"step": 1, "loss": 0.5})
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    assert b"loss" in events.read_bytes()
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(RunError, match="pip install tensorboardX"), event_log(tmp_path, True):
+        pass

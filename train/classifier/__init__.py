@@ -1,0 +1,1 @@
+"""What the text classifier is built from and fitted with."""

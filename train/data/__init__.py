@@ -1,0 +1,1 @@
+"""Data sets, their readers and their splits."""

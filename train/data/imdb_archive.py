@@ -1,0 +1,211 @@
+"""The Large Movie Review Dataset as released: the aclImdb folder, or its archive read as a stream.
+
+    aclImdb/train/pos/ID_RATING.txt     one review; also train/neg, train/unsup, test/pos, test/neg
+    aclImdb/train/urls_pos.txt          line ID (from 0) is the address of the review's movie
+
+An archive is material from elsewhere: nothing of it is written to disk, members with other names
+are passed over, links and devices are never followed, and no member is read that claims to be larger than
+any review or list could be. A few kilobytes can unpack to terabytes, so what is unpacked is counted."""
+
+import gzip
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from train.data.dataset import DataError, Split, Tables
+from train.data.table_files import decode
+from transformer_jax.runtime.errors import one_line
+
+MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
+REVIEW_BYTES = 250_000_000  # of all reviews and lists; the release has 140 million
+ARCHIVE_BYTES = 1_000_000_000  # of everything that is unpacked; the release has 300 million
+ARCHIVE_HEADERS = 210_000  # the release has 100 thousand files, and some tars write two for each
+HEADER_BYTES = 1_000_000  # of a long name or a list of attributes
+MEMBER = re.compile(
+    r"(?:\./)?(?:[^/]+/)?(train|test)/(?:(pos|neg|unsup)/([0-9]{1,9})_[0-9]+|urls_(pos|neg|unsup))\.txt"
+)
+EXTENSIONS = {
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
+}  # fmt: skip
+MOVIE = re.compile(r"/title/(tt\d+)")
+
+
+def read_folder(path: Path) -> Tables:
+    """The release from its unpacked folder."""
+    return _read_reviews(path.resolve().name, _folder_members(path))
+
+
+def read_archive(path: Path) -> Tables:
+    """The release from its .tar.gz; links and devices in the place of reviews are noted."""
+    skipped: list[str] = []
+    try:
+        tables = _read_reviews(path.name, _archive_members(path, skipped))
+    except DataError:
+        raise
+    # Headers that no tar writes raise ValueError, too many on top of each other RecursionError.
+    except (
+        tarfile.TarError,
+        gzip.BadGzipFile,
+        EOFError,
+        zlib.error,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise DataError(
+            f"{path.name}: not a whole .tar.gz ({one_line(error)}); fetch it again"
+        ) from None
+    if skipped:
+        note = f"ignored {len(skipped)} links or devices in {path.name}, such as {skipped[0]}"
+        return Tables(tables.source, tables.train, tables.test, tables.unsupervised, notes=(note,))
+    return tables
+
+
+def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[str], bytes]]:
+    """Members with names of the release, streamed; nothing is written anywhere."""
+    total = 0
+    # Python's own gzip below the tar stream: it checks the sum at the end, tarfile's "r|gz" does not.
+    with (
+        gzip.open(path) as unpacked,
+        tarfile.open(
+            fileobj=(stream := _Counted(unpacked, path.name)),
+            mode="r|",
+            tarinfo=_bounded_headers(path.name),
+        ) as archive,
+    ):
+        while member := archive.next():
+            archive.members = []  # it would keep them all
+            match = MEMBER.fullmatch(member.name)
+            if match is None:
+                continue
+            if not member.isreg() or member.issparse():
+                skipped.append(_short(match))
+                continue
+            total += _bounded(member.size, f"{path.name}: {_short(match)}")
+            if total > REVIEW_BYTES:
+                raise DataError(
+                    f"{path.name}: more than {REVIEW_BYTES:,} bytes of reviews; the release has half of that"
+                )
+            file = archive.extractfile(member)
+            yield match, file.read() if file else b""
+        while stream.read(1 << 20):  # to the end, so that the sum is checked
+            pass
+
+
+class _Counted:
+    """What `stream` gives, up to ARCHIVE_BYTES: 10 GB of zeros are 10 MB of gzip."""
+
+    def __init__(self, stream: gzip.GzipFile, name: str):
+        self.stream, self.name, self.count = stream, name, 0
+
+    def read(self, size: int) -> bytes:
+        content = self.stream.read(size)
+        self.count += len(content)
+        if self.count > ARCHIVE_BYTES:
+            raise DataError(
+                f"{self.name}: it unpacks to more than {ARCHIVE_BYTES:,} bytes, three times the release; "
+                "pass the release, or its unpacked folder"
+            )
+        return content
+
+
+def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
+    """The headers of one archive, as tarfile builds them: so many, and none that claims to be huge."""
+    count = 0
+
+    class Header(tarfile.TarInfo):
+        # tarfile says that its `_proc_` methods may be overridden. This one is asked for every header, before anything
+        # behind it is read; `frombuf` is passed by in Pythons from 3.12.
+        def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+            nonlocal count
+            count += 1
+            if count > ARCHIVE_HEADERS:
+                raise DataError(
+                    f"{name}: more than {ARCHIVE_HEADERS:,} files; the release has 100 thousand"
+                )
+            # A long name or a list of attributes is read into memory whole, a file through to its end.
+            limit = HEADER_BYTES if self.type in EXTENSIONS else ARCHIVE_BYTES
+            if not 0 <= self.size <= limit:
+                raise DataError(
+                    f"{name}: {self.name[-60:]!r} claims {self.size:,} bytes, at most {limit:,} expected; fetch it again"
+                )
+            return super()._proc_member(archive)
+
+        def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+            """Passes over attributes: nothing here needs them, and some keep some Pythons busy for hours."""
+            if b" size=" in archive.fileobj.read(self._block(self.size)):
+                raise DataError(
+                    f"{name}: it tells of a file of more than 8 GB; pass the release, or its unpacked folder"
+                )
+            return self.fromtarfile(archive)
+
+    return Header
+
+
+def _short(match: re.Match[str]) -> str:
+    """The name from train or test on: what stands before may hold anything, line ends included."""
+    return match[0][match.start(1) :]
+
+
+def _folder_members(path: Path) -> Iterator[tuple[re.Match[str], bytes]]:
+    for part in ("train", "test"):
+        for file in sorted((path / part).glob("*.txt")) + sorted((path / part).glob("*/*.txt")):
+            match = MEMBER.fullmatch(file.relative_to(path).as_posix())
+            if match and file.is_file():
+                _bounded(file.stat().st_size, str(file))
+                yield match, file.read_bytes()
+
+
+def _bounded(size: int, where: str) -> int:
+    if size > MEMBER_BYTES:
+        raise DataError(
+            f"{where}: {size:,} bytes; a review or list of at most {MEMBER_BYTES:,} expected"
+        )
+    return size
+
+
+def _read_reviews(name: str, members: Iterator[tuple[re.Match[str], bytes]]) -> Tables:
+    """The release, from its files in any order; rows are sorted by label, then by number."""
+    reviews: dict[tuple[str, str], dict[int, str]] = {}
+    movies: dict[tuple[str, str], list[str]] = {}
+    for match, content in members:
+        part, kind, number, listed = match.groups()
+        text = decode(content, f"{name}: {_short(match)}")
+        if listed:
+            found = (MOVIE.search(line) for line in text.split("\n"))
+            movies[part, listed] = [m[1] if m else "" for m in found]
+        else:
+            reviews.setdefault((part, kind), {})[int(number)] = text
+    splits = {part: _labelled(name, part, reviews, movies) for part in ("train", "test")}
+    if splits["train"] is None:
+        raise DataError(f"{name}: no train/pos/ID_RATING.txt and train/neg/ID_RATING.txt in it")
+    unsupervised = [text for _, text in sorted(reviews.get(("train", "unsup"), {}).items())]
+    return Tables(
+        f"the aclImdb release in {name} (Maas et al., 2011)",
+        splits["train"],
+        splits["test"],
+        unsupervised,
+    )
+
+
+def _labelled(name: str, part: str, reviews: dict, movies: dict) -> Split | None:
+    """One split of the release, or None if it is not there at all."""
+    texts: list[str] = []
+    labels: list[int] = []
+    groups: list[str] = []
+    present = [kind for kind in ("neg", "pos") if reviews.get((part, kind))]
+    if not present:
+        return None
+    if len(present) == 1:
+        raise DataError(f"{name}: {part} has {present[0]} reviews alone; both neg and pos expected")
+    for label, kind in enumerate(present):
+        urls = movies.get((part, kind), [])
+        for number, text in sorted(reviews[part, kind].items()):
+            texts.append(text)
+            labels.append(label)
+            groups.append(urls[number] if number < len(urls) else "")
+    return Split(texts, np.array(labels, np.int32), groups if any(groups) else None)

@@ -1,0 +1,119 @@
+"""`--data`: from a word or a path to a training and a test split that share no text.
+
+    auto      IMDb from the Hugging Face cache or hub; the built-in sample, announced, if neither answers
+    imdb      the same, or an error
+    sample    the built-in sample (train/data/sample_reviews.py)
+    PATH      a folder with train.parquet and test.parquet, the aclImdb folder or its .tar.gz,
+              or one .csv, .tsv, .jsonl or .parquet file with a text and a label column
+
+Whatever the source, training rows that repeat a test text are dropped, and so are unlabelled ones: a
+score on a text that was trained on says nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from train.data import imdb_archive, table_files
+from train.data.dataset import DataError, Dataset, Split, Tables
+from train.data.hub import Unreachable, load_imdb
+from train.data.sample_reviews import sample
+from train.data.splits import draw, drop_overlap, split_validation
+
+__all__ = ["DataError", "Dataset", "Split", "load", "split_validation"]
+
+ACCEPTED = (
+    "an aclImdb folder or .tar.gz, a folder with train.parquet and test.parquet, "
+    "or a .csv, .tsv, .jsonl or .parquet file"
+)
+OFFLINE = (
+    "NOT IMDb: this run uses the BUILT-IN SAMPLE of generated reviews, because no copy of IMDb is cached "
+    "and the Hugging Face Hub gave none ({reason}). Its accuracy says nothing about IMDb. For real data pass "
+    f"--data PATH: {ACCEPTED}."
+)
+
+
+def load(
+    data: str = "auto",
+    *,
+    text_column: str = "text",
+    label_column: str = "label",
+    classes: int = 2,
+    seed: int = 0,
+    test_fraction: float = 0.2,
+) -> Dataset:
+    """The data set that `--data` names; columns, `classes` and `test_fraction` matter to files alone."""
+    if data == "sample":
+        return _clean(sample(seed))
+    if data in ("auto", "imdb"):
+        try:
+            return _from_tables("imdb", load_imdb(), seed, test_fraction)
+        except Unreachable as error:
+            if data == "imdb":
+                raise DataError(
+                    f"--data imdb: no copy of IMDb is cached and the Hugging Face Hub gave none ({error}); pass "
+                    f"--data sample, or --data PATH: {ACCEPTED}"
+                ) from None
+            fallback = sample(seed)
+            return _clean(replace(fallback, notes=(OFFLINE.format(reason=error), *fallback.notes)))
+    path = Path(data)
+    try:
+        return _from_tables(
+            path.resolve().name,
+            _read(path, text_column, label_column, classes),
+            seed,
+            test_fraction,
+        )
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _read(path: Path, text_column: str, label_column: str, classes: int) -> Tables:
+    """What stands at a path, whichever of the accepted formats it has."""
+    if path.is_dir():
+        if (path / "train.parquet").is_file():
+            return table_files.read_parquet_folder(path, text_column, label_column)
+        for folder in (path, path / "aclImdb"):
+            if (folder / "train" / "pos").is_dir():
+                return imdb_archive.read_folder(folder)
+        found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
+        raise DataError(
+            f"{path} holds neither train.parquet nor train/pos, but {found}; pass {ACCEPTED}"
+        )
+    if not path.exists():
+        raise DataError(f"no file or folder {path}; pass auto, imdb, sample, or {ACCEPTED}")
+    if path.name.lower().endswith((".tar.gz", ".tgz")):
+        return imdb_archive.read_archive(path)
+    if path.suffix.lower() in table_files.READERS:
+        return table_files.read_file(path, text_column, label_column, classes)
+    raise DataError(f"{path} is none of the accepted formats: {ACCEPTED}")
+
+
+def _from_tables(name: str, source: Tables, seed: int, test_fraction: float) -> Dataset:
+    train, test, notes = source.train, source.test, source.notes
+    if test is None:
+        rows, rule = draw(train, test_fraction, seed, "test")
+        test = train.take(rows)
+        train = train.take(np.setdiff1d(np.arange(len(train)), rows))
+        notes = (*notes, f"the source has no test split: one was split off {rule}")
+    return _clean(
+        Dataset(name, source.source, train, test, list(source.unsupervised), source.classes, notes)
+    )
+
+
+def _clean(data: Dataset) -> Dataset:
+    """Without the training and unlabelled rows that repeat a test text, and with a note of how many."""
+    notes, train = list(data.notes), data.train
+    kept = drop_overlap(train.texts, data.test.texts)
+    if dropped := len(train) - len(kept):
+        train = train.take(kept)
+        notes.append(f"dropped {dropped:,} training reviews that repeat a test text")
+    if not len(train):
+        raise DataError(
+            f"{data.name}: every training text is also a test text; pass splits that differ"
+        )
+    kept = drop_overlap(data.unsupervised, data.test.texts)
+    if dropped := len(data.unsupervised) - len(kept):
+        notes.append(f"dropped {dropped:,} unlabelled reviews that repeat a test text")
+    unsupervised = [data.unsupervised[i] for i in kept]
+    return replace(data, train=train, unsupervised=unsupervised, notes=tuple(notes))

@@ -1,0 +1,151 @@
+"""`--data` of the translation model: pairs of texts in three parts.
+
+DIR        train, val and test*, each as NAME.LANGUAGE or NAME.LANGUAGE.gz, a text a line (Multi30k's layout)
+TSV        a line a pair: source, a tab, target; a twentieth each is held out to validate and to test
+hub:NAME   a data set on the Hugging Face hub with a column a language, or `translation`
+sample     spelled-out numbers and dates, and their digits: no network (train/data/sample_pairs.py)
+"""
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from train.data.dataset import DataError
+from train.data.hub import Unreachable, load_parts
+from train.data.sample_pairs import sample_pairs
+
+HELD_OUT = 0.05
+ACCEPTED = "a folder of train/val/test*.LANGUAGE files, a .tsv file, hub:NAME or sample"
+
+Texts = tuple[list[str], list[str]]  # source and target, line by line
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Parts that share no pair."""
+
+    name: str
+    origin: str
+    languages: tuple[str, str]  # source and target
+    train: Texts
+    validation: Texts
+    test: Texts
+    notes: tuple[str, ...] = ()
+
+
+def load_pairs(data: str, source: str, target: str, seed: int) -> Pairs:
+    """The pairs that `--data` names, in these two languages."""
+    if data == "sample":
+        parts = sample_pairs(seed)
+        origin = f"spelled-out numbers and dates, generated, seed {seed}"
+        return Pairs("sample", origin, ("words", "digits"), *parts)
+    if data.startswith("hub:"):
+        return _from_hub(data.removeprefix("hub:"), source, target)
+    path = Path(data)
+    try:
+        if path.is_dir():
+            return _from_folder(path, source, target)
+        if not path.exists():
+            raise DataError(f"no file or folder {path}; pass {ACCEPTED}")
+        return _from_tsv(path, source, target, seed)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _from_folder(folder: Path, source: str, target: str) -> Pairs:
+    test = sorted(
+        {
+            file.name.removesuffix(".gz").removesuffix(f".{source}")
+            for file in folder.glob(f"test*.{source}*")
+        }
+    )
+    if not test:
+        raise DataError(f"{folder} has no test*.{source} or test*.{source}.gz; pass {ACCEPTED}")
+    names = ("train", "val", test[0])
+    parts = [
+        tuple(_lines(folder, f"{name}.{language}") for language in (source, target))
+        for name in names
+    ]
+    for name, (one, other) in zip(names, parts, strict=True):
+        if len(one) != len(other):
+            raise DataError(
+                f"{folder}: {name}.{source} has {len(one):,} lines, {name}.{target} {len(other):,}; "
+                "line by line they must be translations of each other"
+            )
+        if not one:
+            raise DataError(f"{folder}: {name}.{source} is empty")
+    held = {*zip(*parts[1], strict=True), *zip(*parts[2], strict=True)}
+    kept = [pair for pair in zip(*parts[0], strict=True) if pair not in held]
+    notes = ()
+    if dropped := len(parts[0][0]) - len(kept):
+        notes = (f"dropped {dropped:,} training pairs that are held out too",)
+    if not kept:
+        raise DataError(f"{folder}: every training pair is held out too")
+    return Pairs(
+        folder.resolve().name,
+        f"{folder.resolve().name}, {names[2]}",
+        (source, target),
+        _columns(kept),
+        *parts[1:],
+        notes,
+    )
+
+
+def _lines(folder: Path, name: str) -> list[str]:
+    plain, packed = folder / name, folder / f"{name}.gz"
+    if not (plain.exists() or packed.exists()):
+        raise DataError(f"{folder} has no {name} or {name}.gz")
+    path = plain if plain.exists() else packed
+    try:
+        content = path.read_bytes()
+        if path == packed:
+            content = gzip.decompress(content)
+        text = content.decode("utf-8")
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    # At line feeds alone: U+0085 and others stand inside texts.
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _from_tsv(path: Path, source: str, target: str, seed: int) -> Pairs:
+    pairs = {}  # each once, in their order
+    for number, line in enumerate(_lines(path.parent, path.name), 1):
+        columns = line.split("\t")
+        if len(columns) < 2:
+            raise DataError(f"{path}, line {number}: no tab between source and target")
+        pairs[columns[0], columns[1]] = None
+    pairs = list(pairs)
+    count = max(1, round(HELD_OUT * len(pairs)))
+    if len(pairs) < 3:
+        raise DataError(f"{path} has {len(pairs)} different pairs; three are the least")
+    order = np.random.default_rng(seed).permutation(len(pairs))
+    parts = order[2 * count :], order[:count], order[count : 2 * count]
+    texts = (_columns([pairs[i] for i in np.sort(rows)]) for rows in parts)
+    return Pairs(path.stem, path.name, (source, target), *texts)
+
+
+def _from_hub(name: str, source: str, target: str) -> Pairs:
+    try:
+        parts, origin = load_parts(name)
+    except Unreachable as error:
+        raise DataError(
+            f"hub:{name} is not cached and the Hugging Face Hub gave none ({error}); pass {ACCEPTED}"
+        ) from None
+    found = []
+    for split in ("train", "validation", "test"):
+        if split not in parts:
+            raise DataError(f"hub:{name} has no split `{split}`")
+        rows = [row.get("translation", row) for row in parts[split]]
+        if not rows or not {source, target} <= set(rows[0]):
+            raise DataError(f"hub:{name} has no texts in {source} and {target} in `{split}`")
+        found.append(_columns([(row[source], row[target]) for row in rows]))
+    return Pairs(name, f"{name} from {origin}", (source, target), *found)
+
+
+def _columns(pairs: list[tuple[str, str]]) -> Texts:
+    one, other = zip(*pairs, strict=True)
+    return list(one), list(other)

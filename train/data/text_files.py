@@ -1,0 +1,146 @@
+"""`--data` of the language model: texts, piece by piece, so that they may be larger than memory.
+
+FILE       one text; its last tenth is held out
+DIR        its *.txt files, a text each; every tenth, by the seed, is held out
+hub:NAME   the column `text` of a data set on the Hugging Face hub, a text a row
+sample     the built-in sample's generated reviews: no network, a few seconds
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from train.data.dataset import DataError
+from train.data.hub import Unreachable, load_parts
+from train.data.sample_reviews import sample
+
+HELD_OUT = 0.1
+PIECE = 2**20  # bytes
+ACCEPTED = "a UTF-8 text file, a folder of .txt files, hub:NAME or sample"
+
+Text = Iterator[str]  # in pieces
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Two parts that share no text, each read anew whenever it is asked for."""
+
+    name: str
+    source: str
+    train: Callable[[], Iterator[Text]]
+    held_out: Callable[[], Iterator[Text]]
+    separate: bool  # several texts, of which none is seen by another
+    rule: str  # what is held out, as a sentence
+
+
+def load_texts(data: str, seed: int) -> Texts:
+    """The texts that `--data` names."""
+    if data == "sample":
+        found = sample(seed)
+        return Texts(
+            "sample",
+            f"the built-in sample: generated reviews, seed {seed} (train/data/sample_reviews.py)",
+            lambda: ([text] for text in found.train.texts),
+            lambda: ([text] for text in found.test.texts),
+            True,
+            f"{len(found.test):,} other generated reviews",
+        )
+    if data.startswith("hub:"):
+        return _from_hub(data.removeprefix("hub:"), seed)
+    path = Path(data)
+    try:
+        if path.is_dir():
+            return _from_folder(path, seed)
+        if not path.exists():
+            raise DataError(f"no file or folder {path}; pass {ACCEPTED}")
+        return _from_file(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _from_file(path: Path) -> Texts:
+    size = path.stat().st_size
+    middle = round((1 - HELD_OUT) * size)
+    with open(path, "rb") as file:
+        file.seek(middle)
+        while (byte := file.read(1)) and byte[0] & 0xC0 == 0x80:  # inside a character
+            middle += 1
+    if not 0 < middle < size:
+        raise DataError(f"{path} has {size} bytes: too few to learn from and to hold some out")
+    return Texts(
+        path.name,
+        f"{path.name}, {size:,} bytes",
+        lambda: iter([_pieces(path, 0, middle)]),
+        lambda: iter([_pieces(path, middle, size)]),
+        False,
+        f"the last {size - middle:,} bytes",
+    )
+
+
+def _from_folder(folder: Path, seed: int) -> Texts:
+    files = sorted(folder.rglob("*.txt"))
+    if len(files) < 2:
+        raise DataError(
+            f"{folder} holds {len(files)} .txt files; two are the least: one to learn from, one held out"
+        )
+    held = _held_out(len(files), seed)
+    return Texts(
+        folder.resolve().name,
+        f"{len(files):,} files of {folder.resolve().name}",
+        lambda: (_pieces(file) for i, file in enumerate(files) if i not in held),
+        lambda: (_pieces(file) for i, file in enumerate(files) if i in held),
+        True,
+        f"{len(held):,} of {len(files):,} files, drawn with seed {seed}",
+    )
+
+
+def _from_hub(name: str, seed: int) -> Texts:
+    try:
+        parts, origin = load_parts(name)
+    except Unreachable as error:
+        raise DataError(
+            f"hub:{name} is not cached and the Hugging Face Hub gave none ({error}); pass {ACCEPTED}"
+        ) from None
+    if "train" not in parts or "text" not in parts["train"].column_names:
+        raise DataError(f"hub:{name} has no split `train` with a column `text`")
+    rows = parts["train"]
+    if len(rows) < 2:
+        raise DataError(f"hub:{name} has {len(rows)} texts; two are the least")
+    held = _held_out(len(rows), seed)
+    return Texts(
+        name,
+        f"{name} from {origin}, {len(rows):,} texts",
+        lambda: ([row["text"]] for i, row in enumerate(rows) if i not in held),
+        lambda: ([row["text"]] for i, row in enumerate(rows) if i in held),
+        True,
+        f"{len(held):,} of {len(rows):,} texts, drawn with seed {seed}",
+    )
+
+
+def _held_out(number: int, seed: int) -> set[int]:
+    count = max(1, round(HELD_OUT * number))
+    return set(np.random.default_rng(seed).choice(number, count, replace=False).tolist())
+
+
+def _pieces(path: Path, start: int = 0, end: int | None = None) -> Text:
+    """Cut behind a line feed where there is one, so that no word is."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            left = (path.stat().st_size if end is None else end) - start
+            rest = b""
+            while left > 0 and (block := file.read(min(PIECE, left))):
+                left -= len(block)
+                rest += block
+                cut = rest.rfind(b"\n") + 1
+                if cut and left:
+                    yield rest[:cut].decode("utf-8")
+                    rest = rest[cut:]
+            if rest:
+                yield rest.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8: {error.reason}; convert it first") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -1,0 +1,76 @@
+"""Texts as one long row of token ids on disk, read by memory mapping: training needs room for a batch, not for the texts."""
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from train.data.dataset import DataError
+from transformer_jax.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """The ids, and what they were before."""
+
+    tokens: np.ndarray  # memory-mapped, [n]
+    bytes: int  # of the texts in UTF-8
+    texts: int
+    sha256: str  # of the ids
+
+
+@contextmanager
+def token_files(
+    folder: Path,
+    tokenizer: Tokenizer,
+    parts: Mapping[str, Callable[[], Iterator[Iterator[str]]]],
+    *,
+    framed: bool,
+) -> Iterator[dict[str, TokenFile]]:
+    """A file for each part; the folder is removed at the end, however it comes: the texts are there still."""
+    try:
+        yield {
+            name: write_tokens(folder / f"{name}.bin", read(), tokenizer, framed=framed)
+            for name, read in parts.items()
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_tokens(
+    path: Path, texts: Iterator[Iterator[str]], tokenizer: Tokenizer, *, framed: bool
+) -> TokenFile:
+    """Writes the ids of every text; `framed` puts [CLS] before and [SEP] behind each."""
+    dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
+    digest, size, number = hashlib.sha256(), 0, 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        open(path, "wb") as file,
+        tqdm(desc="tokenizing", unit="B", unit_scale=True, leave=False, disable=None) as bar,
+    ):
+
+        def write(ids: np.ndarray) -> None:
+            content = ids.astype(dtype).tobytes()
+            digest.update(content)
+            file.write(content)
+
+        for text in texts:
+            number += 1
+            if framed:
+                write(np.array([tokenizer.cls_id]))
+            for piece in text:
+                (ids,) = tokenizer.pieces([piece])
+                write(ids)
+                taken = len(piece.encode("utf-8", "replace"))
+                size += taken
+                bar.update(taken)
+            if framed:
+                write(np.array([tokenizer.sep_id]))
+        if not size:
+            raise DataError("the texts are empty: there is nothing to learn from")
+    return TokenFile(np.memmap(path, dtype, "r"), size, number, digest.hexdigest())

@@ -1,0 +1,1 @@
+"""Metrics, the linear baseline and reports."""

@@ -1,0 +1,141 @@
+"""The picture of a training run: the loss as it falls, and the score on what is held out."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import (
+    Formatter,
+    MaxNLocator,
+    PercentFormatter,
+    ScalarFormatter,
+    StrMethodFormatter,
+)
+
+from transformer_jax.runtime.files import write
+
+
+class Score(NamedTuple):
+    """What is drawn of evaluations, and how."""
+
+    key: str
+    title: str
+    formatter: Callable[[], Formatter]
+    text: str
+    higher_is_better: bool
+
+
+SCORES = (
+    Score(
+        "validation_accuracy", "Validation accuracy", partial(PercentFormatter, 1.0), "{:.2%}", True
+    ),
+    Score("validation_bits_per_byte", "Held-out bits a byte", ScalarFormatter, "{:.4f}", False),
+    Score("validation_bleu", "Validation BLEU", ScalarFormatter, "{:.2f}", True),
+)
+RAW, LINE, MARK, INK = "#9fc2e8", "#1f5fa8", "#d1495b", "#444444"
+
+
+def draw_curves(metrics_jsonl: Path, png: Path) -> None:
+    """Draw the lines of `metrics.jsonl` into `png`: training steps on the left, evaluations right.
+
+    A run that was killed and resumed writes some steps twice, and may leave half a line: the last
+    writing of a step counts, and what is no JSON object is passed over.
+    """
+    records = _read(Path(metrics_jsonl))
+    training = _series(records, "loss")
+    score = next((s for s in SCORES if len(_series(records, s.key))), SCORES[0])
+    evaluations = _series(records, score.key)
+    figure = Figure(figsize=(11, 4.2), dpi=144, layout="constrained")  # not pyplot: no global state
+    left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
+    _draw_loss(left, training, _series(records, "validation_loss"))
+    _draw_score(right, score, evaluations)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color="#e6e6e6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=INK)
+    write(png, lambda beside: figure.savefig(beside, format="png"))
+
+
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """The mean of the `window` values around each one, of fewer where the series ends."""
+    kernel = np.ones(min(window, len(values)))
+    count = np.convolve(np.ones(len(values)), kernel, mode="same")
+    return np.convolve(values, kernel, mode="same") / count
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(record, dict) and "step" in record:
+            records.append(record)
+    return records
+
+
+def _series(records: list[dict[str, Any]], key: str) -> np.ndarray:
+    """Columns step, epoch, value of the records that hold a number under `key`, by step; [n, 3]."""
+    rows = {r["step"]: r for r in records if r.get(key) is not None}
+    points = [(step, rows[step].get("epoch") or 0, rows[step][key]) for step in sorted(rows)]
+    points = np.array(points, dtype=float).reshape(-1, 3)
+    return points[np.isfinite(points[:, 2])]
+
+
+def _draw_loss(axes: Axes, training: np.ndarray, validation: np.ndarray) -> None:
+    axes.set_title("Loss", loc="left", color=INK, fontweight="bold")
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    if len(training):
+        step, _, loss = training.T
+        window = max(3, len(loss) // 20)
+        axes.plot(step, loss, color=RAW, linewidth=0.8, alpha=0.7, label="training")
+        label = f"training, mean of {window} points"
+        axes.plot(step, smooth(loss, window), color=LINE, linewidth=2, label=label)
+    if len(validation):
+        axes.plot(
+            validation[:, 0],
+            validation[:, 2],
+            "o-",
+            color=MARK,
+            label="validation",
+            linewidth=1.2,
+            markersize=4.5,
+        )
+    if len(training) or len(validation):
+        axes.legend(frameon=False)
+    else:
+        _say(axes, "no training step yet")
+
+
+def _draw_score(axes: Axes, score: Score, evaluations: np.ndarray) -> None:
+    axes.set_title(score.title, loc="left", color=INK, fontweight="bold")
+    axes.set_xlabel("epoch")
+    axes.yaxis.set_major_formatter(score.formatter())
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
+    if not len(evaluations):
+        _say(axes, "no evaluation yet")
+        return
+    _, epoch, value = evaluations.T
+    # The first of equals, as the training loop keeps it.
+    best = int((value if score.higher_is_better else -value).argmax())
+    axes.plot(epoch, value, "o-", color=LINE, linewidth=2, markersize=5)
+    axes.plot(epoch[best], value[best], "o", color=MARK, markersize=10, zorder=3)
+    text = f"best: {score.text.format(value[best])} (epoch {epoch[best]:g})"
+    axes.set_title(text, loc="right", color=MARK, fontsize="medium")
+    if len(evaluations) == 1:  # matplotlib would zoom into a range of a tenth of an epoch
+        axes.set_xlim(epoch[0] - 1, epoch[0] + 1)
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK)

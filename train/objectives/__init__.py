@@ -1,0 +1,1 @@
+"""Losses and batches, one module a task."""

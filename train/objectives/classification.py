@@ -1,0 +1,88 @@
+"""What a text classifier minimises, and how its batches are made."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.functional.dropout import keep
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.text.tokenizer import Tokenizer
+
+
+def cross_entropy(
+    logits: Float[Array, "B C"], labels: Int[Array, " B"], smoothing: float = 0.0
+) -> Float[Array, " B"]:
+    """-sum_c q_c log p_c with q = (1 - smoothing) onehot(label) + smoothing / C, p the softmax of the logits z.
+
+    That is logsumexp(z) - (1 - smoothing) z_label - smoothing mean(z): no array of q.
+    """
+    logits = logits.astype(jnp.float32)
+    of_label = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
+    likely = (1 - smoothing) * of_label + smoothing * logits.mean(axis=1)
+    return jax.nn.logsumexp(logits, axis=1) - likely
+
+
+def squared_hinge(logits: Float[Array, "B C"], labels: Int[Array, " B"]) -> Float[Array, " B"]:
+    """sum over c other than the label of max(0, 1 - (z_label - z_c))^2, z the logits.
+
+    A text that is right by a margin of 1 pulls at nothing, where cross-entropy would make it ever surer (Tang, 2013,
+    https://arxiv.org/abs/1306.0239; over pairs as Crammer and Singer, 2001). Its logits are no log-probabilities
+    before a temperature makes them so.
+    """
+    logits = logits.astype(jnp.float32)
+    of_label = jnp.take_along_axis(logits, labels[:, None], axis=1)
+    short = jnp.maximum(0, 1 - (of_label - logits)) ** 2
+    return jnp.where(jnp.arange(logits.shape[1]) == labels[:, None], 0, short).sum(axis=1)
+
+
+def drop_tokens(
+    tokens: Int[Array, "B T"], rate: float, tokenizer: Tokenizer, rngs: nnx.Rngs
+) -> Int[Array, "B T"]:
+    """Replaces each token with the mask token at this rate; [PAD], [CLS] and [SEP] stay.
+
+    A classifier that cannot rely on any one word has to read them all.
+    """
+    if rate == 0.0:
+        return tokens
+    special = jnp.array([tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id])
+    kept = keep(rngs.dropout(), rate, tokens.shape) | jnp.isin(tokens, special)
+    return jnp.where(kept, tokens, tokenizer.mask_id)
+
+
+def make_loss(
+    tokenizer: Tokenizer,
+    *,
+    token_dropout: float,
+    smoothing: float,
+    margin: bool = False,
+    labelled: int | None = None,
+    unlabelled_weight: float = 1.0,
+):
+    """The mean cross-entropy of a batch, or squared hinge; rows that only fill its shape do not count.
+
+    With `labelled`, the examples from that one on have labels that were guessed, and count as much as `unlabelled_weight`.
+    """
+    if margin and smoothing:
+        raise ValueError("a squared hinge has no probabilities: label smoothing must be 0")
+    if token_dropout and tokenizer.mask_id is None:
+        raise ValueError(
+            f"token dropout needs a mask token, which the {tokenizer.spec} vocabulary lacks"
+        )
+
+    def loss(model: TextClassifier, batch, rngs: nnx.Rngs) -> Float[Array, ""]:
+        is_token = batch.tokens != tokenizer.pad_id
+        tokens = drop_tokens(batch.tokens, token_dropout, tokenizer, rngs)
+        logits = model(tokens, is_token, rngs=rngs)
+        losses = (
+            squared_hinge(logits, batch.labels)
+            if margin
+            else cross_entropy(logits, batch.labels, smoothing)
+        )
+        weights = batch.is_example.astype(losses.dtype)
+        if labelled is not None:
+            weights = jnp.where(batch.index < labelled, weights, unlabelled_weight * weights)
+        losses = jnp.where(batch.is_example, losses, 0)
+        return (weights * losses).sum() / jnp.maximum(weights.sum(), 1)
+
+    return loss

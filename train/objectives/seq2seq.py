@@ -1,0 +1,127 @@
+"""What an encoder-decoder minimises, and its batches: pairs of similar length, teacher-forced."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Int32
+
+from train.objectives.classification import cross_entropy
+from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.text.batching import Plan
+
+
+class PairBatch(NamedTuple):
+    """A tuple, so that JAX takes it as it is. Rows that only fill the shape are all padding."""
+
+    source: Int32[np.ndarray, "B S"]
+    target: Int32[np.ndarray, "B T"]  # [CLS] y_1 ... y_n
+    wanted: Int32[np.ndarray, "B T"]  # y_1 ... y_n [SEP]
+
+
+def make_pair_batch(
+    plan: Plan,
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    target_length: int,
+    pad_id: int,
+) -> PairBatch:
+    """The arrays of a planned batch; texts are framed, [CLS] ... [SEP]."""
+    lengths = plan.length, target_length, target_length
+    arrays = [np.full((plan.rows, length), pad_id, np.int32) for length in lengths]
+    for row, i in enumerate(plan.index):
+        for array, ids in zip(arrays, (sources[i], targets[i][:-1], targets[i][1:]), strict=True):
+            array[row, : len(ids)] = ids
+    return PairBatch(*arrays)
+
+
+@dataclass(frozen=True)
+class PairBatches(Sequence[PairBatch]):
+    """Batches that are made when they are asked for; a slice is again such a list."""
+
+    plans: list[Plan]
+    sources: Sequence[np.ndarray]
+    targets: Sequence[np.ndarray]
+    target_lengths: dict[int, int]  # by the length of a plan
+    pad_id: int
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __getitem__(self, k: int | slice) -> "PairBatch | PairBatches":
+        if isinstance(k, slice):
+            return replace(self, plans=self.plans[k])
+        plan = self.plans[k]
+        length = self.target_lengths[plan.length]
+        return make_pair_batch(plan, self.sources, self.targets, length, self.pad_id)
+
+
+def pair_lengths(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[int]:
+    """What a batch must hold of each pair: the target is fed without its last token."""
+    return [max(len(one), len(other) - 1) for one, other in zip(sources, targets, strict=True)]
+
+
+def target_lengths(
+    lengths: Sequence[int], targets: Sequence[np.ndarray], buckets: Sequence[int]
+) -> dict[int, int]:
+    """What the targets of each bucket need, which may be far less than their sources; a multiple of 8 where it can be.
+
+    A pair may move to a longer bucket, so each holds the targets of the shorter ones.
+    """
+    lengths, needed = np.asarray(lengths), np.array([len(ids) - 1 for ids in targets])
+    return {
+        bucket: min(bucket, -(-int(needed[lengths <= bucket].max(initial=1)) // 8) * 8)
+        for bucket in buckets
+    }
+
+
+def summed_losses(
+    model: SequenceToSequence,
+    batch: PairBatch,
+    pad_id: int,
+    smoothings: Sequence[float],
+    rngs: nnx.Rngs | None = None,
+) -> tuple[list[Float[Array, ""]], Float[Array, ""]]:
+    """The cross-entropies of all wanted tokens together, in nats, for these label smoothings; and how many tokens there are."""
+    logits = model(
+        batch.source, batch.source != pad_id, batch.target, batch.target != pad_id, rngs=rngs
+    )
+    is_wanted = (batch.wanted != pad_id).reshape(-1)
+    logits, wanted = logits.reshape(-1, logits.shape[-1]), batch.wanted.reshape(-1)
+    sums = [
+        jnp.where(is_wanted, cross_entropy(logits, wanted, smoothing), 0).sum()
+        for smoothing in smoothings
+    ]
+    return sums, is_wanted.sum()
+
+
+def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
+    """What is minimised: label-smoothed nats a token (Szegedy et al., 2016, https://arxiv.org/abs/1512.00567, section 7)."""
+
+    def loss(model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
+        (total,), number = summed_losses(model, batch, pad_id, [smoothing], rngs)
+        return total / jnp.maximum(number, 1)
+
+    return loss
+
+
+def make_evaluation(
+    graph: nnx.GraphDef, batches: PairBatches, smoothing: float
+) -> Callable[[nnx.State], tuple[float, float]]:
+    """A function of the weights: nats a wanted token, and the same with smoothed labels, which is what was minimised."""
+
+    @jax.jit
+    def sums(params, batch):
+        return summed_losses(nnx.merge(graph, params), batch, batches.pad_id, (0.0, smoothing))
+
+    def evaluate(params) -> tuple[float, float]:
+        found = [sums(params, jax.tree.map(jnp.asarray, batch)) for batch in batches]
+        number = sum(int(number) for _, number in found)
+        nats, smoothed = (sum(float(sums[k]) for sums, _ in found) / number for k in (0, 1))
+        return nats, smoothed
+
+    return evaluate

@@ -1,0 +1,108 @@
+"""How fast each parameter moves beside the others, and from when on: by its place between embeddings and head.
+
+    place   0 the embeddings, 1 to L the layers from the bottom up, L + 1 the head
+
+Lower layers know what every text needs, the head knows nothing yet (Howard and Ruder, 2018,
+https://arxiv.org/abs/1801.06146).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from transformer_jax.serialization.run_folder import parameter_name
+
+LAYER = re.compile(r"(?:^|\.)encoder\.layers\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Times the learning rate, and so times the weight decay; the defaults move all parameters alike."""
+
+    layer_decay: float = 1.0  # of place p: layer_decay ** (L + 1 - p)
+    head: float = 1.0  # of the head, beside that
+    unfreeze: float = 0.0  # a share of all steps: place p stands still for L + 1 - p of them
+    frozen: tuple[str, ...] = ()  # prefixes of the names of parameters that never move
+    faster: tuple[
+        tuple[str, float], ...
+    ] = ()  # ((prefix of a parameter's name, times the rate), ...)
+
+    def __post_init__(self):
+        if not 0.0 < self.layer_decay <= 1.0:
+            raise ValueError(f"layer_decay must be above 0, at most 1; got {self.layer_decay}")
+        if not 0.0 <= self.unfreeze < 1.0:
+            raise ValueError(f"unfreeze must be in [0, 1); got {self.unfreeze}")
+
+
+def place(name: str, num_layers: int) -> int:
+    """Of a parameter, by its dotted name. A norm behind the last layer belongs to it."""
+    if layer := LAYER.search(name):
+        return int(layer[1]) + 1
+    parts = name.split(".")
+    if "embedding" in parts:
+        return 0
+    return num_layers if "encoder" in parts else num_layers + 1
+
+
+def factors(params: Any, rates: Rates) -> Any:
+    """What each parameter's rate is multiplied by, once it moves."""
+
+    def factor(name: str, below: int) -> float:
+        if name.startswith(rates.frozen):
+            return 0.0
+        times = rates.layer_decay**below * (rates.head if below == 0 else 1.0)
+        for prefix, more in rates.faster:
+            times *= more if name.startswith(prefix) else 1.0
+        return times
+
+    return _by_place(factor, params)
+
+
+def first_steps(params: Any, rates: Rates, total_steps: int) -> Any:
+    """The step, counted from 0, from which on each parameter moves."""
+    return _by_place(lambda name, below: round(below * rates.unfreeze * total_steps), params)
+
+
+def _by_place(rule: Callable[[str, int], Any], params: Any) -> Any:
+    """rule(name, places below the head) of every parameter."""
+    flat, tree = jax.tree_util.tree_flatten_with_path(params)
+    names = [parameter_name(path) for path, _ in flat]
+    num_layers = max((int(m[1]) + 1 for m in map(LAYER.search, names) if m), default=0)
+    top = num_layers + 1
+    return jax.tree.unflatten(tree, [rule(name, top - place(name, num_layers)) for name in names])
+
+
+def scale_by_rates(rates: Rates, total_steps: int) -> optax.GradientTransformation:
+    """Multiplies the updates, those of weight decay included, by `factors`, or by 0 before `first_steps`."""
+
+    def init(params):
+        return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+
+    def update(updates, state, params):
+        def scaled(update, factor, first):
+            update = update if factor == 1.0 else factor * update
+            return update if first == 0 else jnp.where(state.count >= first, update, 0.0)
+
+        firsts = first_steps(params, rates, total_steps)
+        updates = jax.tree.map(scaled, updates, factors(params, rates), firsts)
+        return updates, optax.ScaleByScheduleState(optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(init, update)
+
+
+def moving(optimizer: optax.GradientTransformation, rates: Rates) -> optax.GradientTransformation:
+    """The optimizer for what is not frozen: the rest has no state, and counts in no norm."""
+    if not rates.frozen:
+        return optimizer
+
+    def labels(params):
+        return _by_place(
+            lambda name, _: "frozen" if name.startswith(rates.frozen) else "moving", params
+        )
+
+    return optax.partition({"moving": optimizer, "frozen": optax.set_to_zero()}, labels)

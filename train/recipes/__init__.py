@@ -1,0 +1,1 @@
+"""Recipes and command-line options of the training programs."""

@@ -1,0 +1,15 @@
+"""Attention: functions, mask rules, biases, and the kernels that compute them."""
+
+from transformer_jax.attention.dot_product import (
+    additive_attention,
+    attention_weights,
+    dot_product_attention,
+    multi_head_attention,
+)
+
+__all__ = [
+    "additive_attention",
+    "attention_weights",
+    "dot_product_attention",
+    "multi_head_attention",
+]

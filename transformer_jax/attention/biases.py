@@ -1,0 +1,275 @@
+"""Biases of attention as rules: what is added to the logits, as a function of the distance of query and key.
+
+    alibi(alibi_slopes(N))                                  # a penalty that grows with the distance
+    relative_bias(table)                                    # a learned number for each bucket of distances
+
+They are added with `+`, to one another and to an array, and passed as `bias=`. Like masks they are rendered block by
+block, and take the positions of a cache.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.attention.rule import (
+    Block,
+    DenseRule,
+    Positions,
+    Rule,
+    check_positions,
+    distances,
+    four_axes,
+    part,
+    rule_class,
+)
+from transformer_jax.functional.checks import check_arrays
+
+
+class Bias(Rule):
+    """A rule of numbers; `a + b` adds both."""
+
+    def __add__(self, other: "Bias | Array") -> "Bias":
+        return _Sum(self, other if isinstance(other, Bias) else dense_bias(other))
+
+    # An array on the left must hand over to the rule instead of broadcasting over it.
+    __array_priority__ = 1000
+    __radd__ = __add__
+
+    def zero_gradient(self) -> "Bias":
+        """Zeros for each array of numbers, float32 or wider; None for positions."""
+        return jax.tree.map(
+            lambda x: jnp.zeros(x.shape, _wide(x.dtype)) if _is_float(x) else None, self
+        )
+
+    def add_gradient(
+        self, total: "Bias", block: Block, cotangent: Float[Array, "b n t s"]
+    ) -> "Bias":
+        """`total`, which began as `zero_gradient`, and what the cotangent of one rendered block adds to it."""
+        leaves, structure = jax.tree.flatten(self)
+
+        def rendered(floats):
+            floats = iter(floats)
+            full = [next(floats) if _is_float(leaf) else leaf for leaf in leaves]
+            return jax.tree.unflatten(structure, full).render(block)
+
+        array, pullback = jax.vjp(rendered, [leaf for leaf in leaves if _is_float(leaf)])
+        (gradients,) = pullback(_sum_to(array.shape, cotangent).astype(array.dtype))
+        return jax.tree.map(
+            jnp.add, total, jax.tree.unflatten(jax.tree.structure(total), gradients)
+        )
+
+    def as_gradient(self, total: "Bias") -> list[Array | None]:
+        """`total` for each leaf of the rule, in its dtype; None for positions."""
+        totals = iter(jax.tree.leaves(total))
+        return [
+            next(totals).astype(leaf.dtype) if _is_float(leaf) else None
+            for leaf in jax.tree.leaves(self)
+        ]
+
+
+def _is_float(leaf) -> bool:
+    return jnp.issubdtype(leaf.dtype, jnp.floating)
+
+
+def _wide(dtype):
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def _sum_to(shape, array):
+    axes = tuple(
+        i for i, (one, full) in enumerate(zip(shape, array.shape, strict=True)) if one < full
+    )
+    return array.sum(axis=axes, keepdims=True)
+
+
+@rule_class
+class _Sum(Bias):
+    first: Bias
+    second: Bias
+
+    def block(self, block):
+        return self.first.render(block) + self.second.render(block)
+
+    def add_gradient(self, total, block, cotangent):
+        first = self.first.add_gradient(total.first, block, cotangent)
+        return _Sum(first, self.second.add_gradient(total.second, block, cotangent))
+
+
+@rule_class
+class _Dense(DenseRule, Bias):
+    def add_gradient(self, total, block, cotangent):
+        # In place: the general way would make an array of the whole size for each block.
+        starts, sizes = part(self.array, block)
+        old = lax.dynamic_slice(total.array, starts, sizes)
+        return _Dense(
+            lax.dynamic_update_slice(total.array, old + _sum_to(sizes, cotangent), starts)
+        )
+
+
+@rule_class
+class _Alibi(Bias):
+    slopes: Array
+    query_positions: Positions = None
+    key_positions: Positions = None
+
+    def block(self, block):
+        # Slopes in bfloat16 must not round the distance: it has no 257.
+        slopes = self.slopes.astype(jnp.promote_types(self.slopes.dtype, jnp.float32))
+        return -slopes[:, None, None] * jnp.abs(distances(self, block)).astype(slopes.dtype)
+
+
+@rule_class(static=("bidirectional", "max_distance"))
+class _Relative(Bias):
+    table: Array
+    bidirectional: bool
+    max_distance: int
+    query_positions: Positions = None
+    key_positions: Positions = None
+
+    def block(self, block):
+        buckets = relative_buckets(
+            distances(self, block)[:, 0],
+            self.table.shape[0],
+            bidirectional=self.bidirectional,
+            max_distance=self.max_distance,
+        )
+        return jnp.moveaxis(self.table[buckets], -1, 1)
+
+
+def alibi_slopes(num_heads: int) -> Float[Array, " N"]:
+    """m_n = 2^(-8n/N), n = 1..N, for N a power of two.
+
+    For other N the slopes of the power of two below, then every other one of the power above, as the authors' code has
+    it. Press et al., 2022, https://arxiv.org/abs/2108.12409, section 3. Raises ValueError for fewer than
+    one head.
+
+    >>> alibi_slopes(4)
+    Array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
+    """
+    if num_heads < 1:
+        raise ValueError(f"num_heads must be 1 or more; got {num_heads}")
+    power = 2 ** int(math.log2(num_heads))
+    slopes = [2 ** (-8 * n / power) for n in range(1, power + 1)]
+    between = [2 ** (-4 * n / power) for n in range(1, 2 * power + 1, 2)]
+    return jnp.array(slopes + between[: num_heads - power], jnp.float32)
+
+
+def alibi(
+    slopes: Float[Array, " N"],
+    *,
+    query_positions: Positions = None,
+    key_positions: Positions = None,
+) -> Bias:
+    """b_nts = -m_n |position of t - position of s|: attention with linear biases, no position embedding.
+
+    Press et al., 2022, https://arxiv.org/abs/2108.12409. The paper is causal; |.| extends it to both sides.
+    Raises ValueError for slopes of other than one axis, TypeError where they are not floating point.
+
+    >>> alibi(jnp.array([0.5])).to_array(3)[0, 0]
+    Array([[-0. , -0.5, -1. ],
+           [-0.5, -0. , -0.5],
+           [-1. , -0.5, -0. ]], dtype=float32)
+    """
+    check_arrays(slopes=(slopes, "N"))
+    check_positions(query_positions, key_positions)
+    return _Alibi(slopes, query_positions, key_positions)
+
+
+def relative_bias(
+    table: Float[Array, "R N"],
+    *,
+    bidirectional: bool = True,
+    max_distance: int = 128,
+    query_positions: Positions = None,
+    key_positions: Positions = None,
+) -> Bias:
+    """b_nts = table[bucket(position of s - position of t), n]: T5's learned bias, R buckets of distances.
+
+    Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1; `relative_buckets` says which distance is
+    in which bucket. The gradient reaches the table. Raises as that does.
+
+    >>> relative_bias(jnp.arange(4.0)[:, None], max_distance=4).to_array(3)[0, 0]
+    Array([[0., 3., 3.],
+           [1., 0., 3.],
+           [1., 1., 0.]], dtype=float32)
+    """
+    check_arrays(table=(table, "R N"))
+    check_positions(query_positions, key_positions)
+    _check_buckets(table.shape[0], bidirectional, max_distance)
+    return _Relative(
+        jnp.asarray(table), bidirectional, max_distance, query_positions, key_positions
+    )
+
+
+def relative_buckets(
+    distance: Int[Array, "..."],
+    num_buckets: int,
+    *,
+    bidirectional: bool = True,
+    max_distance: int = 128,
+) -> Int[Array, "..."]:
+    """T5's bucket of a distance (key position minus query position): exact when short, logarithmic when long.
+
+    With R' = R/2 buckets for each side (R' = R for the past alone): n = |distance| < R'/2 is its own bucket, larger n
+    share R'/2 buckets up to `max_distance`, beyond which all are the last; keys after the query have the upper half.
+    Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1. Raises TypeError for distances that are not
+    integers, ValueError for buckets that do not split so or a `max_distance` that needs no sharing.
+
+    >>> relative_buckets(jnp.array([0, -1, -8, -100, 1]), 32)
+    Array([ 0,  1,  8, 15, 17], dtype=int32)
+    """
+    check_arrays(distance=(distance, "int ..."))
+    _check_buckets(num_buckets, bidirectional, max_distance)
+    side = num_buckets // 2 if bidirectional else num_buckets
+    exact = side // 2
+    past = jnp.abs(distance) if bidirectional else jnp.maximum(-distance, 0)
+    starts = jnp.array(_starts(exact, max_distance, side - exact), distance.dtype)
+    far = exact + jnp.searchsorted(starts, past, side="right", method="scan_unrolled").astype(
+        distance.dtype
+    )
+    bucket = jnp.where(past < exact, past, far)
+    return bucket + jnp.where(distance > 0, side, 0) if bidirectional else bucket
+
+
+def _starts(exact, max_distance, buckets):
+    """The least n of every logarithmic bucket but the first, k = 1..: exact (max_distance / exact)^(k / buckets).
+
+    In whole numbers, since a logarithm in float32 may fall on either side of one.
+    """
+    starts = []
+    for k in range(1, buckets):
+        n = int(exact * (max_distance / exact) ** (k / buckets))
+        reached = n**buckets >= exact ** (buckets - k) * max_distance**k
+        starts.append(n if reached else n + 1)
+    return starts
+
+
+def _check_buckets(num_buckets, bidirectional, max_distance):
+    least = 4 if bidirectional else 2
+    if num_buckets < least or num_buckets % least:
+        raise ValueError(f"the number of buckets must be a multiple of {least}; got {num_buckets}")
+    exact = num_buckets // least
+    if max_distance <= exact:
+        raise ValueError(
+            f"max_distance must be more than {exact} for {num_buckets} buckets; got {max_distance}"
+        )
+
+
+def dense_bias(array: Float[Array, "..."] | Float[np.ndarray, "..."]) -> Bias:
+    """A rule from an array that broadcasts to [B, N, T, S]."""
+    if getattr(array, "dtype", None) == jnp.bool_:
+        raise TypeError("bias must be floating point; got bool. Pass a mask as mask=")
+    check_arrays(bias=(array, "..."))
+    return _Dense(four_axes(array, "bias"))
+
+
+BiasLike = Bias | Float[Array, "..."] | Float[np.ndarray, "..."] | None
+
+
+def as_bias(bias: BiasLike) -> Bias | None:
+    """The rule, or the rule of an array."""
+    return bias if bias is None or isinstance(bias, Bias) else dense_bias(bias)

@@ -1,0 +1,1 @@
+"""The implementations of attention and the function that chooses between them."""

@@ -1,0 +1,132 @@
+"""NVIDIA's fused attention, as `jax.nn` calls it, with this library's contract on masks around it.
+
+cuDNN takes causal masks and windows to the left by name, padding as a length, other masks as an array, and gives a
+query that sees nothing the mean of the values.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_jax.attention.biases import Bias
+from transformer_jax.attention.masked_rows import sight
+from transformer_jax.attention.masks import Mask, is_causal, left_window, padded_keys
+
+
+def cudnn_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K H"],
+    *,
+    bias: Bias | None = None,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    implementation: str = "cudnn",
+) -> Float[Array, "B T N H"]:
+    """`dot_product_attention` on an NVIDIA GPU, where `why_not_cudnn` has no objection.
+
+    What the mask hides from everybody must be finite already (`unseen.sight`). A bias is rounded to the dtype of the
+    query.
+    """
+    T, S = query.shape[1], key.shape[1]
+    name = name_of(mask, T, S, bias)
+    named, array = {}, None
+    if name == "causal":
+        named = {"is_causal": True}
+    elif name == "window":
+        named = {"is_causal": True, "local_window_size": (left_window(mask), 0)}
+    elif name == "padding":
+        key, value, lengths = _real_first(key, value, padded_keys(mask))
+        everyone = jnp.full_like(lengths, T)
+        named = {"query_seq_lengths": everyone, "key_value_seq_lengths": lengths}
+    elif mask is not None:
+        array = mask.to_array(T, S)
+    output = jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        None if bias is None else bias.to_array(T, S).astype(query.dtype),
+        array,
+        scale=scale,
+        implementation=implementation,
+        **named,
+    )
+    # A query that sees nothing has got the mean of the values; with a causal mask or a window it sees itself.
+    return output if name in ("none", "causal", "window") else sight(mask, T, S).of_queries(output)
+
+
+def name_of(mask: Mask | None, T: int, S: int, bias: Bias | None) -> str | None:
+    """How cuDNN is told of the mask without an array, None where it is not."""
+    if mask is None:
+        return "none"
+    if T == S and is_causal(mask):
+        return "causal"
+    if T == S and left_window(mask) is not None:
+        return "window"
+    return "padding" if bias is None and padded_keys(mask) is not None else None
+
+
+def _real_first(key, value, is_token):
+    """The real keys of every example in front, zeros behind them, and how many there are, 1 or more.
+
+    In another order the keys come to the same sum.
+    """
+    is_token = jnp.broadcast_to(is_token, key.shape[:2])
+    order = jnp.argsort(~is_token, axis=1, stable=True)
+    lengths = is_token.sum(axis=1, dtype=jnp.int32)
+    is_real = (jnp.arange(key.shape[1]) < lengths[:, None])[:, :, None, None]
+    key, value = (jnp.where(is_real, _permuted(x, order), 0) for x in (key, value))
+    return key, value, jnp.maximum(lengths, 1)
+
+
+@jax.custom_vjp
+def _permuted(x, order):
+    """The rows x[b, order[b]]; going back they are read too, where autodiff would add them up."""
+    return jnp.take_along_axis(x, order[:, :, None, None], axis=1, mode="promise_in_bounds")
+
+
+def _permuted_forward(x, order):
+    return _permuted(x, order), order
+
+
+def _permuted_backward(order, cotangent):
+    return _permuted(cotangent, jnp.argsort(order, axis=1)), None
+
+
+_permuted.defvjp(_permuted_forward, _permuted_backward)
+
+
+def why_not_cudnn(
+    query, key, value, bias, mask, soft_cap, dropout, weights, logsumexp
+) -> str | None:
+    """What keeps cuDNN from computing this, or None."""
+    T, H, S = query.shape[1], query.shape[3], key.shape[1]
+    devices = jax.devices() if jax.default_backend() == "gpu" else []
+    capability = min((_capability(device) for device in devices), default=0.0)
+    widest = 256 if capability >= 9 else 128
+    reasons = {
+        "there is no NVIDIA GPU": not devices,
+        "the GPU is older than Ampere": 0 < capability < 8,
+        f"it takes float16 and bfloat16, not {query.dtype}": query.dtype
+        not in (jnp.float16, jnp.bfloat16),
+        "query, key and value differ in dtype": not query.dtype == key.dtype == value.dtype,
+        f"it takes {widest} features a head, in multiples of 8, not {H}": widest < H or H % 8,
+        "the values are of another width than the keys": value.shape[3] != H,
+        "it has no soft cap": soft_cap is not None,
+        "its dropout drops other weights": dropout,
+        "it returns no weights": weights,
+        "it returns no logsumexp": logsumexp,
+        "with a bias, or a mask that it has no name for, it takes even lengths": (
+            bias is not None or name_of(mask, T, S, bias) is None
+        )
+        and (T % 2 or S % 2),
+        "there is nothing to attend to": 0 in (query.shape[0], T, S),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _capability(device) -> float:
+    try:
+        return float(device.compute_capability)
+    except (AttributeError, ValueError):  # a GPU of another maker
+        return 0.1

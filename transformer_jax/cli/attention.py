@@ -1,0 +1,254 @@
+"""Show what the heads of a trained classifier attend to in a text.
+
+    python -m transformer_jax attention RUN "A wonderful film, not dull."
+    python -m transformer_jax attention RUN "A wonderful film, not dull." --html maps.html
+    python -m transformer_jax attention RUN "A wonderful film, not dull." --png maps.png --pca points.png
+
+prints a line for every head: the mean, over the tokens that ask, of the weight that they put
+
+    previous    on the token before            next   on the token after       itself   on themselves
+    first       on the first token             separator   on the last, [SEP]
+    fixed       on the token k places further, for the k of -T..T with the most weight ("-2: 0.41"); a k that
+                fewer than half of the tokens have is not compared
+    broad       is the entropy of the weights, divided by the largest possible: 1 looks at everything alike
+
+A token that has no token before it does not count for `previous`, and so on; padding never counts. The highest
+names the head where it is 0.5 or more; else it is "other", or "broad" from 0.9 on. "most on" is the token that
+gets the most weight of all, with its share of it. The line "uniform" is what a head that ignores its input would get.
+Where the model reads patches of neighbouring tokens, these stand in place of tokens; [SEP] is in the last patch.
+
+--html has the maps of all heads, and the tokens as points in two dimensions (the two directions of the largest
+variance: PCA) before and after the encoder. Before, a word is one point; after, it is one for each context.
+"""
+
+import argparse
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.cli import html
+from transformer_jax.cli.matrix_text import clip
+from transformer_jax.cli.terminal import writable, write_page
+from transformer_jax.interpret.activations import Inside, look_inside
+from transformer_jax.interpret.head_patterns import head_name, head_scores, pca, weight_received
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.files import write
+from transformer_jax.serialization.run_folder import load_model
+
+SCORES = ("previous", "next", "itself", "first", "separator", "fixed", "broad")
+
+
+@dataclass(frozen=True)
+class Head:
+    layer: str
+    head: str
+    name: str
+    scores: dict[str, float]
+    most: str  # the row that gets the most weight
+    share: float  # of all weight
+
+    @property
+    def cells(self) -> list[str]:
+        shown = [f"{self.scores[name]:.2f}" for name in SCORES]
+        shown[SCORES.index("fixed")] = (
+            f"{int(self.scores['offset']):+d}: {self.scores['fixed']:.2f}"
+        )
+        return [
+            self.layer,
+            self.head,
+            *shown,
+            self.name,
+            self.most and f"{clip(self.most, 12)} {self.share:.2f}",
+        ]
+
+
+HEADER = ["layer", "head", *SCORES, "it is", "most on"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="a run folder, the --out of train.imdb")
+    parser.add_argument("text", metavar="TEXT", help="the text to attend to")
+    parser.add_argument(
+        "--html", metavar="FILE", help="the maps, the table and the points as a page"
+    )
+    parser.add_argument("--png", metavar="FILE", help="the maps as a picture")
+    parser.add_argument("--pca", metavar="FILE", help="the points as a picture (PNG)")
+
+
+def run(options: argparse.Namespace) -> None:
+    classifier = load_model(options.folder, "TextClassifier")
+    inside = look_inside(classifier, options.text)
+    if not inside.maps:
+        raise InputError(f"{options.folder} has no attention layers: there is nothing to show")
+    heads = score_heads(inside)
+    if options.html:
+        write_page(options.html, _page(options, inside, heads))
+    if options.png:
+        _write_picture(options.png, lambda: _draw_maps(inside, heads))
+    if options.pca:
+        _write_picture(options.pca, lambda: _draw_points(inside))
+    for line in _table(heads):
+        print(writable(line))
+    if inside.cut:
+        print(f"{inside.cut} tokens of the text were not read: it is longer than the model reads")
+
+
+def score_heads(inside: Inside) -> list[Head]:
+    """The scores of every head of every layer, and of one whose weights are uniform."""
+    size = len(inside.rows)
+    is_token = jnp.ones((1, size), bool)
+    uniform = np.full((1, size, size), 1 / size, np.float32)
+    heads = []
+    for layer, maps in enumerate([*inside.maps, uniform]):
+        scores, received = jax.tree.map(
+            np.asarray, _scored(maps[None], is_token, inside.separators[None])
+        )
+        for n in range(len(maps)):
+            one = {name: float(values[n]) for name, values in scores.items()}
+            most = int(received[n].argmax())
+            heads.append(
+                Head("", "", "uniform", one, "", 0.0)
+                if layer == len(inside.maps)
+                else Head(
+                    str(layer),
+                    str(n),
+                    head_name(one),
+                    one,
+                    inside.rows[most],
+                    float(received[n, most]),
+                )
+            )
+    return heads
+
+
+@jax.jit
+def _scored(weights, is_token, is_separator):
+    return head_scores(weights, is_token, is_separator), weight_received(weights, is_token)[0]
+
+
+_pca = jax.jit(pca)
+
+
+def points(inside: Inside) -> list[tuple[str, np.ndarray, Sequence[str]]]:
+    """Title, coordinates and labels of each picture: before the encoder and after it."""
+    found = []
+    if inside.token_vectors is not None:
+        found.append(("before: each token's row of the table", inside.token_vectors, inside.tokens))
+    else:
+        found.append(("before: patches, with their positions", inside.inputs[0], inside.rows))
+    found.append(("after: what the encoder made of them", inside.output, inside.rows))
+    return [(title, np.asarray(_pca(x)), labels) for title, x, labels in found]
+
+
+def _table(heads: list[Head]) -> list[str]:
+    rows = [HEADER, *(head.cells for head in heads)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
+
+
+def _page(options: argparse.Namespace, inside: Inside, heads: list[Head]) -> str:
+    definitions = __doc__[__doc__.index("prints a line") :].partition("\n\n--html")[0]
+    sections = [
+        html.paragraph(_shortened(options.text)),
+        html.paragraph(f"{options.folder}, layers: {len(inside.maps)}", "soft"),
+        html.heading("What each head does"),
+        html.text_table(HEADER, [head.cells for head in heads]),
+        f"<details><summary>What the columns mean</summary><pre>{html.escape_lines(definitions)}</pre></details>",
+        html.heading("The maps"),
+        html.paragraph(
+            "Row: the token that asks. Column: where its weight goes; every row adds up to 1."
+        ),
+    ]
+    for layer, maps in enumerate(inside.maps):
+        for n, weights in enumerate(maps):
+            (head,) = (h for h in heads if (h.layer, h.head) == (str(layer), str(n)))
+            title = f"layer {layer}, head {n}: {head.name}"
+            sections.append(html.heat_map(weights, inside.rows, title))
+    sections += [
+        html.heading("The tokens in two dimensions"),
+        html.paragraph(
+            "The two directions in which they vary most (PCA). Equal points are drawn once, and a label "
+            "that would cover another is left out."
+        ),
+        *(html.scatter(xy, labels, title) for title, xy, labels in points(inside)),
+    ]
+    return html.page("What the heads attend to", *sections)
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= 400 else text[:399] + "…"
+
+
+def _write_picture(file: str, draw) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure = draw()
+    try:
+        with warnings.catch_warnings(record=True) as missing:
+            warnings.simplefilter("always")
+            write(Path(file), lambda beside: figure.savefig(beside, format="png", dpi=120))
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror or error}") from None
+    finally:
+        pyplot.close(figure)
+    print(writable(f"wrote {file}"))
+    if missing:  # a warning for each character that the font has not
+        print("the font of the picture lacks characters of the text; a browser shows them: --html")
+
+
+def _draw_maps(inside: Inside, heads: list[Head]):
+    from matplotlib import pyplot
+
+    layers, across, size = len(inside.maps), len(inside.maps[0]), len(inside.rows)
+    side = min(max(2.5, 0.22 * size), 8)
+    figure, axes = pyplot.subplots(
+        layers,
+        across,
+        squeeze=False,
+        figsize=(across * side + 1, layers * side + 1),
+        layout="constrained",
+    )
+    names = iter(heads)
+    for layer, maps in enumerate(inside.maps):
+        for n, weights in enumerate(maps):
+            ax = axes[layer, n]
+            ax.imshow(weights, cmap="Blues", vmin=0)
+            ax.set_title(f"layer {layer}, head {n}: {next(names).name}", fontsize=9)
+            places = range(0, size, max(1, size // 40))
+            labels = [_drawable(inside.rows[i]) for i in places]
+            ax.set_xticks(places, labels, rotation=90, fontsize=7)
+            ax.set_yticks(places, labels, fontsize=7)
+    return figure
+
+
+def _draw_points(inside: Inside):
+    from matplotlib import pyplot
+
+    pictures = points(inside)
+    figure, axes = pyplot.subplots(1, len(pictures), figsize=(13, 5.5), layout="constrained")
+    for ax, (title, xy, labels) in zip(axes, pictures, strict=True):
+        ax.scatter(*xy.T, s=12)
+        places = xy.round(4 - int(np.log10(max(np.abs(xy).max(), 1e-6))))  # equal but for rounding
+        for point, label in dict.fromkeys(zip(map(tuple, places.tolist()), labels, strict=True)):
+            ax.annotate(
+                _drawable(label), point, xytext=(3, 3), textcoords="offset points", fontsize=7
+            )
+        ax.set_title(title, fontsize=10)
+    return figure
+
+
+def _drawable(text: str) -> str:
+    """matplotlib reads $ as mathematics."""
+    return (text if len(text) <= 14 else text[:13] + "…").replace("$", r"\$")

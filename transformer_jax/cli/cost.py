@@ -1,0 +1,276 @@
+"""Show what a transformer costs: parameters, operations, bytes.
+
+    python -m transformer_jax cost bert-base --length 512
+    python -m transformer_jax cost gpt3 --tokens 300e9      (what training on so many tokens takes)
+    python -m transformer_jax cost RUN --batch 64           (the model of a run folder)
+    python -m transformer_jax cost --list
+
+Everything follows from the sizes; nothing is downloaded, and nothing runs. A multiply-add is two operations.
+"""
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from transformer_jax.cli.terminal import did_you_mean, writable
+from transformer_jax.costs import formulas
+from transformer_jax.costs.formulas import Sizes
+from transformer_jax.costs.jaxpr import count
+from transformer_jax.costs.model_sizes import sizes_of
+from transformer_jax.costs.published import PUBLISHED, Published
+from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.serialization.run_folder import CONFIG, KINDS, Spec, read_spec
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", metavar="NAME or RUN", nargs="?", help="a published model, or a run folder"
+    )
+    parser.add_argument("--list", action="store_true", help="the published models")
+    parser.add_argument("--length", type=int, default=512, help="tokens of a text (512)")
+    parser.add_argument("--batch", type=int, default=1, help="texts at a time (1)")
+    parser.add_argument(
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16", "float16"),
+        help="of the arrays",
+    )
+    parser.add_argument("--causal", action="store_true", help="as if no token saw a later one")
+    parser.add_argument("--window", type=int, help="as if it saw only so many tokens on a side")
+    parser.add_argument("--tokens", type=float, help="also training on so many tokens, as 300e9")
+    parser.add_argument(
+        "--xla", action="store_true", help="also what the compiler says; of a run folder"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.list:
+        found = {name: _parameters(p.sizes, p) for name, p in PUBLISHED.items()}
+        lines = [json.dumps(found)] if options.json else map(_listed, found, found.values())
+    elif options.model is None:
+        raise InputError("no model given; pass a NAME that `cost --list` shows, or a run folder")
+    else:
+        try:
+            found = figures(options)
+        except ValueError as error:  # of the sizes and the options: they name what is wrong
+            raise InputError(str(error)) from None
+        lines = [json.dumps(found)] if options.json else list(table(found))
+    for line in lines:
+        print(writable(line))
+
+
+def figures(options: argparse.Namespace) -> dict[str, Any]:
+    """All that is printed, as numbers."""
+    name = options.model
+    published = PUBLISHED.get(name)
+    spec = None if published else _spec(name)
+    sizes = published.sizes if published else sizes_of(spec.config)
+    sizes = replace(
+        sizes,
+        causal=sizes.causal or options.causal,
+        window=sizes.window if options.window is None else options.window,
+    )
+    if options.tokens is not None and not 0 < options.tokens < math.inf:
+        raise ValueError(f"--tokens must be a number above 0; got {options.tokens:g}")
+    if options.xla and published:
+        raise ValueError("--xla compiles a model: pass a run folder, not the name of one")
+    given = {
+        "model": name,
+        "length": options.length,
+        "batch": options.batch,
+        "dtype": options.dtype,
+    }
+    found = given | {"sizes": asdict(sizes)} | _parameters(sizes, published)
+    found |= _operations(sizes, options, published)
+    if options.xla:
+        found["compiled"] = _compiled(spec, options.batch, options.length)
+    found |= _memory(sizes, options)
+    projections, layer = formulas.crossover_lengths(sizes)
+    return found | {"crossover_projections": projections, "crossover_layer": layer}
+
+
+def _parameters(sizes: Sizes, published: Published | None) -> dict[str, Any]:
+    total = formulas.parameters(sizes)
+    found = {"parameters": total, "parameters_by_part": formulas.parameter_table(sizes)}
+    if published:
+        found |= {
+            "published_parameters": published.nominal,
+            "off_percent": 100 * (total / published.nominal - 1),
+            "source": published.source,
+            "note": published.note,
+        }
+    return found
+
+
+def _operations(
+    sizes: Sizes, options: argparse.Namespace, published: Published | None
+) -> dict[str, Any]:
+    length, texts, total = options.length, {"batch": options.batch}, formulas.parameters(sizes)
+    training = formulas.training_flops(sizes, length, **texts)
+    found = {
+        "forward_flops": formulas.forward_flops(sizes, length, **texts),
+        "forward_flops_by_part": formulas.forward_table(sizes, length, **texts),
+        "training_flops": training,
+        "training_flops_remat": formulas.training_flops(sizes, length, remat=True, **texts),
+        "training_flops_6nd": formulas.six_nd(total, options.batch * length),
+    }
+    if sizes.causal or sizes.window is not None:
+        found["forward_flops_visible"] = formulas.forward_flops(
+            sizes, length, skip_hidden=True, **texts
+        )
+    tokens = options.tokens or (published and published.tokens)
+    if tokens:
+        found["tokens"] = tokens
+        found["tokens_flops"] = training / (options.batch * length) * tokens
+        found["tokens_flops_6nd"] = formulas.six_nd(total, tokens)
+        if published:
+            found["tokens_flops_6nd_published"] = formulas.six_nd(published.nominal, tokens)
+    return found
+
+
+def _memory(sizes: Sizes, options: argparse.Namespace) -> dict[str, int]:
+    arrays = {"batch": options.batch, "dtype": options.dtype}
+    found = {"parameter_bytes": formulas.parameters(sizes) * jnp.dtype(options.dtype).itemsize}
+    for key, switches in ACTIVATIONS.items():
+        found[key] = formulas.activation_bytes(sizes, options.length, **arrays, **switches)
+    if sizes.causal:
+        found["cache_bytes"] = formulas.cache_bytes(sizes, options.length, **arrays)
+    return found
+
+
+ACTIVATIONS = {
+    "activation_bytes": {},
+    "activation_bytes_blockwise": {"keep_weights": False},
+    "activation_bytes_remat": {"remat": True},
+    "activation_bytes_remat_blockwise": {"remat": True, "keep_weights": False},
+}
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """The figures for a reader, in 100 columns."""
+    sizes = Sizes(**found["sizes"])
+    D, N, K, H, F = sizes.axes
+    layers = f"L={sizes.num_layers}" + f"+{sizes.num_decoder_layers}" * bool(
+        sizes.num_decoder_layers
+    )
+    yield f"{found['model']}: {layers} D={D} N={N} K={K} H={H} F={F} V={sizes.vocab_size}"
+    if "source" in found:
+        yield found["source"]
+    if found.get("note"):
+        yield found["note"]
+    if 0 < sizes.num_positions < formulas.encoder_length(sizes, found["length"]):
+        yield f"note: its table of positions ends before {found['length']} tokens"
+
+    yield ""
+    beside = ""
+    if "published_parameters" in found:
+        off = found["off_percent"]
+        beside = f"published: {_short(found['published_parameters'])}, this is {off:+.1f}%"
+    yield _row("Parameters", f"{found['parameters']:,}", beside)
+    for part, number in found["parameters_by_part"].items():
+        yield _row(f"  {part}", f"{number:,}", f"{number / found['parameters']:6.1%}")
+
+    yield ""
+    yield f"Operations (FLOPs) for {found['batch']} x {found['length']} tokens"
+    forward = found["forward_flops"]
+    yield _row("  forward", f"{forward:.3e}")
+    for part, number in found["forward_flops_by_part"].items():
+        yield _row(f"    {part}", f"{number:.3e}", f"{number / forward:6.1%}")
+    for key, label, beside in (
+        ("forward_flops_visible", "forward, visible pairs", "where hidden blocks are skipped"),
+        ("training_flops", "training step", "3 x forward"),
+        ("training_flops_remat", "training step, remat", "the layers once more"),
+        ("training_flops_6nd", "training step by 6 N D", "counts tables, leaves out T x S"),
+    ):
+        if key in found:
+            yield _row(f"  {label}", f"{found[key]:.3e}", beside)
+    if "tokens" in found:
+        yield _row(f"  training on {found['tokens']:.3g} tokens", f"{found['tokens_flops']:.3e}")
+        yield _row("    by 6 N D", f"{found['tokens_flops_6nd']:.3e}", "N as counted here")
+    if "tokens_flops_6nd_published" in found:
+        yield _row("    by 6 N D", f"{found['tokens_flops_6nd_published']:.3e}", "N as published")
+    for label, number in found.get("compiled", {}).items():
+        yield _row(f"  {label}", f"{number:.3e}")
+
+    yield ""
+    yield f"Bytes in {found['dtype']}"
+    for key, label, beside in (
+        ("parameter_bytes", "parameters", "training in float32 with Adam: 16 a parameter"),
+        ("activation_bytes", "kept for the gradient", "with weights of T x S"),
+        ("activation_bytes_blockwise", "  blockwise", "without them"),
+        ("activation_bytes_remat", "  remat", "the input of each layer, and one layer in full"),
+        ("activation_bytes_remat_blockwise", "  remat, blockwise", ""),
+        ("cache_bytes", "cache of keys and values", "of generation"),
+    ):
+        if key in found:
+            yield _row(f"  {label}", _bytes(found[key]), beside)
+
+    yield ""
+    yield "The T x T products of self-attention cost as much as"
+    yield _row("  its projections at T =", f"{found['crossover_projections']:,.0f}")
+    yield _row("  all else in a layer at T =", f"{found['crossover_layer']:,.0f}")
+
+
+def _row(label: str, number: str, beside: str = "") -> str:
+    return f"{label:<30}{number:>18}   {beside}".rstrip()
+
+
+def _short(number: float) -> str:
+    """110M, 1.5B."""
+    return f"{number / 1e9:g}B" if number >= 1e9 else f"{number / 1e6:g}M"
+
+
+def _bytes(number: int) -> str:
+    """437.9 MB; a thousand of a unit are the next."""
+    step = min((len(str(number)) - 1) // 3, 5)
+    unit = ("B", "kB", "MB", "GB", "TB", "PB")[step]
+    return f"{number / 1000**step:.1f} {unit}"
+
+
+def _listed(name: str, found: dict[str, Any]) -> str:
+    published, off = _short(found["published_parameters"]), found["off_percent"]
+    return f"{name:<18}{found['parameters']:>18,}   published: {published:>5}   {off:+5.1f}%"
+
+
+def _spec(name: str) -> Spec:
+    """Of a run folder."""
+    if not os.path.isdir(name):  # Path.is_dir raises where a text stands for the folder
+        raise InputError(
+            f"{name[:100]!r} is neither a published model nor a run folder; "
+            f"{did_you_mean(name, PUBLISHED)}`cost --list` shows the models"
+        )
+    return read_spec(Path(name) / CONFIG)
+
+
+def _compiled(spec: Spec, batch: int, length: int) -> dict[str, Any]:
+    """What XLA says of the compiled forward pass, which counts a loop's body once, beside the jaxpr's count."""
+    make = KINDS[spec.model].model
+    abstract = nnx.eval_shape(lambda: make(spec.config, rngs=nnx.Rngs(0)))
+    graph, params = nnx.split(abstract)
+
+    def forward(params, *args):
+        return nnx.merge(graph, params)(*args)
+
+    text = [jax.ShapeDtypeStruct((batch, length), dtype) for dtype in (jnp.int32, bool)]
+    args = (
+        jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params),
+        *text * (2 if make is SequenceToSequence else 1),
+    )
+    counted = count(forward, *args)
+    analysis = jax.jit(forward).lower(*args).compile().cost_analysis() or {}
+    return {
+        "counted: products": counted.flops,
+        "counted: elementwise": counted.elementwise,
+        "XLA's own count of both": analysis.get("flops", float("nan")),
+    }

@@ -1,0 +1,56 @@
+"""Turn texts into vectors with a pretrained encoder.
+
+    python -m transformer_jax embed MODEL texts.txt -o vectors.npy     (one text a line; - is standard input)
+
+MODEL is a folder or a name on the Hugging Face Hub, such as sentence-transformers/all-MiniLM-L6-v2. The vectors, a row a
+line, are pooled and normalised as the model's own files say.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from transformer_jax.cli.terminal import read_lines, writable
+from transformer_jax.inference.embed import SentenceEncoder
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.files import write
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a folder or a name on the hub")
+    parser.add_argument("file", metavar="FILE", help="texts, one a line; - is standard input")
+    parser.add_argument("-o", "--out", metavar="OUT", required=True, help="a .npy file of float32")
+    add_dtype(parser)
+
+
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """The option of those that compute vectors."""
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32",
+        help="of the computation (default: float32)",
+    )  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> None:
+    if not options.out.endswith(".npy"):
+        raise InputError(f"--out must end with .npy, got {options.out}")
+    texts = read_lines(options.file)
+    if not texts:
+        raise InputError(f"{options.file} holds no text")
+    encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
+    vectors = encoder(texts, progress=True)
+
+    def save(beside: Path) -> None:
+        with open(beside, "wb") as file:
+            np.save(file, vectors)
+
+    try:
+        write(Path(options.out), save)
+    except OSError as error:
+        raise InputError(f"{options.out} cannot be written: {error.strerror}") from None
+    print(
+        writable(f"wrote {options.out}: {len(vectors)} vectors of {vectors.shape[1]}"),
+        file=sys.stderr,
+    )

@@ -1,0 +1,38 @@
+"""Fill the masks of a text with a pretrained masked language model.
+
+    python -m transformer_jax fill bert-base-uncased "The film was [MASK]."
+
+prints the likeliest tokens at each mask, with their probabilities. What a mask is called depends on the model: [MASK] in
+BERT, <mask> in RoBERTa.
+"""
+
+import argparse
+
+from transformer_jax.cli.terminal import writable
+from transformer_jax.inference.fill_mask import fill_masks
+from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.pretrained.loading import from_pretrained
+from transformer_jax.pretrained.tokenizer import load_pretrained_tokenizer
+from transformer_jax.runtime.errors import InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a folder or a name on the hub")
+    parser.add_argument("text", metavar="TEXT", help="with a mask where a word is wanted")
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="so many (default: 5)")
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.top < 1:
+        raise InputError(f"--top must be 1 or more; got {options.top}")
+    folder = folder_of(options.model)
+    try:
+        model = from_pretrained(folder, kind="masked")
+        guesses = fill_masks(model, load_pretrained_tokenizer(folder), options.text, options.top)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    for number, found in enumerate(guesses):
+        if number:
+            print()
+        for guess in found:
+            print(writable(f"{guess.probability:6.1%}  {guess.token:<16}  {guess.text}"))

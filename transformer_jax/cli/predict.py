@@ -1,0 +1,56 @@
+"""Classify texts with a trained model.
+
+    python -m transformer_jax predict RUN "A wonderful film." "Dull."
+    python -m transformer_jax predict RUN --file reviews.txt      (one text a line; - is standard input)
+
+prints the label, its probability and the text, or with --json one object a line.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from transformer_jax.cli.terminal import read_lines, writable
+from transformer_jax.inference.classify import Prediction, predict
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.serialization.run_folder import load_classifier
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="a run folder, the --out of train.imdb")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts to classify")
+    parser.add_argument("--file", metavar="FILE", help="texts, one a line; - is standard input")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def run(options: argparse.Namespace) -> None:
+    texts = list(options.texts)
+    if options.file:
+        texts += read_lines(options.file)
+    elif not texts:
+        if sys.stdin.isatty():
+            raise InputError('no text given; pass "a text", --file FILE or --file - to type some')
+        texts = read_lines("-")
+    classifier = load_classifier(options.folder)
+    if classifier.spec.data == "sample" and not options.json:
+        print(
+            "note: this model was trained on the built-in sample, not on real reviews",
+            file=sys.stderr,
+        )
+    for line in format_predictions(predict(classifier, texts), as_json=options.json):
+        print(writable(line))
+
+
+def format_predictions(predictions: Iterable[Prediction], *, as_json: bool) -> Iterable[str]:
+    for prediction in predictions:
+        if as_json:
+            yield json.dumps(asdict(prediction), ensure_ascii=False)
+            continue
+        shown = " ".join(prediction.text.split())
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        line = f"{prediction.label:<10} {prediction.probability:6.1%}  {shown}"
+        if prediction.tokens_cut:
+            line += f"   (cut: {prediction.tokens_cut} tokens were not read)"
+        yield line

@@ -1,0 +1,54 @@
+"""Translate texts with a trained encoder-decoder.
+
+    python -m transformer_jax translate RUN "A man rides a horse."
+    python -m transformer_jax translate RUN < texts.txt          (one text a line)
+
+prints a translation a line.
+"""
+
+import argparse
+import sys
+
+from transformer_jax.cli.terminal import read_lines, writable
+from transformer_jax.inference.translate import translate
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.serialization.run_folder import load_model
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("folder", metavar="RUN", help="a run folder, the --out of train.translate")
+    add("texts", metavar="TEXT", nargs="*", help="texts to translate (default: standard input)")
+    add("--file", metavar="FILE", help="texts, one a line; - is standard input")
+    add("--beams", type=int, default=4, metavar="W", help="of the search (default: 4)")
+    add("--alpha", type=float, default=0.6, metavar="A", help="length penalty (default: 0.6)")
+
+
+def run(options: argparse.Namespace) -> None:
+    texts = list(options.texts)
+    if options.file:
+        texts += read_lines(options.file)
+    elif not texts:
+        if sys.stdin.isatty():
+            raise InputError('no text given; pass "a text", --file FILE or --file - to type some')
+        texts = read_lines("-")
+    if options.beams < 1:
+        raise InputError(f"--beams must be 1 or more; got {options.beams}")
+    if not 0.0 <= options.alpha < float("inf"):
+        raise InputError(f"--alpha must be 0 or more; got {options.alpha}")
+    trained = load_model(options.folder, "SequenceToSequence")
+    most = trained.spec.config.max_length
+    for text, (_, cut) in zip(texts, _with_cuts(trained.tokenizer, texts, most), strict=True):
+        if cut:
+            raise InputError(
+                f"a text has {cut} tokens more than the {most} that the model reads; shorten "
+                f"{text[:40]!r}..."
+            )
+    for line in translate(trained, texts, beams=options.beams, alpha=options.alpha):
+        print(writable(line))
+
+
+def _with_cuts(tokenizer, texts, most):
+    if not texts:
+        return []
+    return list(zip(*tokenizer.encode_with_cuts(texts, most), strict=True))

@@ -1,0 +1,287 @@
+"""Follow one text through attention, array by array.
+
+    python -m transformer_jax walk "money bank grows"             a small model, drawn from --seed
+    python -m transformer_jax walk "money bank grows" --causal --html walk.html
+    python -m transformer_jax walk "money bank grows" --beside "river bank flows"
+    python -m transformer_jax walk "A wonderful film." --run RUN  the first layer of a trained classifier
+    python -m transformer_jax walk --worked cat_sat               a worked example of the literature
+    python -m transformer_jax walk --list                         which there are
+
+prints the tokens, their embeddings and positions, Q, K and V, the scores, scaled, masked, as weights, the blend of
+the values, and the output of all heads, each with its equation and its axes:
+
+    T queries, S keys, D embedding, N heads, H features of a head, V vocabulary
+    (of a trained classifier that reads patches of neighbouring words, a row is a patch)
+"""
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import replace
+
+from transformer_jax.cli import html
+from transformer_jax.cli.matrix_text import clip, show_step, wrap
+from transformer_jax.cli.terminal import did_you_mean, writable, write_page
+from transformer_jax.interpret.activations import (
+    Inside,
+    attention_parameters,
+    look_inside,
+    token_text,
+)
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.serialization.run_folder import load_model
+from transformer_jax.text.tokenizer import TokenizerError, train_tokenizer
+from transformer_jax.walkthrough import worked
+from transformer_jax.walkthrough.attention_steps import (
+    attention_steps,
+    context_step,
+    word_model,
+    word_steps,
+)
+from transformer_jax.walkthrough.step import Step
+from transformer_jax.walkthrough.worked.compare import beside_the_document
+
+DIM, HEADS, SEED = 8, 2, 0
+MOST_WORDS = 1000  # maps of a million weights
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="the text to follow")
+    parser.add_argument("--beside", metavar="TEXT", help="compare the words that both texts have")
+    parser.add_argument("--causal", action="store_true", help="hide from each word those after it")
+    parser.add_argument("--dim", type=int, help=f"embedding size D (default: {DIM})")
+    parser.add_argument("--heads", type=int, help=f"number of heads N (default: {HEADS})")
+    parser.add_argument("--seed", type=int, help=f"of the parameters (default: {SEED})")
+    parser.add_argument("--head", type=int, default=0, help="which head to show (default: 0)")
+    parser.add_argument(
+        "--run", dest="folder", metavar="RUN", help="a run folder, the --out of train.imdb"
+    )
+    parser.add_argument("--layer", type=int, help="of the run (default: 0)")
+    parser.add_argument("--worked", metavar="ID", help="a worked example instead of a text")
+    parser.add_argument("--list", action="store_true", help="list the worked examples")
+    parser.add_argument("--html", metavar="FILE", help="the same as a page, the matrices coloured")
+
+
+def run(options: argparse.Namespace) -> None:
+    _check_together(options)
+    if options.list:
+        _list_examples()
+        return
+    title, about, steps, after = (
+        _walk(options) if options.worked is None else _worked(options.worked)
+    )
+    if options.html:
+        write_page(options.html, _page(title, about, steps, after))
+    for line in _lines(title, about, steps, after):
+        print(writable(line))
+
+
+def _check_together(options):
+    """What stands together on the command line but means nothing together."""
+    given = [name for name in ("text", "worked") if getattr(options, name) is not None]
+    if options.list:
+        return
+    if len(given) != 1:
+        raise InputError('pass a text, such as "money bank grows", or --worked ID, or --list')
+    if options.folder:
+        alone = ("dim", "heads", "seed", "beside")
+        why = "a trained model has its own"
+    else:
+        alone, why = ("layer",), "only a trained model, --run RUN, has layers to choose from"
+    for name in alone:
+        if getattr(options, name) is not None:
+            raise InputError(f"--{name} cannot be used here: {why}")
+
+
+def _walk(options):
+    if options.folder:
+        return _trained(options)
+    D = DIM if options.dim is None else options.dim
+    N = HEADS if options.heads is None else options.heads
+    seed = SEED if options.seed is None else options.seed
+    if not 1 <= D <= 1024:
+        raise InputError(f"--dim must be 1 to 1024; got {D}")
+    if not 1 <= N <= D or D % N:
+        raise InputError(f"--heads must divide --dim; got {N} heads for {D}")
+    if not 0 <= seed < 2**32:
+        raise InputError(f"--seed must be 0 to {2**32 - 1}; got {seed}")
+    _check_place("head", options.head, N, "heads")
+    texts = [options.text] if options.beside is None else [options.text, options.beside]
+    vocabulary, words = _words(texts)
+    model = word_model(vocabulary, D, N, seed)
+    chosen = {"head": options.head, "is_causal": options.causal}
+    steps = word_steps(model, *words[0], **chosen)
+    about = [
+        f"A model that has learned nothing: V = {vocabulary}, D = {D}, N = {N}, H = {D // N}, drawn from seed "
+        f"{seed}. Its numbers mean nothing, what is done with them is what every transformer does."
+    ]
+    if options.beside is not None:
+        step = context_step(model, *words, **chosen)
+        if step is None:
+            raise InputError("--beside needs a text with a word of the first text in it")
+        steps.append(step)
+    return _title(options.text), about, steps, []
+
+
+def _words(texts):
+    """The size of a vocabulary of the words of all texts, and each text as ids and words."""
+    try:
+        tokenizer = train_tokenizer("word:1000000", texts)
+    except TokenizerError:
+        raise InputError('the text has no words; pass some, such as "money bank grows"') from None
+    found = []
+    for text, ids in zip(texts, tokenizer.encode(texts, MOST_WORDS + 3), strict=True):
+        ids = ids[1:-1]  # without [CLS] and [SEP]: a bare text
+        if not 1 <= len(ids) <= MOST_WORDS:
+            raise InputError(
+                f"a text must have 1 to {MOST_WORDS} words; {_title(text)!r} has "
+                f"{'none' if len(ids) == 0 else 'more'}"
+            )
+        found.append((ids.tolist(), [token_text(tokenizer, i) for i in ids.tolist()]))
+    return tokenizer.vocab_size, found
+
+
+def _trained(options):
+    classifier = load_model(options.folder, "TextClassifier")
+    layers = classifier.spec.config.encoder.num_layers
+    layer = options.layer or 0
+    _check_place("layer", layer, layers, "layer" if layers == 1 else "layers")
+    _check_place("head", options.head, classifier.spec.config.encoder.num_heads, "heads")
+    inside = look_inside(classifier, options.text)
+    parameters = attention_parameters(classifier, layer)
+    steps = _way_in(classifier, inside, layer)
+    steps += attention_steps(
+        inside.attended[layer],
+        parameters,
+        inside.rows,
+        head=options.head,
+        is_causal=options.causal,
+    )
+    about = [
+        f"{options.folder}: trained on {classifier.spec.data}. Layer {layer} of {layers}, head {options.head} "
+        f"of {classifier.spec.config.encoder.num_heads}."
+    ]
+    if inside.cut:
+        about.append(
+            f"{inside.cut} tokens of the text were not read: it is longer than the model reads."
+        )
+    if options.causal:
+        about.append(
+            "It was trained without a causal mask: --causal shows what the mask would change."
+        )
+    return _title(options.text), about, steps, []
+
+
+def _way_in(classifier, inside: Inside, layer: int) -> list[Step]:
+    """From the tokens of the text to what the attention of a layer reads."""
+    config = classifier.spec.config
+    steps = [Step("ids", "vocabulary[token]", inside.ids[None], "1 T", columns=inside.tokens)]
+    if inside.patches is not None:
+        steps += [
+            Step(
+                "patches",
+                "max over the regions of a patch",
+                inside.patches,
+                "P F",
+                inside.rows,
+                note=f"A row is a patch of {config.patch_width} neighbouring tokens: of each feature of "
+                f"the regions of {config.region_width} tokens around them, the largest value.",
+            ),
+            Step("x_0", "norm(patches W + b + position)", inside.inputs[0], "P D", inside.rows),
+        ]
+    else:
+        around = (
+            f", with its {config.region_width - 1} neighbours" if config.region_width > 1 else ""
+        )
+        steps += [
+            Step(
+                "E",
+                "table[ids]",
+                inside.token_vectors,
+                "T D",
+                inside.rows,
+                note="Each token's own row of the table"
+                + (", of the table for the middle of a region." if around else "."),
+            ),
+            Step(
+                "x_0",
+                "norm(token + position + segment)",
+                inside.inputs[0],
+                "T D",
+                inside.rows,
+                note=f"What the encoder reads: a token{around}, its place, and its segment (0 here).",
+            ),
+        ]
+    if layer:
+        steps.append(
+            Step(
+                f"x_{layer}",
+                f"layer {layer - 1} of x_{layer - 1}",
+                inside.inputs[layer],
+                "T D",
+                inside.rows,
+            )
+        )
+    name = f"x_{layer}"
+    pre = config.encoder.norm == "pre"
+    steps.append(
+        Step(
+            "X",
+            f"norm({name})" if pre else name,
+            inside.attended[layer],
+            "T D",
+            inside.rows,
+            note="What the attention of this layer reads.",
+        )
+    )
+    axes = "P" if inside.patches is not None else "T"
+    return [replace(step, axes=step.axes.replace("T D", f"{axes} D")) for step in steps]
+
+
+def _check_place(name: str, given: int, size: int, what: str) -> None:
+    if size == 0:
+        raise InputError(f"this model has no {what}: there is nothing to walk through")
+    if not 0 <= given < size:
+        raise InputError(f"--{name} counts from 0, and this model has {size} {what}; got {given}")
+
+
+def _worked(id: str):
+    if id not in worked.EXAMPLES:
+        raise InputError(
+            f"there is no worked example {id!r:.60}; {did_you_mean(id, worked.EXAMPLES)}walk --list shows all"
+        )
+    example = worked.EXAMPLES[id]
+    return id, [example["what"], example["source"]], worked.steps(id), beside_the_document(id)
+
+
+def _list_examples() -> None:
+    left = max(map(len, worked.EXAMPLES))
+    for id, example in worked.EXAMPLES.items():
+        disagrees = "" if example["agrees"] else "   (does not agree)"
+        print(writable(f"{id:<{left}}  {clip(example['what'], 58)}{disagrees}"))
+
+
+def _title(text: str) -> str:
+    return clip(" ".join(text.split()), 80)
+
+
+def _lines(title: str, about: list[str], steps: list[Step], after: list[str]) -> Iterable[str]:
+    yield title
+    for text in about:
+        yield from wrap(text, 98)
+    for step in steps:
+        yield ""
+        yield from show_step(step)
+    if after:
+        yield ""
+    for text in after:
+        yield from wrap(text, 98)
+
+
+def _page(title: str, about: list[str], steps: list[Step], after: list[str]) -> str:
+    return html.page(
+        title,
+        *(html.paragraph(text) for text in about),
+        *map(html.step_section, steps),
+        *([html.heading("Beside the document")] if after else []),
+        *(html.paragraph(text) for text in after),
+    )

@@ -1,0 +1,82 @@
+"""The sizes of published models, beside the number of parameters that each is known by."""
+
+from dataclasses import dataclass
+
+from transformer_jax.costs.formulas import Sizes
+
+
+@dataclass(frozen=True)
+class Published:
+    """An architecture by name; `nominal` is the number of parameters that its paper states."""
+
+    sizes: Sizes
+    nominal: float
+    source: str
+    note: str = ""
+    tokens: float | None = None  # that it was trained on, where the paper says so
+
+
+def _bert(num_layers, embed_dim, num_heads, *, num_segments=2, pooler=True):
+    return Sizes(
+        num_layers, embed_dim, num_heads, 4 * embed_dim, 30_522, num_positions=512,
+        num_segments=num_segments, embedding_norm=True, pooler=pooler,
+    )  # fmt: skip
+
+
+def _gpt(num_layers, embed_dim, num_heads, *, num_positions=1024):
+    return Sizes(
+        num_layers, embed_dim, num_heads, 4 * embed_dim, 50_257, num_positions=num_positions,
+        causal=True, final_norm=True, language_head="tied",
+    )  # fmt: skip
+
+
+def _llama(num_layers, embed_dim, num_heads, hidden_dim, *, num_kv_heads=None):
+    return Sizes(
+        num_layers, embed_dim, num_heads, hidden_dim, 32_000, num_kv_heads=num_kv_heads,
+        causal=True, gated=True, biases=False, norm_biases=False, final_norm=True,
+        language_head="untied",
+    )  # fmt: skip
+
+
+def _vaswani(embed_dim, num_heads):
+    return Sizes(
+        6, embed_dim, num_heads, 4 * embed_dim, 37_000, num_decoder_layers=6, causal=True,
+        language_head="tied",
+    )  # fmt: skip
+
+
+VASWANI = "Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, table 3"
+BERT = "Devlin et al., 2019, https://arxiv.org/abs/1810.04805, section 3"
+GPT2 = "Radford et al., 2019, Language Models are Unsupervised Multitask Learners, table 2"
+LLAMA2 = "Touvron et al., 2023, https://arxiv.org/abs/2307.09288, table 1"
+SHARED = "one table of about 37,000 tokens is shared by both inputs and the head"
+WITH_POOLER = "with the pooler, without the heads of pretraining"
+
+PUBLISHED = {
+    "transformer-base": Published(_vaswani(512, 8), 65e6, VASWANI, SHARED),
+    "transformer-big": Published(_vaswani(1024, 16), 213e6, VASWANI, SHARED),
+    "bert-base": Published(_bert(12, 768, 12), 110e6, BERT, WITH_POOLER),
+    "bert-large": Published(_bert(24, 1024, 16), 340e6, BERT, WITH_POOLER),
+    "distilbert": Published(
+        _bert(6, 768, 12, num_segments=0, pooler=False),
+        66e6,
+        "Sanh et al., 2019, https://arxiv.org/abs/1910.01108, table 3",
+        "neither segments nor pooler",
+    ),
+    "gpt2": Published(_gpt(12, 768, 12), 117e6, GPT2, "the paper's figure is too low"),
+    "gpt2-medium": Published(_gpt(24, 1024, 16), 345e6, GPT2),
+    "gpt2-large": Published(_gpt(36, 1280, 20), 762e6, GPT2),
+    "gpt2-xl": Published(_gpt(48, 1600, 25), 1.5e9, GPT2, "1542M in the table, 1.5B in the text"),
+    "gpt3": Published(
+        _gpt(96, 12_288, 96, num_positions=2048),
+        175e9,
+        "Brown et al., 2020, https://arxiv.org/abs/2005.14165, table 2.1",
+        "every other layer attends in a band; its width is not in the paper, so counted in full",
+        tokens=300e9,
+    ),
+    "llama2-7b": Published(_llama(32, 4096, 32, 11_008), 7e9, LLAMA2, tokens=2e12),
+    "llama2-13b": Published(_llama(40, 5120, 40, 13_824), 13e9, LLAMA2, tokens=2e12),
+    "llama2-70b": Published(
+        _llama(80, 8192, 64, 28_672, num_kv_heads=8), 70e9, LLAMA2, tokens=2e12
+    ),
+}

@@ -1,0 +1,1 @@
+"""Pure functions of features: projections, normalization, positions and pooling."""

@@ -1,0 +1,120 @@
+"""Dropout (Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html), bits from a counter.
+
+`jax.random.bernoulli` on a CPU can cost more than the layer it regularises: its generator is a loop that writes
+the bits to memory. The same Threefry-2x32 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3",
+table 2: passes BigCrush from 13 rounds on), written out on the element's index, is fused into the product.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from transformer_jax.functional.checks import check_arrays
+
+ROUNDS = 13
+ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
+
+
+def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Float[Array, "..."]:
+    """x / (1 - rate) where kept, 0 where dropped; x itself when `rng` is None (evaluation).
+
+    The expectation is x. Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html, scaled in
+    training. Raises ValueError for a rate outside [0, 1), and for a key without a rate.
+
+    >>> dropout(jnp.ones(8), 0.5, jax.random.key(1))
+    Array([0., 2., 0., 0., 2., 0., 2., 2.], dtype=float32)
+    >>> dropout(jnp.ones(2), 0.5, None)
+    Array([1., 1.], dtype=float32)
+    """
+    check_arrays(x=(x, "..."))
+    check_rate(rate, rng)
+    if rng is None:
+        return x
+    return jnp.where(keep(rng, rate, x.shape), x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def dropout_weights(
+    weights: Float[Array, "B N T S"], rate: float, rng: PRNGKeyArray | None
+) -> Float[Array, "B N T S"]:
+    """`dropout` of attention weights, by `keep_weights`: the same whatever computes them, in whichever blocks."""
+    check_rate(rate, rng)
+    if rng is None:
+        return weights
+    kept = keep_weights(rng, rate, *map(jnp.arange, weights.shape))
+    return jnp.where(kept, weights / (1.0 - rate), jnp.zeros((), weights.dtype))
+
+
+def check_rate(rate: float, rng: PRNGKeyArray | None) -> None:
+    """Raises ValueError when the two do not make sense together, TypeError for what is no key."""
+    if not 0.0 <= rate < 1.0:
+        raise ValueError(f"the dropout rate must be in [0, 1); got {rate}")
+    if rng is not None and not hasattr(rng, "dtype"):
+        raise TypeError(
+            "a key for dropout must be an array, such as jax.random.key(0); "
+            f"got {type(rng).__name__}"
+        )
+    if rng is not None and rate == 0.0:
+        raise ValueError(
+            "a key for dropout was given and the dropout rate is 0: pass a rate, or None for the key"
+        )
+
+
+def keep(rng: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
+    """True with probability 1 - rate (to 2**-32), independently for every element."""
+    return random_words(rng, shape) >= _threshold(rate)
+
+
+def keep_weights(
+    rng: PRNGKeyArray,
+    rate: float,
+    batch: Int[Array, " B"],
+    heads: Int[Array, " N"],
+    queries: Int[Array, " T"],
+    keys: Int[Array, " S"],
+) -> Bool[Array, "B N T S"]:
+    """True with probability 1 - rate for the weights of these examples, heads, queries and keys, each by its index.
+
+    A weight's bit depends on the key and its own four indices alone: Threefry on (example, head) makes the key of a
+    head, and Threefry under that key on (query, key) makes the word. A block, a device or an implementation that asks
+    for a part gets that part of the whole.
+    """
+    words = _key_words(rng)
+    head_words = _threefry(*words, *jnp.broadcast_arrays(batch[:, None], heads[None]))
+    # Else XLA would compute the words of a head again for every weight of it.
+    head_words = lax.optimization_barrier(head_words)
+    head_words = (word[:, :, None, None] for word in head_words)
+    return _threefry(*head_words, queries[:, None], keys[None])[0] >= _threshold(rate)
+
+
+def random_words(rng: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
+    """Uniform uint32 words: word i is the first output of Threefry-2x32-13 on the counter (i, 0)."""
+    index = jnp.zeros(shape, jnp.uint32)
+    for axis, size in enumerate(shape):
+        index = index * jnp.uint32(size) + lax.broadcasted_iota(jnp.uint32, shape, axis)
+    return _threefry(*_key_words(rng), index, jnp.uint32(0))[0]
+
+
+def _key_words(rng: PRNGKeyArray) -> tuple[Array, Array]:
+    words = jax.random.bits(rng, (2,), jnp.uint32)  # the same for every kind of JAX key
+    return words[0], words[1]
+
+
+def _threshold(rate: float) -> Array:
+    return jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+
+
+def _threefry(key0: Array, key1: Array, counter0: Array, counter1: Array) -> tuple[Array, Array]:
+    keys = (key0, key1, key0 ^ key1 ^ jnp.uint32(0x1BD11BDA))
+    x0, x1 = counter0.astype(jnp.uint32) + keys[0], counter1.astype(jnp.uint32) + keys[1]
+    x0, x1 = jnp.broadcast_arrays(x0, x1)
+    for i in range(ROUNDS):
+        x0 = x0 + x1
+        rotation = ROTATIONS[i % 8]
+        x1 = (x1 << rotation) | (x1 >> (32 - rotation))
+        x1 = x1 ^ x0
+        if i % 4 == 3:  # a key injection after every fourth round
+            injection = i // 4 + 1
+            x0 = x0 + keys[injection % 3]
+            x1 = x1 + keys[(injection + 1) % 3] + jnp.uint32(injection)
+    return x0, x1

@@ -1,0 +1,58 @@
+"""The linear map that every projection is made of."""
+
+import math
+from string import ascii_lowercase
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.precision import product, returned_dtype, wide
+
+
+def linear(
+    x: Float[Array, "..."],
+    kernel: Float[Array, "..."],
+    bias: Float[Array, "..."] | None = None,
+    *,
+    axes: int = 1,
+    dtype: DTypeLike | None = None,
+) -> Float[Array, "..."]:
+    """x W + b: the last `axes` axes of x against the first `axes` of the kernel.
+
+    `[..., D] x [D, F] -> [..., F]`, and with heads as axes of the kernel `[..., D] x [D, N, H] -> [..., N, H]`
+    and, with axes=2, `[..., N, H] x [N, H, D] -> [..., D]`. Accumulates in float32 or wider; the result is of `dtype`,
+    by default that of x.
+
+    Raises ValueError where these axes differ.
+
+    >>> linear(jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), jnp.array([0.0, 0.0, 0.5]))
+    Array([1. , 2. , 3.5], dtype=float32)
+    """
+    check_arrays(x=(x, "..."), kernel=(kernel, "..."), bias=(bias, "..."))
+    if axes < 1:
+        raise ValueError(f"axes must be 1 or more; got {axes}")
+    if x.shape[-axes:] != kernel.shape[:axes] or x.ndim < axes:
+        raise ValueError(
+            f"the last {axes} of the axes of x, {x.shape}, must equal the first of the kernel's, "
+            f"{kernel.shape}"
+        )
+    if bias is not None and bias.shape != kernel.shape[axes:]:
+        raise ValueError(
+            f"bias must have the shape {kernel.shape[axes:]} of the kernel's other axes; "
+            f"got {bias.shape}"
+        )
+    # One plain matrix product is what every backend runs fastest; the reshapes cost nothing.
+    rows, contracted = x.shape[: x.ndim - axes], math.prod(kernel.shape[:axes])
+    letters = ascii_lowercase[: len(rows)]
+    dtype = x.dtype if dtype is None else jnp.dtype(dtype)
+    y = product(
+        f"{letters}D,DF->{letters}F",
+        x.reshape(*rows, contracted),
+        kernel.reshape(contracted, math.prod(kernel.shape[axes:])),
+        returned_dtype(jnp.promote_types(x.dtype, dtype)),
+    ).reshape(*rows, *kernel.shape[axes:])
+    if bias is not None:
+        y = wide(y) + bias
+    return y.astype(dtype)

@@ -1,0 +1,147 @@
+"""Normalisation of activations: over the features of one token (layer, RMS) or over all tokens (batch)."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.precision import wide
+
+
+def layer_norm(
+    x: Float[Array, "... D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"] | None = None,
+    *,
+    epsilon: float = 1e-5,
+) -> Float[Array, "... D"]:
+    """scale (x - mean) / sqrt(variance + epsilon) + bias, over the last axis.
+
+    Ba et al., 2016, https://arxiv.org/abs/1607.06450. Statistics in float32 or wider; epsilon is 1e-12 in BERT, 1e-5
+    in GPT-2. Raises ValueError where axes do not fit or epsilon is below 0.
+
+    >>> layer_norm(jnp.array([0.2, 0.4, 0.6, 0.8]), jnp.ones(4)).round(2)
+    Array([-1.34, -0.45,  0.45,  1.34], dtype=float32)
+    """
+    _check(x, scale, bias, epsilon)
+    x_wide = wide(x)
+    # Two passes: E[x^2] - E[x]^2 loses every digit when the mean is large (nnx.LayerNorm's default does).
+    centred = x_wide - x_wide.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+    return _affine(centred * lax.rsqrt(variance + epsilon), scale, bias).astype(x.dtype)
+
+
+def rms_norm(
+    x: Float[Array, "... D"], scale: Float[Array, " D"], *, epsilon: float = 1e-6
+) -> Float[Array, "... D"]:
+    """scale x / sqrt(mean(x^2) + epsilon), over the last axis: a layer norm that does not centre.
+
+    Zhang and Sennrich, 2019, https://arxiv.org/abs/1910.07467; epsilon as in LLaMA. Statistics in float32 or wider.
+    Raises ValueError where axes do not fit or epsilon is below 0.
+
+    >>> rms_norm(jnp.array([3.0, 4.0]), jnp.ones(2)).round(3)
+    Array([0.849, 1.131], dtype=float32)
+    """
+    _check(x, scale, None, epsilon)
+    x_wide = wide(x)
+    power = jnp.square(x_wide).mean(axis=-1, keepdims=True)
+    return _affine(x_wide * lax.rsqrt(power + epsilon), scale, None).astype(x.dtype)
+
+
+class BatchStatistics(NamedTuple):
+    """Mean and variance of every feature: what `batch_norm` works with, of a batch or running.
+
+    >>> BatchStatistics(mean=jnp.zeros(1), variance=jnp.ones(1)).variance
+    Array([1.], dtype=float32)
+    """
+
+    mean: Float[Array, " D"]
+    variance: Float[Array, " D"]
+
+
+def batch_norm(
+    x: Float[Array, "... D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"] | None = None,
+    *,
+    statistics: BatchStatistics | None = None,
+    epsilon: float = 1e-5,
+) -> Float[Array, "... D"]:
+    """scale (x - mean) / sqrt(variance + epsilon) + bias, each feature over all axes but the last.
+
+    Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Without `statistics` they are those of x
+    (training), so that every token, padding included, moves every other; with the running ones (evaluation) none
+    does. Raises ValueError where axes do not fit or epsilon is below 0.
+
+    >>> batch_norm(jnp.array([[7.0], [2.0], [5.0], [4.0]]), jnp.array([0.5]), jnp.array([0.1]))[:, 0].round(3)
+    Array([ 0.793, -0.593,  0.239, -0.039], dtype=float32)
+    """
+    _check(x, scale, bias, epsilon)
+    if statistics is None:
+        statistics = batch_statistics(x)
+    mean, variance = _pair("statistics", statistics, x)
+    y = (wide(x) - mean) * lax.rsqrt(variance + epsilon)
+    return _affine(y, scale, bias).astype(x.dtype)
+
+
+def batch_statistics(x: Float[Array, "... D"]) -> BatchStatistics:
+    """Mean and (biased) variance of each feature over all axes but the last, in float32 or wider, in two passes.
+
+    Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Raises ValueError where there is no row.
+
+    >>> batch_statistics(jnp.array([[7.0], [2.0], [5.0], [4.0]])).variance
+    Array([3.25], dtype=float32)
+    """
+    check_arrays(x=(x, "... D"))
+    if not x.size:
+        raise ValueError(f"x must hold a row and a feature at least; got the shape {x.shape}")
+    rows = wide(x).reshape(-1, x.shape[-1])
+    mean = rows.mean(axis=0)
+    return BatchStatistics(mean, jnp.square(rows - mean).mean(axis=0))
+
+
+def running_statistics(
+    running: BatchStatistics, x: Float[Array, "... D"], *, momentum: float = 0.9
+) -> BatchStatistics:
+    """momentum * running + (1 - momentum) * those of x, for use in evaluation.
+
+    The variance that is averaged is the unbiased one, n / (n - 1) of the batch's (Ioffe and Szegedy, 2015, algorithm 2;
+    PyTorch does so, Flax does not). Raises ValueError for fewer than two rows or a momentum outside [0, 1].
+
+    >>> running_statistics(BatchStatistics(jnp.zeros(1), jnp.ones(1)), jnp.array([[0.0], [2.0]])).variance
+    Array([1.1], dtype=float32)
+    """
+    if not 0.0 <= momentum <= 1.0:
+        raise ValueError(f"momentum must be in [0, 1]; got {momentum}")
+    mean, variance = batch_statistics(x)
+    running_mean, running_variance = _pair("running", running, x)
+    rows = x.size // x.shape[-1]
+    if rows < 2:
+        raise ValueError(f"a variance needs at least two rows; got the shape {x.shape}")
+    variance = variance * (rows / (rows - 1))
+    return BatchStatistics(
+        momentum * running_mean + (1 - momentum) * mean,
+        momentum * running_variance + (1 - momentum) * variance,
+    )
+
+
+def _pair(name, statistics, x):
+    if not isinstance(statistics, tuple) or len(statistics) != 2:
+        raise TypeError(
+            f"{name} must be a pair of a mean and a variance; got {type(statistics).__name__}"
+        )
+    mean, variance = statistics
+    check_arrays(x=(x, "... D"), mean=(mean, "D"), variance=(variance, "D"))
+    return mean, variance
+
+
+def _check(x, scale, bias, epsilon):
+    check_arrays(x=(x, "... D"), scale=(scale, "D"), bias=(bias, "D"))
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon must be 0 or more; got {epsilon}")
+
+
+def _affine(y, scale, bias):
+    return y * scale if bias is None else y * scale + bias

@@ -1,0 +1,106 @@
+"""One vector for a whole text. Padding never counts; a row without tokens gives zeros."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.positions import count_positions
+
+
+def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+    """The first real token, on whichever side the padding stands (Devlin et al., 2019: [CLS] stands there).
+
+    All poolings raise ValueError where axes do not fit, TypeError where `is_token` is not boolean.
+
+    >>> x = jnp.array([[[9.0], [1.0], [2.0]]])
+    >>> cls_pool(x, jnp.array([[False, True, True]]))
+    Array([[1.]], dtype=float32)
+    """
+    _check(x, is_token)
+    first = is_token & (count_positions(is_token) == 0)
+    return _select(x, first)
+
+
+def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+    """The last real token: the one that has seen the whole text where attention is causal.
+
+    Radford et al., 2018, "Improving language understanding by generative pre-training", section 3.2. Raises as `cls_pool` does.
+
+    >>> last_pool(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([[True, True, False]]))
+    Array([[2.]], dtype=float32)
+    """
+    _check(x, is_token)
+    count = is_token.sum(axis=-1, keepdims=True)
+    return _select(x, is_token & (count_positions(is_token) == count - 1))
+
+
+def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+    """sum_t x_t / count over the real tokens, summed in float32 or wider.
+
+    Reimers and Gurevych, 2019, https://arxiv.org/abs/1908.10084, section 3. Raises as `cls_pool` does.
+
+    >>> mean_pool(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([[True, True, False]]))
+    Array([[1.5]], dtype=float32)
+    """
+    _check(x, is_token)
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    total = jnp.where(is_token[..., None], x, 0).sum(axis=1, dtype=wide)
+    count = jnp.maximum(is_token.sum(axis=-1, keepdims=True), 1)
+    return (total / count.astype(wide)).astype(x.dtype)
+
+
+def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+    """max_t x_t over the real tokens, each feature for itself.
+
+    Collobert et al., 2011, https://arxiv.org/abs/1103.0398: the maximum over time. Raises as `cls_pool` does.
+
+    >>> max_pool(jnp.array([[[1.0, 5.0], [2.0, 3.0], [9.0, 9.0]]]), jnp.array([[True, True, False]]))
+    Array([[2., 5.]], dtype=float32)
+    """
+    _check(x, is_token)
+    # Chosen by index, not `.max()`: its gradient looks for the entries equal to the maximum, and compiled by XLA
+    # (jax 0.10 on CPU) it may compare two computations of them that round apart, and lose them.
+    visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
+    highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1])[:, None]
+    return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
+
+
+def layer_weighted_pool(
+    layers: Float[Array, "L B T D"], is_token: Bool[Array, "B T"], logits: Float[Array, " L"]
+) -> Float[Array, "B D"]:
+    """sum_l softmax(logits)_l mean_pool(layers[l]): which layers matter is learned.
+
+    Peters et al., 2018 (ELMo), https://arxiv.org/abs/1802.05365, equation 1, over whole texts. Raises as the other
+    poolings do, and ValueError for other than one logit a layer.
+
+    >>> layers = jnp.stack([jnp.zeros((1, 2, 1)), jnp.full((1, 2, 1), 4.0)])
+    >>> layer_weighted_pool(layers, jnp.ones((1, 2), bool), jnp.zeros(2))
+    Array([[2.]], dtype=float32)
+    """
+    check_arrays(layers=(layers, "L B T D"), is_token=(is_token, "bool B T"), logits=(logits, "L"))
+    wide = jnp.promote_types(layers.dtype, jnp.float32)
+    pooled = jax.vmap(mean_pool, in_axes=(0, None))(layers.astype(wide), is_token)
+    share = jax.nn.softmax(logits.astype(wide))
+    return jnp.einsum("L,LBD->BD", share, pooled).astype(layers.dtype)
+
+
+def _check(x, is_token):
+    check_arrays(x=(x, "B T D"), is_token=(is_token, "bool B T"))
+
+
+def _first_largest(x):
+    """`argmax` over axis 1, NaN before all, as two plain reductions of floats, which XLA on a CPU does several at once."""
+    x = lax.optimization_barrier(x)  # both look at the same stored numbers
+    is_largest = (x == x.max(axis=1, keepdims=True)) | jnp.isnan(x)
+    index = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None]  # exact to 2**24
+    return jnp.where(is_largest, index, x.shape[1]).min(axis=1).astype(jnp.int32)
+
+
+def _select(x, one_hot):
+    # `where` and a sum, not a product: 0 * NaN in the padding would be NaN.
+    return jnp.where(one_hot[..., None], x, 0).sum(axis=1, dtype=x.dtype)
+
+
+POOLINGS = {"cls": cls_pool, "mean": mean_pool, "max": max_pool, "last": last_pool}

@@ -1,0 +1,114 @@
+"""Region embeddings: a token is read together with its neighbours, each in its own place; patches of them.
+
+Johnson and Zhang, 2015, "Effective use of word order for text categorization with convolutional neural
+networks" (https://arxiv.org/abs/1412.1058): a convolution over one-hot words. "not good" and "good, not" share
+no vector, which a sum of plain word embeddings cannot express.
+"""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.pooling import max_pool
+from transformer_jax.functional.positions import lookup
+
+
+def region_embedding(
+    table: Float[Array, "R V D"],
+    tokens: Int[Array, "B T"],
+    is_token: Bool[Array, "B T"],
+    presence: Float[Array, "B T"] | None = None,
+) -> Float[Array, "B T D"]:
+    """x_t = sum_r table[r, token_(t + r - R//2)], over the places r whose token is real.
+
+    Johnson and Zhang, 2015, https://arxiv.org/abs/1412.1058: R one-hot words, concatenated, times a matrix. With a
+    `presence` every row is multiplied by that of the token it was looked up for; that of padding is not read.
+    Raises ValueError where axes do not fit, TypeError for tokens that are not integers or an `is_token` that is not
+    boolean, as do the other functions of this file.
+
+    >>> table = jnp.array([[[0.0], [10.0]], [[0.0], [1.0]], [[0.0], [0.1]]])  # R = 3 places, V = 2, D = 1
+    >>> region_embedding(table, jnp.array([[1, 0, 1]]), jnp.array([[True, True, True]]))[0, :, 0]
+    Array([ 1. , 10.1,  1. ], dtype=float32)
+    """
+    check_arrays(
+        table=(table, "R V D"),
+        tokens=(tokens, "int B T"),
+        is_token=(is_token, "bool B T"),
+        presence=(presence, "B T"),
+    )
+    if not table.shape[0]:
+        raise ValueError(f"table must hold a place at least; got the shape {table.shape}")
+    length, reach = tokens.shape[1], table.shape[0] // 2
+    ends = ((0, 0), (reach, reach))
+    tokens, is_token = jnp.pad(tokens, ends), jnp.pad(is_token, ends)
+    presence = None if presence is None else jnp.pad(presence, ends)
+
+    def place(r: int) -> Float[Array, "B T D"]:
+        here = slice(r, r + length)
+        is_real, rows = is_token[:, here, None], lookup(table[r], tokens[:, here])
+        if presence is not None:
+            rows = weaken(rows, is_token[:, here], presence[:, here])
+        return jnp.where(is_real, rows, 0)
+
+    # A lookup for each place: one of all places at once is no faster on a CPU, and R times as large.
+    return sum(place(r) for r in range(table.shape[0]))
+
+
+def weaken(
+    rows: Float[Array, "B T D"], is_token: Bool[Array, "B T"], presence: Float[Array, "B T"]
+) -> Float[Array, "B T D"]:
+    """presence_t rows_t: 1 for a token that is read, 0 for one of which nothing is; rows of padding stay as they are.
+
+    The way from a text to none at all of integrated gradients (Sundararajan et al., 2017,
+    https://arxiv.org/abs/1703.01365); see `attribution.py`. Raises as `region_embedding` does.
+
+    >>> weaken(jnp.ones((1, 3, 1)), jnp.array([[True, True, False]]), jnp.array([[1.0, 0.5, 0.0]]))[0, :, 0]
+    Array([1. , 0.5, 1. ], dtype=float32)
+    """
+    check_arrays(rows=(rows, "B T D"), is_token=(is_token, "bool B T"), presence=(presence, "B T"))
+    # Not read in padding: a row of NaN there would make NaN of the gradient of a presence that nothing depends on.
+    return rows * jnp.where(is_token, presence, 1)[..., None].astype(rows.dtype)
+
+
+def to_front(
+    tokens: Int[Array, "B T"],
+    is_token: Bool[Array, "B T"],
+    presence: Float[Array, "B T"] | None = None,
+) -> tuple[Array, ...]:
+    """The real tokens of every row first, in their order: where the padding stood is forgotten.
+
+    A `presence` of the tokens moves with them and comes third.
+
+    >>> to_front(jnp.array([[0, 7, 5]]), jnp.array([[False, True, True]]))
+    (Array([[7, 5, 0]], dtype=int32), Array([[ True,  True, False]], dtype=bool))
+    """
+    check_arrays(
+        tokens=(tokens, "int B T"), is_token=(is_token, "bool B T"), presence=(presence, "B T")
+    )
+    order = jnp.argsort(~is_token, axis=-1, stable=True)
+    moved = (tokens, is_token) if presence is None else (tokens, is_token, presence)
+    return tuple(jnp.take_along_axis(x, order, axis=-1) for x in moved)
+
+
+def max_patches(
+    x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], width: int
+) -> tuple[Float[Array, "B P D"], Bool[Array, "B P"]]:
+    """max over the real t of a patch of x_t, for every patch of `width` neighbours, P = ceil(T / width).
+
+    With it, which patches hold a real token; the others are zero.
+
+    >>> x, is_token = jnp.array([[[1.0], [3.0], [2.0]]]), jnp.array([[True, True, True]])
+    >>> max_patches(x, is_token, 2)[0]
+    Array([[[3.],
+            [2.]]], dtype=float32)
+    """
+    check_arrays(x=(x, "B T D"), is_token=(is_token, "bool B T"))
+    if width < 1:
+        raise ValueError(f"width must be 1 or more; got {width}")
+    B, T, D = x.shape
+    if width == 1:
+        return jnp.where(is_token[..., None], x, 0), is_token
+    end = -T % width
+    x = jnp.pad(x, ((0, 0), (0, end), (0, 0))).reshape(-1, width, D)
+    is_token = jnp.pad(is_token, ((0, 0), (0, end))).reshape(-1, width)
+    return max_pool(x, is_token).reshape(B, -1, D), is_token.any(axis=-1).reshape(B, -1)

@@ -1,0 +1,162 @@
+"""Rotary position embedding (RoPE): queries and keys are turned by their positions before the product."""
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.functional.checks import check_arrays
+
+LAYOUTS = ("half", "interleaved")
+SCALINGS = ("linear", "ntk", "yarn", "llama3")
+
+
+def rope(
+    x: Float[Array, "B T N H"],
+    positions: Int[Array, "#B T"] | Int[Array, " T"],
+    *,
+    layout: str = "half",
+    frequencies: Float[Array, " R"] | None = None,
+) -> Float[Array, "B T N H"]:
+    """Pair i of the features is turned by the angle p f_i: (a, b) -> (a cos - b sin, a sin + b cos).
+
+    Su et al., 2021, https://arxiv.org/abs/2104.09864. The product of a query at p and a key at q then depends on p - q
+    alone. Which features make pair i is a matter of layout: "half" takes i and i + R (LLaMA, GPT-NeoX), "interleaved"
+    2i and 2i + 1 (the paper, GPT-J); weights trained with one are wrong with the other. The R frequencies are
+    `rope_frequencies(H)` by default; with fewer than H/2 the last features are left as they are.
+
+    Raises ValueError for an unknown layout, an odd H, more frequencies than pairs, or positions that do not fit.
+
+    >>> x = jnp.array([1.0, 0.0])[None, None, None].repeat(3, axis=1)
+    >>> rope(x, jnp.arange(3))[0, :, 0].round(3)
+    Array([[ 1.   ,  0.   ],
+           [ 0.54 ,  0.841],
+           [-0.416,  0.909]], dtype=float32)
+    """
+    check_arrays(x=(x, "B T N H"), frequencies=(frequencies, "R"))
+    pattern = "int T" if np.ndim(positions) == 1 else "int #B T"
+    check_arrays(x=(x, "B T N H"), positions=(positions, pattern))
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
+    frequencies = rope_frequencies(x.shape[3]) if frequencies is None else frequencies
+    pairs = len(frequencies)
+    if 2 * pairs > x.shape[3]:
+        raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[3]}")
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    # Frequencies in bfloat16 must not round the positions: it has no 257.
+    turns, frequencies = (
+        jnp.atleast_2d(positions).astype(wide.dtype),
+        frequencies.astype(wide.dtype),
+    )
+    angles = (turns[..., None] * frequencies)[:, :, None]  # [#B, T, 1, R]
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+
+    turned, rest = wide[..., : 2 * pairs], wide[..., 2 * pairs :]
+    half = layout == "half"
+    a, b = jnp.split(turned, 2, axis=-1) if half else (turned[..., ::2], turned[..., 1::2])
+    a, b = a * cos - b * sin, a * sin + b * cos
+    turned = jnp.concatenate([a, b], -1) if half else jnp.stack([a, b], -1).reshape(turned.shape)
+    return jnp.concatenate([turned, rest], axis=-1).astype(x.dtype)
+
+
+class Rotary(NamedTuple):
+    """What self-attention turns its queries and keys by: positions and frequencies (Su et al., 2021,
+    https://arxiv.org/abs/2104.09864). `turn` raises as `rope` does.
+
+    >>> Rotary(jnp.arange(2)[None], rope_frequencies(2)).turn(jnp.ones((1, 2, 1, 2)))[0, :, 0].round(3)
+    Array([[ 1.   ,  1.   ],
+           [-0.301,  1.382]], dtype=float32)
+    """
+
+    positions: Int[Array, "#B T"]
+    frequencies: Float[Array, " R"]
+    layout: str = "half"
+
+    def turn(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T N H"]:
+        """`rope` of a query or a key."""
+        return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
+
+
+def rope_frequencies(
+    features: int,
+    *,
+    base: float = 10_000.0,
+    scaling: str | None = None,
+    factor: float = 1.0,
+    original_length: int | None = None,
+    low: float = 1.0,
+    high: float = 4.0,
+) -> Float[Array, " R"]:
+    """f_i = base^(-2i/H), i = 0..H/2-1, slowed down for texts `factor` times as long as those of the training:
+
+        linear   f_i / factor: every position is pressed into the known range
+        ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest is divided by factor
+        yarn     pairs that turn more than 32 times in original_length keep their speed, those that turn less than once
+                 are divided by factor, those between in proportion to their number i
+        llama3   pairs that turn more than `high` times in original_length keep their speed, those that turn less than
+                 `low` times are divided by factor, those between in proportion to their turns
+
+    linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023, https://arxiv.org/abs/2309.00071,
+    section 3.2; llama3: Grattafiori et al., 2024, https://arxiv.org/abs/2407.21783, as released. YaRN's logits are also sharpened: pass scale = `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
+
+    Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a factor below 1 or one
+    without a scaling, for yarn and llama3 without `original_length`, and for a `low` that is not below `high`.
+
+    >>> rope_frequencies(4)
+    Array([1.  , 0.01], dtype=float32)
+    >>> rope_frequencies(4, scaling="linear", factor=2.0)
+    Array([0.5  , 0.005], dtype=float32)
+    """
+    if features < 2 or features % 2:
+        raise ValueError(f"features must be even and 2 or more: they turn in pairs; got {features}")
+    if not base > 1.0:
+        raise ValueError(f"base must be above 1; got {base}")
+    if scaling is not None and scaling not in SCALINGS:
+        raise ValueError(f"scaling must be one of {', '.join(SCALINGS)}, or None; got {scaling!r}")
+    if not factor >= 1.0:
+        raise ValueError(f"factor must be 1 or more; got {factor}")
+    if scaling is None and factor != 1.0:
+        raise ValueError(f"factor={factor} needs a scaling, one of {', '.join(SCALINGS)}")
+    if scaling in ("yarn", "llama3") and not (original_length and original_length > 0):
+        raise ValueError(
+            f'scaling="{scaling}" needs original_length, the length of the training texts'
+        )
+    if not 0 < low < high:
+        raise ValueError(f"low and high must be 0 < low < high; got {low} and {high}")
+    if scaling == "ntk" and features > 2:
+        base = base * factor ** (features / (features - 2))
+    frequencies = base ** (-jnp.arange(0, features, 2, dtype=jnp.float32) / features)
+    if scaling == "linear":
+        return frequencies / factor
+    if scaling == "yarn":
+        share = _slowed(features, base, original_length)
+        return frequencies * (1 - share) + frequencies / factor * share
+    if scaling == "llama3":
+        turns = original_length * frequencies / (2 * math.pi)
+        kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
+        return frequencies * kept + frequencies / factor * (1 - kept)
+    return frequencies
+
+
+def yarn_temperature(factor: float) -> float:
+    """0.1 ln(factor) + 1: YaRN multiplies queries and keys by it (Peng et al., 2023,
+    https://arxiv.org/abs/2309.00071, equation 22). Raises ValueError for a factor below 1.
+
+    >>> round(yarn_temperature(4.0), 4)
+    1.1386
+    """
+    if not factor >= 1.0:
+        raise ValueError(f"factor must be 1 or more; got {factor}")
+    return 0.1 * math.log(factor) + 1.0
+
+
+def _slowed(features: int, base: float, length: int) -> Float[Array, " R"]:
+    """0 for pairs that turn 32 times or more in `length` tokens, 1 for once or less, a ramp over those between."""
+
+    def pair(turns):  # length * base^(-2i/H) = 2 pi turns, solved for i
+        return features * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
+
+    low, high = max(math.floor(pair(32)), 0), min(math.ceil(pair(1)), features - 1)
+    return jnp.clip((jnp.arange(features // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)

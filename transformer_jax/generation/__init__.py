@@ -1,0 +1,1 @@
+"""Text generation: sampling, beam search and the jitted generation loop."""

@@ -1,0 +1,121 @@
+"""Beam search: the W likeliest beginnings of a text, each continued by every token, the W best kept."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.nn.kv_cache import Cache
+
+
+class Beams(NamedTuple):
+    """W beginnings of each example that go on, and the W best texts that are complete."""
+
+    tokens: Int[Array, "B W G"]
+    log_probability: Float[Array, "B W"]  # -inf: there is none
+    complete: Int[Array, "B W G"]
+    complete_log_probability: Float[Array, "B W"]
+    scores: Float[Array, "B W"]  # of the complete, -inf: there is none
+    lengths: Int[Array, "B W"]  # of the complete
+
+
+def length_penalty(length: int | Int[Array, "..."], alpha: float) -> Float[Array, "..."]:
+    """((5 + n) / 6)^alpha, by which the log-probability of n tokens is divided: without it short texts win.
+
+    Wu et al., 2016, https://arxiv.org/abs/1609.08144, equation 14.
+
+    >>> length_penalty(jnp.array([1, 7]), 1.0)
+    Array([1., 2.], dtype=float32)
+    """
+    return ((5.0 + jnp.asarray(length, jnp.float32)) / 6.0) ** alpha
+
+
+def beam_search(
+    model,
+    logits: Float[Array, "B V"],
+    cache: Cache,
+    *,
+    beams: int,
+    alpha: float,
+    max_tokens: int,
+    stop: tuple[int, ...],
+    pad_id: int,
+) -> tuple[Int[Array, "B G"], Int[Array, " B"], Float[Array, " B"]]:
+    """The best text of each example, its length, stop token included, and its log-probability.
+
+    `logits` and `cache` are those after the prompt; `model.next_logits` goes on from there. The search for an example
+    ends when no beginning can become better than the worst of W complete texts. At the end beginnings count as
+    complete.
+    """
+    (B, V), W, G = logits.shape, beams, max_tokens
+    first = jnp.full((B, W), -jnp.inf).at[:, 0].set(0.0)  # W times the same would stay the same
+    empty = jnp.full((B, W, G), pad_id, jnp.int32)
+    none = jnp.full((B, W), -jnp.inf)
+    state = Beams(empty, first, empty, none, none, jnp.zeros((B, W), jnp.int32))
+    stops = jnp.array(stop, jnp.int32)
+
+    def extend(i, state, logits):
+        """The beginnings with one token more; that token, and the row that each went on from."""
+        each = jax.nn.log_softmax(logits).reshape(B, W, V) + state.log_probability[..., None]
+        # At most one for each beam and stop token stops here, so W are left to go on.
+        best, index = lax.top_k(each.reshape(B, W * V), min((1 + len(stop)) * W, W * V))
+        beam, token = index // V, (index % V).astype(jnp.int32)
+        tokens = jnp.take_along_axis(state.tokens, beam[..., None], axis=1).at[:, :, i].set(token)
+        stopped = jnp.isin(token, stops)
+        state = _complete(state, tokens, jnp.where(stopped, best, -jnp.inf), i + 1, alpha)
+        going_on, chosen = lax.top_k(jnp.where(stopped, -jnp.inf, best), W)
+        state = state._replace(
+            tokens=jnp.take_along_axis(tokens, chosen[..., None], axis=1),
+            log_probability=going_on,
+        )
+        beam, token = (jnp.take_along_axis(x, chosen, axis=1) for x in (beam, token))
+        return state, token.reshape(-1, 1), (jnp.arange(B)[:, None] * W + beam).reshape(-1)
+
+    def going(carry):
+        i, state, _, _, _ = carry
+        return (i < G) & ~_ended(state, alpha, G).all()
+
+    def step(carry):
+        # Tokens are fed when the next ones are wanted, so that the last are not.
+        i, state, token, rows, cache = carry
+        logits, cache = model.next_logits(token, jnp.ones((B * W, 1), bool), cache.rows(rows))
+        return i + 1, *extend(i, state, logits), cache
+
+    zero = jnp.zeros((), jnp.int32)
+    start = zero + 1, *extend(zero, state, jnp.repeat(logits, W, axis=0)), cache.repeated(W)
+    i, state, *_ = lax.while_loop(going, step, start)
+    state = _complete(state, state.tokens, state.log_probability, i, alpha)
+    return (
+        state.complete[:, 0],
+        state.lengths[:, 0],
+        state.complete_log_probability[:, 0],
+    )
+
+
+def _complete(state: Beams, tokens, log_probability, length, alpha: float) -> Beams:
+    """The W best of what was complete and what is now."""
+    W = state.scores.shape[1]
+    scores = jnp.concatenate(
+        [state.scores, log_probability / length_penalty(length, alpha)], axis=1
+    )
+    scores, best = lax.top_k(scores, W)
+
+    def chosen(old, new):
+        both = jnp.concatenate([old, new], axis=1)
+        return jnp.take_along_axis(both, best.reshape(*best.shape, *(1,) * (both.ndim - 2)), axis=1)
+
+    lengths = jnp.broadcast_to(length, log_probability.shape).astype(jnp.int32)
+    return state._replace(
+        complete=chosen(state.complete, tokens),
+        complete_log_probability=chosen(state.complete_log_probability, log_probability),
+        scores=scores,
+        lengths=chosen(state.lengths, lengths),
+    )
+
+
+def _ended(state: Beams, alpha: float, most: int) -> Bool[Array, " B"]:
+    """No beginning can become better than the worst complete text: it loses by every token, and gains at most by length."""
+    reachable = state.log_probability.max(axis=1) / length_penalty(most, alpha)
+    return state.scores.min(axis=1) >= reachable

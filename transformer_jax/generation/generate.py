@@ -1,0 +1,303 @@
+"""Writing on: one jitted loop that draws a token, feeds it through the cache and draws the next.
+
+    generate(model, tokens, is_token, max_tokens=50, sampling=Sampling(top_p=0.9), key=jax.random.key(0))
+
+A model that can be written with has `next_logits(tokens, is_token, cache)`; a language model begins with its prompt, an
+encoder-decoder with the token that begins a target.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from transformer_jax.generation.beam_search import beam_search
+from transformer_jax.generation.sampling import Sampling, draw
+from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
+from transformer_jax.nn.kv_cache import Cache
+
+
+class Generated(NamedTuple):
+    """What was written, the token that stopped an example included; behind it stands `pad_id`."""
+
+    tokens: Int[Array, "B G"]
+    lengths: Int[Array, " B"]
+    log_probability: Float[Array, " B"]  # of what was written, by the model itself
+
+
+@dataclass(frozen=True)
+class How:
+    """What is known before tracing."""
+
+    max_tokens: int
+    sampling: Sampling | None = None
+    beams: int = 1
+    alpha: float = 0.6
+    stop: tuple[int, ...] = ()
+    pad_id: int = 0
+
+    def __post_init__(self):
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be 1 or more; got {self.max_tokens}")
+        if self.beams < 1:
+            raise ValueError(f"beams must be 1 or more; got {self.beams}")
+        if not 0.0 <= self.alpha < math.inf:
+            raise ValueError(f"alpha must be 0 or more; got {self.alpha}")
+        if self.beams > 1 and self.sampling is not None:
+            raise ValueError("a beam search draws nothing: pass beams or a sampling, not both")
+
+
+class State(NamedTuple):
+    """Of a loop that draws."""
+
+    logits: Float[Array, "B V"]
+    cache: Cache
+    is_used: Bool[Array, "B V"] | None
+    is_done: Bool[Array, " B"]
+    lengths: Int[Array, " B"]
+    log_probability: Float[Array, " B"]
+    key: PRNGKeyArray
+
+
+def generate(
+    model: LanguageModel,
+    tokens: Int[Array | np.ndarray, "B T"],
+    is_token: Bool[Array | np.ndarray, "B T"] | None = None,
+    *,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    beams: int = 1,
+    alpha: float = 0.6,
+    stop: Sequence[int] = (),
+    key: PRNGKeyArray | None = None,
+    pad_id: int = 0,
+) -> Generated:
+    """At most `max_tokens` tokens behind each prompt, up to and with the first of `stop`.
+
+    The likeliest token each time where `sampling` is None (greedy), else drawn with the `key`: the same key gives the
+    same text; with several `beams` the best text of a beam search, whose scores are divided by
+    `beams.length_penalty` of `alpha`. Padding of the prompts may stand on either side. It ends when all examples have.
+
+    Raises ValueError where an example has no token, prompt and `max_tokens` are more than the model's max_length, a
+    stop token is not in the vocabulary, there is a sampling without a key, or beams are fewer than 1 or sampled.
+    """
+    how = How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id)
+    is_token = _prompt(model, tokens, is_token, max_tokens)
+    _check_tokens(model, how.stop, "stop at")
+    graph, params = nnx.split(model, nnx.Param)
+    return _generate(graph, params, jnp.asarray(tokens), is_token, _key(how, key), how=how)
+
+
+@partial(jax.jit, static_argnums=0, static_argnames="how")
+def _generate(graph, params, tokens, is_token, key, *, how):
+    model = nnx.merge(graph, params)
+    cache = model.start(len(tokens), tokens.shape[1] + how.max_tokens)
+    return _write(model, _read(model, cache, tokens, is_token, key, how), how)
+
+
+def _read(model, cache, tokens, is_token, key, how) -> State:
+    """The state after the prompt."""
+    logits, cache = model.next_logits(tokens, is_token, cache)
+    B, V = logits.shape
+    is_used = None
+    if how.sampling is not None and how.sampling.repetition_penalty != 1.0:
+        columns = jnp.where(is_token, tokens, V)
+        is_used = jnp.zeros((B, V), bool).at[jnp.arange(B)[:, None], columns].set(True, mode="drop")
+    none = jnp.zeros(B, jnp.int32)
+    return State(logits, cache, is_used, none > 0, none, jnp.zeros(B, logits.dtype), key)
+
+
+def _write(model, state, how) -> Generated:
+    """The loop, from the state after the prompt."""
+    if how.beams > 1:
+        return Generated(
+            *beam_search(
+                model,
+                state.logits,
+                state.cache,
+                beams=how.beams,
+                alpha=how.alpha,
+                max_tokens=how.max_tokens,
+                stop=how.stop,
+                pad_id=how.pad_id,
+            )
+        )
+    B, G = len(state.logits), how.max_tokens
+
+    def going(carry):
+        i, _, state, _, _ = carry
+        return (i < G) & ~state.is_done.all()
+
+    def write(carry):
+        # A token is fed when the next one is wanted, so that the last is not.
+        i, written, state, token, is_new = carry
+        state = _feed(model, state, token, is_new)
+        token, state, is_new = _draw(state, how)
+        return i + 1, written.at[:, i].set(token), state, token, is_new
+
+    token, state, is_new = _draw(state, how)
+    written = jnp.full((B, G), how.pad_id, jnp.int32).at[:, 0].set(token)
+    start = jnp.ones((), jnp.int32), written, state, token, is_new
+    _, written, state, _, _ = lax.while_loop(going, write, start)
+    return Generated(written, state.lengths, state.log_probability)
+
+
+def _draw(state, how):
+    """A token of each example that is not done; the state with it counted; and whose tokens are new."""
+    key, draw_key = jax.random.split(state.key)
+    token = draw(state.logits, how.sampling, draw_key, is_used=state.is_used)
+    is_new = ~state.is_done
+    rows = jnp.arange(len(token))
+    log_probability = state.logits[rows, token] - jax.nn.logsumexp(state.logits, axis=1)
+    is_used = state.is_used
+    if is_used is not None:
+        is_used = is_used.at[rows, token].max(is_new)
+    is_done = state.is_done | jnp.isin(token, jnp.array(how.stop, jnp.int32))
+    token = jnp.where(is_new, token, how.pad_id)
+    return (
+        token,
+        state._replace(
+            is_used=is_used,
+            is_done=is_done,
+            lengths=state.lengths + is_new.astype(jnp.int32),
+            log_probability=state.log_probability + jnp.where(is_new, log_probability, 0),
+            key=key,
+        ),
+        is_new,
+    )
+
+
+def _feed(model, state, token, is_new):
+    logits, cache = model.next_logits(token[:, None], is_new[:, None], state.cache)
+    return state._replace(logits=logits, cache=cache)
+
+
+def stream(
+    model: LanguageModel,
+    tokens: Int[Array | np.ndarray, "B T"],
+    is_token: Bool[Array | np.ndarray, "B T"] | None = None,
+    *,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    stop: Sequence[int] = (),
+    key: PRNGKeyArray | None = None,
+    pad_id: int = 0,
+) -> Iterator[Int[np.ndarray, " B"]]:
+    """The tokens of `generate`, one for each example as it is drawn, for people who watch. Takes and raises as it does."""
+    how = How(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
+    is_token = _prompt(model, tokens, is_token, max_tokens)
+    _check_tokens(model, how.stop, "stop at")
+    graph, params = nnx.split(model, nnx.Param)
+    state = _first(graph, params, jnp.asarray(tokens), is_token, _key(how, key), how=how)
+    for i in range(max_tokens):
+        token, state, is_new = _drawn(state, how=how)
+        yield np.asarray(token)
+        if bool(state.is_done.all()) or i + 1 == max_tokens:
+            return
+        state = _fed(graph, params, state, token, is_new)
+
+
+@partial(jax.jit, static_argnums=0, static_argnames="how")
+def _first(graph, params, tokens, is_token, key, *, how):
+    model = nnx.merge(graph, params)
+    cache = model.start(len(tokens), tokens.shape[1] + how.max_tokens)
+    return _read(model, cache, tokens, is_token, key, how)
+
+
+@partial(jax.jit, static_argnames="how")
+def _drawn(state, *, how):
+    return _draw(state, how)
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=2)
+def _fed(graph, params, state, token, is_new):
+    return _feed(nnx.merge(graph, params), state, token, is_new)
+
+
+def transduce(
+    model: SequenceToSequence,
+    source: Int[Array | np.ndarray, "B S"],
+    is_source: Bool[Array | np.ndarray, "B S"],
+    *,
+    begin: int,
+    max_tokens: int,
+    sampling: Sampling | None = None,
+    beams: int = 1,
+    alpha: float = 0.6,
+    stop: Sequence[int] = (),
+    key: PRNGKeyArray | None = None,
+    pad_id: int = 0,
+) -> Generated:
+    """The target of each source, which `begin` begins; otherwise as `generate`."""
+    how = How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id)
+    _check_fits(model, max_tokens, max_tokens)
+    _check_tokens(model, (begin,), "begin with")
+    _check_tokens(model, how.stop, "stop at")
+    graph, params = nnx.split(model, nnx.Param)
+    source, is_source = jnp.asarray(source), jnp.asarray(is_source)
+    return _transduce(graph, params, source, is_source, _key(how, key), begin=begin, how=how)
+
+
+@partial(jax.jit, static_argnums=0, static_argnames=("begin", "how"))
+def _transduce(graph, params, source, is_source, key, *, begin, how):
+    model = nnx.merge(graph, params)
+    first = jnp.full((len(source), 1), begin, jnp.int32)
+    cache = model.start(source, is_source, how.max_tokens)
+    return _write(model, _read(model, cache, first, jnp.ones_like(first, bool), key, how), how)
+
+
+def next_tokens(
+    model: LanguageModel,
+    tokens: Int[Array | np.ndarray, "B T"],
+    is_token: Bool[Array | np.ndarray, "B T"] | None = None,
+    count: int = 10,
+) -> tuple[Int[Array, "B n"], Float[Array, "B n"]]:
+    """The likeliest next tokens and their probabilities, the likeliest first."""
+    is_token = _prompt(model, tokens, is_token, 0)
+    graph, params = nnx.split(model, nnx.Param)
+    return _next_tokens(graph, params, jnp.asarray(tokens), is_token, count=count)
+
+
+@partial(jax.jit, static_argnums=0, static_argnames="count")
+def _next_tokens(graph, params, tokens, is_token, *, count):
+    logits = nnx.merge(graph, params)(tokens, is_token, last=True)
+    probabilities, best = lax.top_k(jax.nn.softmax(logits), min(count, logits.shape[-1]))
+    return best, probabilities
+
+
+def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[Array, "B T"]:
+    """`is_token`, checked."""
+    is_token = np.ones(np.shape(tokens), bool) if is_token is None else np.asarray(is_token)
+    if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
+        raise ValueError("an empty prompt: every example must have at least one token")
+    _check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
+    return jnp.asarray(is_token)
+
+
+def _check_fits(model, tokens: int, max_tokens: int) -> None:
+    if tokens > model.config.max_length:
+        raise ValueError(
+            f"the prompt and max_tokens={max_tokens} make {tokens} tokens, more than the model's "
+            f"max_length={model.config.max_length}"
+        )
+
+
+def _check_tokens(model, tokens: Sequence[int], use: str) -> None:
+    V = model.config.vocab_size
+    for token in tokens:
+        if not 0 <= token < V:
+            raise ValueError(f"there is no token {token} to {use}: the vocabulary has {V}")
+
+
+def _key(how: How, key: PRNGKeyArray | None) -> PRNGKeyArray:
+    if how.sampling is not None and key is None:
+        raise ValueError("sampling needs a key, as jax.random.key(0)")
+    return jax.random.key(0) if key is None else key

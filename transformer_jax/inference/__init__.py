@@ -1,0 +1,1 @@
+"""Trained models applied to texts: classify, embed, fill masks, translate."""

@@ -1,0 +1,85 @@
+"""Class probabilities of texts, from a trained classifier."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Float
+
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier
+from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
+from transformer_jax.serialization.run_folder import Trained
+from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
+
+
+@dataclass(frozen=True)
+class Prediction:
+    text: str
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+    tokens: int  # that the model read
+    tokens_cut: int  # that it did not: the text was longer than what it reads
+
+
+class Scorer:
+    """Class probabilities of encoded texts, batched by length; each shape of a batch compiles once."""
+
+    def __init__(
+        self,
+        model: TextClassifier | EncoderClassifier,
+        pad_id: int,
+        buckets: Sequence[int],
+        batch_tokens: int,
+    ):
+        graph, self.params = nnx.split(model, nnx.Param)
+        self.pad_id, self.buckets, self.batch_tokens = pad_id, buckets, batch_tokens
+
+        @jax.jit
+        def probabilities(params, tokens):
+            logits = nnx.merge(graph, params)(tokens, tokens != pad_id)
+            return jax.nn.softmax(logits.astype(jnp.float32))
+
+        self._probabilities = probabilities
+
+    def __call__(
+        self, encoded: Sequence[np.ndarray], params: nnx.State | None = None
+    ) -> Float[np.ndarray, "n C"]:
+        """In the order given; `params` are other weights of the same model."""
+        params = replicate(self.params if params is None else params)
+        plans = evaluation_plans([len(ids) for ids in encoded], self.buckets, self.batch_tokens)
+        batches = Batches(plans, encoded, None, self.pad_id, num_devices())
+        return in_order(
+            ((batch, self._probabilities(params, split_rows(batch.tokens))) for batch in batches),
+            len(encoded),
+        )
+
+
+def predict(
+    classifier: Trained, texts: Sequence[str], *, batch_tokens: int = 8192
+) -> list[Prediction]:
+    """A prediction for every text, in order; an empty text gets one too."""
+    if not texts:
+        return []
+    spec, tokenizer = classifier.spec, classifier.tokenizer
+    encoded, cuts = tokenizer.encode_with_cuts(texts, spec.max_length, spec.truncate)
+    buckets = bucket_lengths([len(ids) for ids in encoded], spec.max_length, num_buckets=4)
+    scorer = Scorer(classifier.model, tokenizer.pad_id, buckets, max(batch_tokens, buckets[-1]))
+    predictions = []
+    for text, ids, cut, row in zip(texts, encoded, cuts, scorer(encoded), strict=True):
+        best = int(row.argmax())
+        predictions.append(
+            Prediction(
+                text,
+                spec.classes[best],
+                float(row[best]),
+                {name: float(p) for name, p in zip(spec.classes, row, strict=True)},
+                tokens=len(ids),
+                tokens_cut=int(cut),
+            )
+        )
+    return predictions

@@ -1,0 +1,62 @@
+"""What stands at a mask: the likeliest words of a masked language model (Devlin et al., 2019, section 3.1)."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer_jax.models.text_encoder import MaskedLanguageModel
+from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
+
+
+class Guess(NamedTuple):
+    """A token at a mask."""
+
+    token: str
+    probability: float
+    text: str  # with the token in the place of the mask
+
+
+def fill_masks(
+    model: MaskedLanguageModel, tokenizer: PretrainedTokenizer, text: str, top: int = 5
+) -> list[list[Guess]]:
+    """The `top` likeliest tokens at each mask of the text, best first; each mask as if the others stayed masks.
+
+    Raises ValueError where the text has no mask, or is longer than the model holds.
+    """
+    mask_id = tokenizer.mask_id
+    if mask_id is None:
+        raise ValueError("the tokenizer has no mask token: the model fills none")
+    mask = tokenizer.token(mask_id)
+    (tokens,) = tokenizer([text]).tokens
+    places = np.flatnonzero(tokens == mask_id)
+    if not len(places):
+        raise ValueError(f"the text has no {mask}; put one where a word is wanted")
+    if len(tokens) > model.config.max_length:
+        raise ValueError(
+            f"the text has {len(tokens)} tokens; the model holds {model.config.max_length}"
+        )
+    # Padded, so that a text of about the same length compiles nothing anew; the table may have rows to spare.
+    room = min(-(-len(tokens) // 16) * 16, model.config.max_length) - len(tokens)
+    padded = np.pad(tokens, (0, room), constant_values=tokenizer.pad_id)
+    is_real = np.arange(len(padded)) < len(tokens)
+    x = model.text(jnp.asarray(padded[None]), jnp.asarray(is_real[None]))
+    probabilities = jax.nn.softmax(model.logits(x[0, places])[:, : tokenizer.vocab_size])
+    guesses = []
+    for place, row in zip(places, np.asarray(probabilities), strict=True):
+        best = np.argsort(-row, kind="stable")[:top]
+        filled = np.array(tokens)
+        found = []
+        for token in best:
+            filled[place] = token
+            found.append(
+                Guess(tokenizer.token(int(token)), float(row[token]), _text(tokenizer, filled))
+            )
+        guesses.append(found)
+    return guesses
+
+
+def _text(tokenizer: PretrainedTokenizer, tokens: np.ndarray) -> str:
+    frame = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.bos_id, tokenizer.eos_id}
+    return tokenizer.decode([int(token) for token in tokens if int(token) not in frame])

@@ -1,0 +1,61 @@
+"""Translations of texts by a trained encoder-decoder, in batches of similar length."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from transformer_jax.generation.generate import transduce
+from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.serialization.run_folder import Trained
+from transformer_jax.text.batching import bucket_lengths, evaluation_plans
+from transformer_jax.text.tokenizer import Tokenizer
+
+LONGER = 2  # a translation has at most so many times the tokens of its source, and
+MORE = 16  # so many more
+
+
+def translate(
+    trained: Trained, texts: Sequence[str], *, beams: int = 4, alpha: float = 0.6
+) -> list[str]:
+    """The translation of every text, in order; an empty text's is empty. Longer texts than the model reads are cut."""
+    return translated(trained.model, trained.tokenizer, texts, beams=beams, alpha=alpha)
+
+
+def translated(
+    model: SequenceToSequence,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    beams: int = 4,
+    alpha: float = 0.6,
+    batch_tokens: int = 4096,
+) -> list[str]:
+    """`translate` with a model and a tokenizer."""
+    most = model.config.max_length
+    chosen = [i for i, text in enumerate(texts) if text.strip()]
+    found = [""] * len(texts)
+    if not chosen:
+        return found
+    encoded = tokenizer.encode([texts[i] for i in chosen], most)
+    lengths = [len(ids) for ids in encoded]
+    # Each is compiled: a few texts are not worth several.
+    buckets = bucket_lengths(lengths, most, num_buckets=min(4, 1 + len(chosen) // 200))
+    for plan in evaluation_plans(lengths, buckets, max(batch_tokens // beams, buckets[-1])):
+        source = np.full((plan.rows, plan.length), tokenizer.pad_id, np.int32)
+        source[:, 0] = tokenizer.sep_id  # rows that only fill the shape
+        for row, i in enumerate(plan.index):
+            source[row, : lengths[i]] = encoded[i]
+        written = transduce(
+            model,
+            source,
+            source != tokenizer.pad_id,
+            begin=tokenizer.cls_id,
+            max_tokens=min(most, LONGER * plan.length + MORE),
+            beams=beams,
+            alpha=alpha,
+            stop=(tokenizer.sep_id,),
+            pad_id=tokenizer.pad_id,
+        )
+        for i, ids in zip(plan.index, np.asarray(written.tokens), strict=False):
+            found[chosen[i]] = tokenizer.decode(ids)
+    return found

@@ -1,0 +1,1 @@
+"""Explanations of predictions: attributions, activations and attention patterns."""

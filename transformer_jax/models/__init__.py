@@ -1,0 +1,1 @@
+"""Complete models composed from the layers of `transformer_jax.nn`."""

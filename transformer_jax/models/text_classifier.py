@@ -1,0 +1,109 @@
+"""Whole models that read, composed from the encoder and its input layers; `language_model.py` has those that write."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.attention.kernels.dispatch import Implementation
+from transformer_jax.attention.masks import padding, sliding_window
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.pooling import POOLINGS, max_pool
+from transformer_jax.functional.regions import max_patches, to_front
+from transformer_jax.nn.config import ClassifierConfig
+from transformer_jax.nn.embeddings import BertEmbedding, PatchEmbedding, RegionFeatures, evidence_of
+from transformer_jax.nn.encoder import Encoder
+from transformer_jax.nn.layers import Linear, dropout_key
+
+
+class TextClassifier(nnx.Module):
+    """Embedding -> encoder -> pooling -> dropout -> one linear map to the class logits.
+
+    With `region_features` the strongest region of each kind, a short stretch of text, joins what is pooled from the
+    encoder: it counts for itself, wherever it stands. With a `patch_width` the encoder reads the strongest of as many
+    neighbouring regions instead of tokens: one table, and attention adds what their order and distance mean. The
+    logits of `ngrams`, a linear model of its own, are added to the others.
+    """
+
+    def __init__(self, config: ClassifierConfig, *, rngs: nnx.Rngs):
+        D = config.encoder.embed_dim
+        self.regions = (
+            RegionFeatures(
+                config.vocab_size, config.region_features, width=config.region_width, rngs=rngs
+            )
+            if config.region_features
+            else None
+        )
+        if config.patch_width:
+            self.embedding = PatchEmbedding(
+                config.region_features,
+                -(-config.max_length // config.patch_width),
+                D,
+                dropout_rate=config.embedding_dropout_rate,
+                norm_epsilon=config.encoder.norm_epsilon,
+                rngs=rngs,
+            )
+        else:
+            self.embedding = BertEmbedding(
+                config.vocab_size,
+                config.max_length,
+                D,
+                num_segments=config.num_segments,
+                region_width=config.region_width,
+                dropout_rate=config.embedding_dropout_rate,
+                norm_epsilon=config.encoder.norm_epsilon,
+                rngs=rngs,
+            )
+        self.encoder = Encoder(config.encoder, rngs=rngs)
+        pooled = D * len(config.pooling) + config.region_features
+        self.head = Linear(pooled, config.num_classes, rngs=rngs)
+        self.evidence = evidence_of(config)
+        self.pooling = config.pooling
+        self.patch_width = config.patch_width
+        self.attends, self.encoder_scale = config.attends, config.encoder_scale
+        self.dropout_rate = config.head_dropout_rate
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        presence: Float[Array, "B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]]]:
+        """The maps of attention are over tokens, P = T, or over patches, P = ceil(T / patch_width).
+
+        A `presence` multiplies every row that is looked up for a token: 1 as without it, 0 as if it was not read.
+        """
+        if self.patch_width:  # patches begin with the text
+            tokens, is_token, *moved = to_front(tokens, is_token, presence)
+            (presence,) = moved or (None,)
+        features = None
+        if self.regions is not None:
+            features = self.regions(tokens, is_token, presence=presence)
+        if self.patch_width:
+            patches, is_seen = max_patches(features, is_token, self.patch_width)
+            x = self.embedding(patches, is_seen, rngs=rngs)
+        else:
+            x, is_seen = self.embedding(tokens, is_token, presence=presence, rngs=rngs), is_token
+        mask = padding(is_seen)
+        x = self.encoder(
+            x,
+            mask=mask if self.attends else mask & sliding_window(0, 0),
+            rngs=rngs,
+            return_weights=return_weights,
+            implementation=implementation,
+        )
+        x, maps = x if return_weights else (x, None)
+        pooled = [] if features is None else [max_pool(features, is_token)]
+        if self.encoder_scale != 1.0:
+            # A norm gives 1 where regions give a tenth: the head would hear little else.
+            x = self.encoder_scale * x
+        pooled += [POOLINGS[name](x, is_seen) for name in self.pooling]
+        pooled = jnp.concatenate(pooled, axis=-1)
+        pooled = dropout(pooled, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
+        logits = self.head(pooled)
+        if self.evidence is not None:
+            logits = logits + self.evidence(tokens, is_token, presence=presence)
+        return (logits, maps) if return_weights else logits

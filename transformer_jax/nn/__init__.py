@@ -1,0 +1,1 @@
+"""Flax NNX layers and stacks: encoder, decoder, embeddings and the key/value cache."""

@@ -1,0 +1,154 @@
+"""The decoder (Vaswani et al., 2017, figure 1, right): with cross-attention, or without it as in GPT."""
+
+from functools import partial
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float
+
+from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.kernels.dispatch import Implementation
+from transformer_jax.attention.masked_rows import sight
+from transformer_jax.attention.masks import MaskLike, as_mask
+from transformer_jax.functional.rotary import Rotary
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.encoder import residual
+from transformer_jax.nn.kv_cache import Cache, KeysAndValues, Step
+from transformer_jax.nn.layers import attention_of, feed_forward_of, norm_of
+
+
+class DecoderLayer(nnx.Module):
+    """Self-attention, cross-attention to a memory where there is one, and a feed-forward network, each in a `residual`."""
+
+    def __init__(self, config: StackConfig, *, cross: bool = False, rngs: nnx.Rngs):
+        self.attention = attention_of(config, rngs=rngs)
+        self.cross_attention = attention_of(config, rngs=rngs) if cross else None
+        self.feed_forward = feed_forward_of(config, rngs=rngs)
+        self.attention_norm, self.feed_forward_norm = norm_of(config), norm_of(config)
+        self.cross_attention_norm = norm_of(config) if cross else None
+        self.config = config
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        memory: tuple[Float[Array, "B M K H"], Float[Array, "B M K O"]] | None = None,
+        memory_mask: MaskLike = None,
+        rotary: Rotary | None = None,
+        bias: BiasLike = None,
+        mask: MaskLike = None,
+        cache: tuple[Cache, int, Step] | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        implementation: Implementation | None = None,
+    ) -> tuple[Float[Array, "B T D"], tuple[Array | None, Array | None], KeysAndValues | None]:
+        """x, its maps of self- and of cross-attention, and the layer of the cache.
+
+        `memory` are the `keys_and_values` of `cross_attention`. With a cache the mask is over its keys.
+        """
+        weights, written = [None, None], None
+        options = {"rngs": rngs, "return_weights": return_weights, "implementation": implementation}
+
+        def attend(y):
+            nonlocal written
+            if cache is None:
+                attended = self.attention(y, y, rotary=rotary, bias=bias, mask=mask, **options)
+            else:
+                kept, layer, step = cache
+                new = self.attention.keys_and_values(y, rotary=rotary)
+                written, keys, values = kept.append(layer, step, *new)
+                attended = self.attention.attend(
+                    y, keys, values, rotary=rotary, bias=bias, mask=mask, **options
+                )
+            if return_weights:
+                attended, weights[0] = attended
+            return attended
+
+        def look(y):
+            attended = self.cross_attention.attend(y, *memory, mask=memory_mask, **options)
+            if return_weights:
+                attended, weights[1] = attended
+            return attended
+
+        mask = as_mask(mask)
+        if mask is not None and cache is None:
+            x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)
+        x = residual(x, attend, self.attention_norm, self.config, rngs)
+        if memory is not None:
+            x = residual(x, look, self.cross_attention_norm, self.config, rngs)
+        transform = partial(self.feed_forward, rngs=rngs)
+        x = residual(x, transform, self.feed_forward_norm, self.config, rngs)
+        return x, tuple(weights), written
+
+
+class Decoder(nnx.Module):
+    """A stack of `DecoderLayer`s, with a norm at the end when the configuration asks for one."""
+
+    def __init__(self, config: StackConfig, *, cross: bool = False, rngs: nnx.Rngs):
+        self.layers = nnx.List(
+            [DecoderLayer(config, cross=cross, rngs=rngs) for _ in range(config.num_layers)]
+        )
+        self.final_norm = norm_of(config) if config.final_norm else None
+        self.config = config
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        memory: tuple[tuple[Float[Array, "B M K H"], Float[Array, "B M K O"]], ...] | None = None,
+        memory_mask: MaskLike = None,
+        rotary: Rotary | None = None,
+        bias: BiasLike = None,
+        mask: MaskLike = None,
+        cache: Cache | None = None,
+        step: Step | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        return_states: bool = False,
+        implementation: Implementation | None = None,
+    ):
+        """x after every layer; after it, where asked for, the maps and the states and, where one is given, the cache with
+        the new tokens.
+
+        The states are what each layer reads, and x. The maps are two lists, of self- and of cross-attention, one array a layer. The caller makes the mask, since only
+        it knows the rule: causal in a language model. With a cache `step` is `cache.step(is_token)`, whose positions the
+        mask needs too.
+        """
+        maps, layers, states = ([], []), [], []
+        for i, layer in enumerate(self.layers):
+            states.append(x)
+            x, weights, written = layer(
+                x,
+                memory=None if memory is None else memory[i],
+                memory_mask=memory_mask,
+                rotary=rotary,
+                bias=bias,
+                mask=mask,
+                cache=None if cache is None else (cache, i, step),
+                rngs=rngs,
+                return_weights=return_weights,
+                implementation=implementation,
+            )
+            layers.append(written)
+            for kept, one in zip(maps, weights, strict=True):
+                kept.append(one)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        if cache is not None:
+            x = jnp.where(cache.overflows(step)[:, None, None], jnp.nan, x)
+        returned = (x,)
+        if return_weights:
+            returned += (maps[0], maps[1] if memory is not None else [])
+        if return_states:
+            returned += ([*states, x],)
+        if cache is not None:
+            returned += (cache.after(layers, step),)
+        return returned if len(returned) > 1 else x
+
+    def memory_of(
+        self, memory: Float[Array, "B M D"], is_memory: Bool[Array, "B M"]
+    ) -> tuple[tuple[Float[Array, "B M K H"], Float[Array, "B M K O"]], ...]:
+        """What each layer's cross-attention reads of an encoder's output: computed once, whatever is written."""
+        # Nobody sees padding: a NaN there would enter the gradient of the kernels as 0 * NaN.
+        memory = jnp.where(is_memory[..., None], memory, 0)
+        return tuple(layer.cross_attention.keys_and_values(memory) for layer in self.layers)

@@ -1,0 +1,136 @@
+"""The encoder (Vaswani et al., 2017, figure 1, left), with the norm after or before each sublayer."""
+
+from collections.abc import Callable
+from functools import partial
+
+from flax import nnx
+from jaxtyping import Array, Float
+
+from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.kernels.dispatch import Implementation
+from transformer_jax.attention.masked_rows import sight
+from transformer_jax.attention.masks import MaskLike, as_mask
+from transformer_jax.functional.dropout import dropout
+from transformer_jax.functional.rotary import Rotary
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.layers import attention_of, dropout_key, feed_forward_of, norm_of
+
+
+def residual(
+    x: Float[Array, "B T D"],
+    sublayer: Callable[[Float[Array, "B T D"]], Float[Array, "B T D"]],
+    norm: nnx.Module | None,
+    config: StackConfig,
+    rngs: nnx.Rngs | None,
+) -> Float[Array, "B T D"]:
+    """The connection around a sublayer.
+
+    post: norm(x + dropout(sublayer(x)))      (2017, BERT)
+    pre:  x + dropout(sublayer(norm(x)))      (Xiong et al., 2020, https://arxiv.org/abs/2002.04745)
+
+    No norm: x + dropout(sublayer(x)).
+    """
+    rate = config.dropout_rate
+
+    def add(y):
+        return x + dropout(y, rate, dropout_key(rngs, rate))
+
+    if norm is None:
+        return add(sublayer(x))
+    return add(sublayer(norm(x))) if config.norm == "pre" else norm(add(sublayer(x)))
+
+
+class EncoderLayer(nnx.Module):
+    """Self-attention, then a feed-forward network, each inside a `residual` connection."""
+
+    def __init__(self, config: StackConfig, *, is_normed: bool = False, rngs: nnx.Rngs):
+        self.attention = attention_of(config, rngs=rngs)
+        self.feed_forward = feed_forward_of(config, rngs=rngs)
+        self.attention_norm = None if is_normed else norm_of(config)
+        self.feed_forward_norm = norm_of(config)
+        self.config = config
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        rotary: Rotary | None = None,
+        bias: BiasLike = None,
+        mask: MaskLike = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T T"]]:
+        weights = None
+
+        def attend(y):
+            nonlocal weights
+            attended = self.attention(
+                y,
+                y,
+                rotary=rotary,
+                bias=bias,
+                mask=mask,
+                rngs=rngs,
+                return_weights=return_weights,
+                implementation=implementation,
+            )
+            attended, weights = attended if return_weights else (attended, None)
+            return attended
+
+        mask = as_mask(mask)
+        if mask is not None:
+            x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)
+        x = residual(x, attend, self.attention_norm, self.config, rngs)
+        transform = partial(self.feed_forward, rngs=rngs)
+        x = residual(x, transform, self.feed_forward_norm, self.config, rngs)
+        return (x, weights) if return_weights else x
+
+
+class Encoder(nnx.Module):
+    """A stack of `EncoderLayer`s, with a norm at the end when the configuration asks for one."""
+
+    def __init__(self, config: StackConfig, *, rngs: nnx.Rngs):
+        self.layers = nnx.List(
+            [
+                EncoderLayer(config, is_normed=i == 0 and not config.first_norm, rngs=rngs)
+                for i in range(config.num_layers)
+            ]
+        )
+        self.final_norm = norm_of(config) if config.final_norm else None
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        rotary: Rotary | list[Rotary] | None = None,
+        bias: BiasLike = None,
+        mask: MaskLike | list[MaskLike] = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        return_states: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"] | list, ...]:
+        """x after every layer; behind it, where asked for, the attention weights, an array a layer, and the states.
+
+        The states are what each layer reads, and x. A list of rotary positions or masks has one for each layer.
+        """
+        maps, states = [], []
+        for i, layer in enumerate(self.layers):
+            states.append(x)
+            x = layer(
+                x,
+                rotary=rotary[i] if isinstance(rotary, list) else rotary,
+                bias=bias,
+                mask=mask[i] if isinstance(mask, list) else mask,
+                rngs=rngs,
+                return_weights=return_weights,
+                implementation=implementation,
+            )
+            if return_weights:
+                x, weights = x
+                maps.append(weights)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        returned = (x, *([maps] * return_weights), *([[*states, x]] * return_states))
+        return returned if len(returned) > 1 else x

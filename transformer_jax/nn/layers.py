@@ -1,0 +1,298 @@
+"""Flax NNX shells: each stores parameters and calls one pure function.
+
+Parameters are float32 `nnx.Param`s; a module holds no random state. `rngs` at construction draws the initial
+values, `rngs` at a call draws dropout, and without it there is none.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.dot_product import dot_product_attention, multi_head_attention
+from transformer_jax.attention.kernels.dispatch import Implementation
+from transformer_jax.attention.masks import MaskLike
+from transformer_jax.functional.feed_forward import GATES, feed_forward, gated_feed_forward
+from transformer_jax.functional.linear import linear
+from transformer_jax.functional.normalization import layer_norm, rms_norm
+from transformer_jax.functional.rotary import Rotary
+from transformer_jax.nn.config import StackConfig
+
+
+def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
+    """The key of the next dropout, or None for evaluation. A rate of 0 draws nothing."""
+    return None if rngs is None or rate == 0.0 else rngs.dropout()
+
+
+class Shapes(nnx.Rngs):
+    """In the place of random numbers, under `nnx.eval_shape`: to trace what draws takes a millisecond an array."""
+
+
+def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
+    """A parameter with values of `init`."""
+    if isinstance(rngs, Shapes):
+        return nnx.Param(jnp.zeros(shape, jnp.float32))
+    return nnx.Param(init(rngs.params(), shape, jnp.float32))
+
+
+def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:
+    """LeCun-normal weights (variance 1/fan-in); the first `inputs` axes are the ones summed over."""
+    init = jax.nn.initializers.lecun_normal(
+        in_axis=tuple(range(inputs)), out_axis=tuple(range(inputs, len(shape)))
+    )
+    return drawn(rngs, init, *shape)
+
+
+def zeros(*shape: int) -> nnx.Param:
+    return nnx.Param(jnp.zeros(shape, jnp.float32))
+
+
+def bias_of(use: bool, *shape: int) -> nnx.Param | None:
+    return zeros(*shape) if use else None
+
+
+def read(parameter: nnx.Param | None) -> Array | None:
+    """The array of a parameter that may be left out."""
+    return None if parameter is None else parameter[...]
+
+
+class Linear(nnx.Module):
+    """Stores the kernel and bias of `linear`."""
+
+    def __init__(
+        self, in_features: int, out_features: int, *, use_bias: bool = True, rngs: nnx.Rngs
+    ):
+        self.kernel = kernel(rngs, in_features, out_features)
+        self.bias = bias_of(use_bias, out_features)
+
+    def __call__(
+        self, x: Float[Array, "... D"], *, dtype: DTypeLike | None = None
+    ) -> Float[Array, "... F"]:
+        return linear(x, self.kernel[...], read(self.bias), dtype=dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Stores the scale and bias of `layer_norm`."""
+
+    def __init__(self, features: int, *, epsilon: float = 1e-5, use_bias: bool = True):
+        self.scale = nnx.Param(jnp.ones(features, jnp.float32))
+        self.bias = bias_of(use_bias, features)
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        return layer_norm(x, self.scale[...], read(self.bias), epsilon=self.epsilon)
+
+
+class RMSNorm(nnx.Module):
+    """Stores the scale of `rms_norm`."""
+
+    def __init__(self, features: int, *, epsilon: float = 1e-6):
+        self.scale = nnx.Param(jnp.ones(features, jnp.float32))
+        self.epsilon = epsilon
+
+    def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
+        return rms_norm(x, self.scale[...], epsilon=self.epsilon)
+
+
+class FeedForward(nnx.Module):
+    """Stores the two linear maps of `feed_forward`, or the three of `gated_feed_forward`."""
+
+    def __init__(
+        self,
+        embed_dim: int,
+        hidden_dim: int,
+        *,
+        activation: str = "gelu",
+        use_bias: bool = True,
+        dropout_rate: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        D, F = embed_dim, hidden_dim
+        self.in_kernel, self.in_bias = kernel(rngs, D, F), bias_of(use_bias, F)
+        self.out_kernel, self.out_bias = kernel(rngs, F, D), bias_of(use_bias, D)
+        gated = activation in GATES
+        self.gate_kernel = kernel(rngs, D, F) if gated else None
+        self.gate_bias = bias_of(use_bias and gated, F)
+        self.activation = activation
+        self.dropout_rate = dropout_rate
+
+    def __call__(
+        self, x: Float[Array, "... D"], *, rngs: nnx.Rngs | None = None
+    ) -> Float[Array, "... D"]:
+        rate, key = self.dropout_rate, dropout_key(rngs, self.dropout_rate)
+        if self.gate_kernel is None:
+            return feed_forward(
+                x,
+                self.in_kernel[...],
+                read(self.in_bias),
+                self.out_kernel[...],
+                read(self.out_bias),
+                activation=self.activation,
+                dropout_rate=rate,
+                dropout_rng=key,
+            )
+        return gated_feed_forward(
+            x,
+            self.gate_kernel[...],
+            self.in_kernel[...],
+            self.out_kernel[...],
+            gate=self.activation,
+            gate_bias=read(self.gate_bias),
+            in_bias=read(self.in_bias),
+            out_bias=read(self.out_bias),
+            dropout_rate=rate,
+            dropout_rng=key,
+        )
+
+
+class MultiHeadAttention(nnx.Module):
+    """Stores the four projections of `multi_head_attention`, with biases as BERT and GPT-2 have them.
+
+    A cache keeps keys and values apart from the queries that come later: `keys_and_values`, then `attend`, are the two
+    halves of a call.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        num_kv_heads: int | None = None,
+        use_bias: bool = True,
+        use_qkv_bias: bool | None = None,
+        head_norm: bool = False,
+        norm_epsilon: float = 1e-6,
+        dropout_rate: float = 0.0,
+        rngs: nnx.Rngs,
+    ):
+        D, N, K = embed_dim, num_heads, num_kv_heads or num_heads
+        H = head_dim or D // N
+        O = value_dim or H  # noqa: E741 (the letter of the axis)
+        qkv = use_bias if use_qkv_bias is None else use_qkv_bias
+        self.query_kernel, self.query_bias = kernel(rngs, D, N, H), bias_of(qkv, N, H)
+        self.key_kernel, self.key_bias = kernel(rngs, D, K, H), bias_of(qkv, K, H)
+        self.value_kernel, self.value_bias = kernel(rngs, D, K, O), bias_of(qkv, K, O)
+        self.out_kernel, self.out_bias = kernel(rngs, N, O, D, inputs=2), bias_of(use_bias, D)
+        self.query_norm = RMSNorm(H, epsilon=norm_epsilon) if head_norm else None
+        self.key_norm = RMSNorm(H, epsilon=norm_epsilon) if head_norm else None
+        self.norm_epsilon = norm_epsilon
+        self.dropout_rate = dropout_rate
+
+    def __call__(
+        self,
+        inputs_q: Float[Array, "B T D"],
+        inputs_kv: Float[Array, "B S D"],
+        *,
+        rotary: Rotary | None = None,
+        bias: BiasLike = None,
+        mask: MaskLike = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
+        return multi_head_attention(
+            inputs_q,
+            inputs_kv,
+            self.query_kernel[...],
+            self.key_kernel[...],
+            self.value_kernel[...],
+            self.out_kernel[...],
+            query_bias=read(self.query_bias),
+            key_bias=read(self.key_bias),
+            value_bias=read(self.value_bias),
+            out_bias=read(self.out_bias),
+            query_scale=None if self.query_norm is None else self.query_norm.scale[...],
+            key_scale=None if self.key_norm is None else self.key_norm.scale[...],
+            norm_epsilon=self.norm_epsilon,
+            rotary=rotary,
+            bias=bias,
+            mask=mask,
+            dropout_rate=self.dropout_rate,
+            dropout_rng=dropout_key(rngs, self.dropout_rate),
+            return_weights=return_weights,
+            implementation=implementation,
+        )
+
+    def keys_and_values(
+        self, inputs_kv: Float[Array, "B S D"], *, rotary: Rotary | None = None
+    ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K O"]]:
+        """What a cache keeps of these inputs."""
+        key = linear(inputs_kv, self.key_kernel[...], read(self.key_bias))
+        value = linear(inputs_kv, self.value_kernel[...], read(self.value_bias))
+        key = key if self.key_norm is None else self.key_norm(key)
+        return key if rotary is None else rotary.turn(key), value
+
+    def attend(
+        self,
+        inputs_q: Float[Array, "B T D"],
+        key: Float[Array, "B S K H"],
+        value: Float[Array, "B S K O"],
+        *,
+        rotary: Rotary | None = None,
+        bias: BiasLike = None,
+        mask: MaskLike = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
+        """A call with keys and values that are there already."""
+        query = linear(inputs_q, self.query_kernel[...], read(self.query_bias))
+        query = query if self.query_norm is None else self.query_norm(query)
+        attended = dot_product_attention(
+            query if rotary is None else rotary.turn(query),
+            key,
+            value,
+            bias=bias,
+            mask=mask,
+            dropout_rate=self.dropout_rate,
+            dropout_rng=dropout_key(rngs, self.dropout_rate),
+            return_weights=return_weights,
+            implementation=implementation,
+        )
+        out, out_bias = self.out_kernel[...], read(self.out_bias)
+        if return_weights:
+            return linear(attended[0], out, out_bias, axes=2), attended[1]
+        return linear(attended, out, out_bias, axes=2)
+
+
+def norm_of(config: StackConfig) -> LayerNorm | RMSNorm:
+    """The norm that the layers of a stack have."""
+    D, epsilon = config.embed_dim, config.norm_epsilon
+    if config.norm_kind == "rms":
+        return RMSNorm(D, epsilon=epsilon)
+    return LayerNorm(D, epsilon=epsilon, use_bias=config.norm_biases)
+
+
+def attention_of(config: StackConfig, *, rngs: nnx.Rngs) -> MultiHeadAttention:
+    """The attention that the layers of a stack have."""
+    return MultiHeadAttention(
+        config.embed_dim,
+        config.num_heads,
+        head_dim=config.head_dim,
+        value_dim=config.value_dim,
+        num_kv_heads=config.num_kv_heads,
+        use_bias=config.biases,
+        use_qkv_bias=config.qkv_biases,
+        head_norm=config.head_norm,
+        norm_epsilon=config.norm_epsilon,
+        dropout_rate=config.attention_dropout_rate,
+        rngs=rngs,
+    )
+
+
+def feed_forward_of(config: StackConfig, *, rngs: nnx.Rngs) -> FeedForward:
+    """The feed-forward network that the layers of a stack have."""
+    return FeedForward(
+        config.embed_dim,
+        config.hidden_dim,
+        activation=config.activation,
+        use_bias=config.biases,
+        dropout_rate=config.dropout_rate,
+        rngs=rngs,
+    )

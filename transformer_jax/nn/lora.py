@@ -1,0 +1,79 @@
+"""LoRA: a model learns by thin matrices beside its kernels (Hu et al., 2021, https://arxiv.org/abs/2106.09685).
+
+W' = W + (alpha / rank) A B for every kernel W of the layers, A [inputs, rank] and B [rank, outputs]. B begins at zero, so
+that the model begins as it was. What is kept is W' alone: a plain model again, as fast as before.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from transformer_jax.nn.layers import kernel, zeros
+from transformer_jax.serialization.run_folder import named_parameters, parameter_name
+
+ALPHA = 16.0
+
+
+def add_low_rank(
+    kernel: Float[Array, "..."], a: Float[Array, "... R"], b: Float[Array, "R ..."], scale: float
+) -> Float[Array, "..."]:
+    """W + scale A B, in the dtype of W; A has the axes of W that go in, B those that come out.
+
+    >>> add_low_rank(jnp.zeros((2, 2)), jnp.array([[1.0], [2.0]]), jnp.array([[1.0, 0.0]]), 3.0)
+    Array([[3., 0.],
+           [6., 0.]], dtype=float32)
+    """
+    wide = jnp.promote_types(kernel.dtype, jnp.float32)
+    change = jnp.tensordot(a, b, axes=1, preferred_element_type=wide)
+    return (kernel + scale * change).astype(kernel.dtype)
+
+
+def input_axes(name: str) -> int | None:
+    """How many axes of a layer's kernel go in; None for what is no kernel of a layer."""
+    if ".layers." not in name or not name.endswith("kernel"):
+        return None
+    return 2 if name.endswith("attention.out_kernel") else 1
+
+
+class LowRank(nnx.Module):
+    """A and B of one kernel."""
+
+    def __init__(self, shape: tuple[int, ...], inputs: int, rank: int, *, rngs: nnx.Rngs):
+        self.a = kernel(rngs, *shape[:inputs], rank, inputs=inputs)
+        self.b = zeros(rank, *shape[inputs:])
+
+
+class Lora(nnx.Module):
+    """A model, and beside every kernel of its layers A and B; called like the model, it computes with W'.
+
+    Nothing of the model is frozen here: that is the optimizer's to do.
+    """
+
+    def __init__(self, model: nnx.Module, rank: int, *, alpha: float = ALPHA, rngs: nnx.Rngs):
+        self.model = model
+        self.factors = nnx.Dict(
+            {
+                name: LowRank(leaf.shape, input_axes(name), rank, rngs=rngs)
+                for name, leaf in named_parameters(nnx.state(model, nnx.Param))
+                if input_axes(name)
+            }
+        )
+        self.scale = alpha / rank
+
+    def __call__(self, *args, **options):
+        params = merged(nnx.state(self, nnx.Param), self.scale)
+        return nnx.merge(nnx.graphdef(self.model), params)(*args, **options)
+
+
+def merged(params: nnx.State, scale: float) -> nnx.State:
+    """The parameters of the plain model, from those of a `Lora` with this `scale`."""
+    factors = params["factors"]
+
+    def plain(path, leaf):
+        name = parameter_name(path)
+        if name not in factors:
+            return leaf
+        return add_low_rank(leaf, factors[name]["a"][...], factors[name]["b"][...], scale)
+
+    return jax.tree_util.tree_map_with_path(plain, params["model"])

@@ -1,0 +1,1 @@
+"""The device mesh and how batches are distributed over it."""

@@ -1,0 +1,1 @@
+"""One module a model family: its configuration and its parameter names."""

@@ -1,0 +1,136 @@
+"""BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805), MiniLM and the many sentence encoders that are BERTs."""
+
+from transformer_jax.nn.config import EncoderClassifierConfig, StackConfig, TextEncoderConfig
+from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm, table
+
+MODEL_TYPES = ("bert",)
+ARCHITECTURES = {
+    "BertModel": "encoder",
+    "BertForMaskedLM": "masked",
+    "BertForPreTraining": "masked",
+    "BertForSequenceClassification": "classifier",
+}
+PREFIX = "bert."
+HEADS = ("cls.", "classifier.", "pooler.")  # what a model may do without
+# The next-sentence head has no model here; the head's matrix is the table of tokens.
+IGNORED = ("cls.seq_relationship.", "cls.predictions.decoder.", "embeddings.position_ids")
+RENAMED = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+}  # of old files
+ACTIVATIONS = {
+    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
+}  # fmt: skip
+
+
+def read_config(settings: Settings, kind: str, names: set[str]):
+    """The sizes; `names` are those of the tensors."""
+    return of_kind(text_config(settings, kind, names), settings, kind)
+
+
+def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -> TextEncoderConfig:
+    """The encoder's; positions stand behind `skip` rows of their table."""
+    settings.must_be("position_embedding_type", "absolute")
+    settings.must_be("is_decoder", False)
+    if kind == "masked":
+        settings.must_be("tie_word_embeddings", True)
+    return TextEncoderConfig(
+        settings.whole("vocab_size"),
+        settings.whole("max_position_embeddings") - skip,
+        StackConfig(
+            settings.whole("num_hidden_layers"),
+            settings.whole("hidden_size"),
+            settings.whole("num_attention_heads"),
+            settings.whole("intermediate_size"),
+            norm_epsilon=settings.number("layer_norm_eps", 1e-12),
+            activation=settings.choice("hidden_act", ACTIVATIONS, "gelu"),
+            dropout_rate=settings.number("hidden_dropout_prob", 0.1),
+            attention_dropout_rate=settings.number("attention_probs_dropout_prob", 0.1),
+        ),
+        num_segments=settings.whole("type_vocab_size", 2, least=1),
+        pooler=kind == "encoder" and "pooler.dense.weight" in names,
+        embedding_dropout_rate=settings.number("hidden_dropout_prob", 0.1),
+    )
+
+
+def of_kind(text: TextEncoderConfig, settings: Settings, kind: str, **head):
+    """The configuration of a model of this kind around the encoder."""
+    if kind != "classifier":
+        return text
+    dropout = settings.number("classifier_dropout", text.encoder.dropout_rate)
+    options = {"activation": "tanh", "head_dropout_rate": dropout} | head
+    return EncoderClassifierConfig(text, num_classes(settings), "cls", **options)
+
+
+def num_classes(settings: Settings) -> int:
+    """As id2label names them; two where it does not, as Transformers has it."""
+    labels = settings.part("id2label")
+    return settings.whole("num_labels", 2) if labels is None else len(labels.values)
+
+
+def tensors(config, kind: str) -> list[Tensor]:
+    """What the file holds."""
+    at = "" if kind == "encoder" else "text."
+    text = config.text if kind == "classifier" else config
+    found = text_tensors(text, at)
+    if text.pooler:
+        found += linear("pooler.dense", "pooler.")
+    if kind == "masked":
+        found += linear("cls.predictions.transform.dense", "head.linear.")
+        found += norm("cls.predictions.transform.LayerNorm", "head.norm")
+        found += [Tensor("cls.predictions.bias", ("head.bias",), "vector")]
+    if kind == "classifier":
+        found += linear("pooler.dense", "linear.") + linear("classifier", "head.")
+    return found
+
+
+def text_tensors(config: TextEncoderConfig, at: str, skip: int = 0) -> list[Tensor]:
+    """Of the encoder, whose parameters' names begin with `at`."""
+    found = [
+        table("embeddings.word_embeddings", f"{at}embedding.token"),
+        table("embeddings.position_embeddings", f"{at}embedding.position", skip=skip),
+        table("embeddings.token_type_embeddings", f"{at}embedding.segment"),
+        *norm("embeddings.LayerNorm", f"{at}embedding.norm"),
+    ]
+    for i in range(config.encoder.num_layers):
+        theirs, ours = f"encoder.layer.{i}", f"{at}encoder.layers.{i}"
+        for name in ("query", "key", "value"):
+            found += linear(f"{theirs}.attention.self.{name}", f"{ours}.attention.{name}_")
+        found += linear(f"{theirs}.attention.output.dense", f"{ours}.attention.out_", inputs=2)
+        found += norm(f"{theirs}.attention.output.LayerNorm", f"{ours}.attention_norm")
+        found += linear(f"{theirs}.intermediate.dense", f"{ours}.feed_forward.in_")
+        found += linear(f"{theirs}.output.dense", f"{ours}.feed_forward.out_")
+        found += norm(f"{theirs}.output.LayerNorm", f"{ours}.feed_forward_norm")
+    return found
+
+
+def write_config(config, kind: str) -> dict:
+    """config.json of a model."""
+    text = config.text if kind == "classifier" else config
+    names = {"encoder": "BertModel", "masked": "BertForMaskedLM"}
+    head = {} if kind != "classifier" else {"classifier_dropout": config.head_dropout_rate}
+    return {
+        "model_type": "bert",
+        "architectures": [names.get(kind, "BertForSequenceClassification")],
+        **text_settings(text),
+        **head,
+    }
+
+
+def text_settings(config: TextEncoderConfig, skip: int = 0) -> dict:
+    """The sizes under the names that BERT's configuration has for them."""
+    stack = config.encoder
+    return {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_length + skip,
+        "type_vocab_size": config.num_segments,
+        "num_hidden_layers": stack.num_layers,
+        "hidden_size": stack.embed_dim,
+        "num_attention_heads": stack.num_heads,
+        "intermediate_size": stack.hidden_dim,
+        "layer_norm_eps": stack.norm_epsilon,
+        "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[stack.activation],
+        "hidden_dropout_prob": stack.dropout_rate,
+        "attention_probs_dropout_prob": stack.attention_dropout_rate,
+    }

@@ -1,0 +1,122 @@
+"""ModernBERT (Warner et al., 2024, https://arxiv.org/abs/2412.13663): rotary, gated, pre-norm, most layers local, no biases."""
+
+from transformer_jax.nn.config import StackConfig, TextEncoderConfig
+from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.tensor_layout import Tensor, fused_linear, linear, norm, table
+
+MODEL_TYPES = ("modernbert",)
+ARCHITECTURES = {"ModernBertModel": "encoder", "ModernBertForMaskedLM": "masked"}
+PREFIX = "model."
+HEADS = ("head.", "decoder.", "classifier.")
+IGNORED = ("decoder.weight",)
+RENAMED: dict[str, str] = {}
+ACTIVATIONS = {"gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh", "silu": "swiglu"}
+
+
+def read_config(settings: Settings, kind: str, names: set[str]) -> TextEncoderConfig:
+    for name, value in (
+        ("attention_bias", False), ("mlp_bias", False), ("norm_bias", False),
+        ("classifier_bias", False), ("classifier_activation", "gelu"), ("decoder_bias", True),
+    ):  # fmt: skip
+        settings.must_be(name, value)
+    if kind == "masked":
+        settings.must_be("tie_word_embeddings", True)
+    num_layers = settings.whole("num_hidden_layers")
+    every = settings.whole("global_attn_every_n_layers", 3, least=1)
+    found = settings.values.get("layer_types")
+    if isinstance(found, list) and len(found) == num_layers:
+        kinds = ("full_attention", "sliding_attention")
+        found = None if found == [kinds[i % every > 0] for i in range(num_layers)] else found
+    if found is not None:
+        raise settings.error(
+            f"layer_types must be a global layer, then local ones, {every} by {every}"
+        )
+    dropout = settings.number("mlp_dropout", 0.0)
+    return TextEncoderConfig(
+        settings.whole("vocab_size"),
+        settings.whole("max_position_embeddings", 8192),
+        StackConfig(
+            num_layers,
+            settings.whole("hidden_size"),
+            settings.whole("num_attention_heads"),
+            settings.whole("intermediate_size"),
+            norm="pre",
+            final_norm=True,
+            first_norm=False,
+            norm_biases=False,
+            norm_epsilon=settings.number("norm_eps", 1e-5),
+            activation=settings.choice("hidden_activation", ACTIVATIONS, "gelu"),
+            biases=False,
+            dropout_rate=dropout,
+            attention_dropout_rate=settings.number("attention_dropout", 0.0),
+        ),
+        num_segments=0,
+        positions="rotary",
+        rope_base=_base(settings, "full_attention", "global_rope_theta", 160_000.0),
+        local_rope_base=_base(settings, "sliding_attention", "local_rope_theta", 10_000.0),
+        window=settings.whole("local_attention", 128) // 2,
+        global_every=every,
+        embedding_dropout_rate=settings.number("embedding_dropout", 0.0),
+    )
+
+
+def _base(settings: Settings, kind: str, old_name: str, default: float) -> float:
+    rope = settings.part("rope_parameters")
+    if rope is None or (of_kind := rope.part(kind)) is None:
+        return settings.number(old_name, default)
+    of_kind.must_be("rope_type", "default")
+    return of_kind.number("rope_theta", default)
+
+
+def tensors(config: TextEncoderConfig, kind: str) -> list[Tensor]:
+    at = "" if kind == "encoder" else "text."
+    found = [
+        table("embeddings.tok_embeddings", f"{at}embedding.token"),
+        *norm("embeddings.norm", f"{at}embedding.norm", bias=False),
+        *norm("final_norm", f"{at}encoder.final_norm", bias=False),
+    ]
+    for i in range(config.encoder.num_layers):
+        theirs, ours = f"layers.{i}", f"{at}encoder.layers.{i}"
+        attention, network = f"{ours}.attention", f"{ours}.feed_forward"
+        if i:
+            found += norm(f"{theirs}.attn_norm", f"{ours}.attention_norm", bias=False)
+        qkv = tuple(f"{attention}.{name}_" for name in ("query", "key", "value"))
+        found += fused_linear(f"{theirs}.attn.Wqkv", qkv, bias=False)
+        found += linear(f"{theirs}.attn.Wo", f"{attention}.out_", bias=False, inputs=2)
+        found += norm(f"{theirs}.mlp_norm", f"{ours}.feed_forward_norm", bias=False)
+        # The first half is what the activation is of.
+        halves = (f"{network}.gate_", f"{network}.in_")
+        found += fused_linear(f"{theirs}.mlp.Wi", halves, bias=False)
+        found += linear(f"{theirs}.mlp.Wo", f"{network}.out_", bias=False)
+    if kind == "masked":
+        found += linear("head.dense", "head.linear.", bias=False)
+        found += norm("head.norm", "head.norm", bias=False)
+        found += [Tensor("decoder.bias", ("head.bias",), "vector")]
+    return found
+
+
+def write_config(config: TextEncoderConfig, kind: str) -> dict:
+    stack = config.encoder
+    rope = {"full_attention": config.rope_base, "sliding_attention": config.local_rope_base}
+    return {
+        "model_type": "modernbert",
+        "architectures": [{v: k for k, v in ARCHITECTURES.items()}[kind]],
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_length,
+        "num_hidden_layers": stack.num_layers,
+        "hidden_size": stack.embed_dim,
+        "num_attention_heads": stack.num_heads,
+        "intermediate_size": stack.hidden_dim,
+        "norm_eps": stack.norm_epsilon,
+        "hidden_activation": {v: k for k, v in ACTIVATIONS.items()}[stack.activation],
+        "global_attn_every_n_layers": config.global_every,
+        "local_attention": 2 * config.window,
+        "rope_parameters": {
+            name: {"rope_type": "default", "rope_theta": base} for name, base in rope.items()
+        },
+        "global_rope_theta": config.rope_base,
+        "local_rope_theta": config.local_rope_base,
+        "mlp_dropout": stack.dropout_rate,
+        "attention_dropout": stack.attention_dropout_rate,
+        "embedding_dropout": config.embedding_dropout_rate,
+    }

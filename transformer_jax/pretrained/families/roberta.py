@@ -1,0 +1,59 @@
+"""RoBERTa (Liu et al., 2019, https://arxiv.org/abs/1907.11692) and XLM-R (Conneau et al., 2020, https://arxiv.org/abs/1911.02116).
+
+BERT's layers, one segment, another head. The first position stands in row pad + 1 of its table: the rows before are nobody's.
+"""
+
+from transformer_jax.pretrained.families import bert
+from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm
+
+MODEL_TYPES = ("roberta", "xlm-roberta")
+ARCHITECTURES = {
+    f"{family}{suffix}": kind
+    for family in ("Roberta", "XLMRoberta")
+    for suffix, kind in (
+        ("Model", "encoder"),
+        ("ForMaskedLM", "masked"),
+        ("ForSequenceClassification", "classifier"),
+    )
+}
+PREFIX = "roberta."
+HEADS = ("lm_head.", "classifier.", "pooler.")
+IGNORED = ("lm_head.decoder.", "embeddings.position_ids")
+RENAMED = bert.RENAMED
+SKIP = 2  # pad is token 1 in every published one
+
+
+def read_config(settings: Settings, kind: str, names: set[str]):
+    if settings.whole("pad_token_id", 1) + 1 != SKIP:
+        raise settings.error("pad_token_id must be 1: positions begin behind its row")
+    return bert.of_kind(bert.text_config(settings, kind, names, SKIP), settings, kind)
+
+
+def tensors(config, kind: str) -> list[Tensor]:
+    at = "" if kind == "encoder" else "text."
+    text = config.text if kind == "classifier" else config
+    found = bert.text_tensors(text, at, SKIP)
+    if text.pooler:
+        found += linear("pooler.dense", "pooler.")
+    if kind == "masked":
+        found += linear("lm_head.dense", "head.linear.") + norm("lm_head.layer_norm", "head.norm")
+        found += [Tensor("lm_head.bias", ("head.bias",), "vector")]
+    if kind == "classifier":
+        found += linear("classifier.dense", "linear.") + linear("classifier.out_proj", "head.")
+    return found
+
+
+def write_config(config, kind: str) -> dict:
+    text = config.text if kind == "classifier" else config
+    names = {"encoder": "RobertaModel", "masked": "RobertaForMaskedLM"}
+    head = {} if kind != "classifier" else {"classifier_dropout": config.head_dropout_rate}
+    return {
+        "model_type": "roberta",
+        "architectures": [names.get(kind, "RobertaForSequenceClassification")],
+        **bert.text_settings(text, SKIP),
+        **head,
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+    }

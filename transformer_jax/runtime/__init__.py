@@ -1,0 +1,1 @@
+"""Error types, file handling and memory settings that every layer may use."""

@@ -1,0 +1,1 @@
+"""Run folders and the typed JSON in them."""

@@ -1,0 +1,290 @@
+"""One text through attention, every array on the way: the steps of a small seeded model, or of a trained one.
+
+Nothing is computed a second way: projections are `linear`, weights are `attention_weights`, the blend is
+`dot_product_attention`, and the last step is `multi_head_attention` on the same parameters.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from transformer_jax.attention.dot_product import (
+    attention_weights,
+    dot_product_attention,
+    multi_head_attention,
+)
+from transformer_jax.attention.masks import as_mask, causal
+from transformer_jax.attention.rule import rendered
+from transformer_jax.functional.linear import linear
+from transformer_jax.functional.positions import lookup, sinusoidal_positions
+from transformer_jax.walkthrough.step import Step
+
+Parameters = dict[str, Array | np.ndarray]
+
+
+@dataclass(frozen=True)
+class WordModel:
+    """A token table and the kernels of one attention layer."""
+
+    table: Float[np.ndarray, "V D"]
+    kernels: Parameters  # query_kernel, key_kernel, value_kernel [D, N, H], out_kernel [N, H, D]
+
+
+def word_model(vocab_size: int, embed_dim: int, num_heads: int, seed: int) -> WordModel:
+    """Normal values; the kernels divided by sqrt(D), so that scores come out neither flat nor extreme."""
+    D, N, H = embed_dim, num_heads, embed_dim // num_heads
+    random = np.random.default_rng(seed)
+    shapes = {"query": (D, N, H), "key": (D, N, H), "value": (D, N, H), "out": (N, H, D)}
+    kernels = {
+        f"{kind}_kernel": random.standard_normal(shape, np.float32) / np.float32(D**0.5)
+        for kind, shape in shapes.items()
+    }
+    return WordModel(random.standard_normal((vocab_size, D), np.float32), kernels)
+
+
+def word_steps(
+    model: WordModel,
+    ids: Sequence[int],
+    labels: Sequence[str],
+    *,
+    head: int = 0,
+    is_causal: bool = False,
+) -> list[Step]:
+    """Tokens, embeddings, positions and attention of a text given as ids of `model.table`."""
+    ids, labels = np.asarray(ids, np.int32), tuple(labels)
+    token, position, x, one_hot = map(np.asarray, _embed(model.table, ids))
+    steps = [
+        Step(
+            "ids",
+            "vocabulary[word]",
+            ids[None],
+            "1 T",
+            columns=labels,
+            note=f"Each word is the number of a row of the token table; it has V = {len(model.table)} "
+            "rows, five of them for special tokens that stand for no word.",
+        ),
+        Step(
+            "E",
+            "table[ids]",
+            token,
+            "T D",
+            labels,
+            note="The embedding: rows of the table, the same for a word wherever it stands. Looking "
+            "up a row is multiplying a one-hot vector with the table (largest difference here: "
+            f"{np.abs(one_hot - token).max():.1g}).",
+        ),
+        Step(
+            "P",
+            "sin, cos(position / 10000^(2i/D))",
+            position,
+            "T D",
+            labels,
+            note="The position code depends on the place alone. Without it attention could not tell "
+            "one order of the words from another.",
+        ),
+        Step(
+            "X", "E + P", x, "T D", labels, note="What attention reads: word and place in one sum."
+        ),
+    ]
+    return steps + attention_steps(x, model.kernels, labels, head=head, is_causal=is_causal)
+
+
+def attention_steps(
+    x: Float[np.ndarray, "T D"],
+    parameters: Parameters,
+    labels: Sequence[str],
+    *,
+    head: int = 0,
+    is_causal: bool = False,
+    name: str = "X",
+) -> list[Step]:
+    """One head from `x` to its blend, then all heads to the output.
+
+    `parameters` are arguments of `multi_head_attention` by name: four kernels, and biases where there are any.
+    """
+    labels = tuple(labels)
+    N, H = parameters["query_kernel"].shape[1:]
+    arrays = _attend(x, parameters, is_causal, head)
+    a = {key: np.asarray(array) for key, array in arrays.items()}
+    T = len(x)
+    steps = []
+    for letter, kind, says in (
+        ("Q", "query", "what each row asks for"),
+        ("K", "key", "what each row offers to be found by"),
+        ("V", "value", "what each row hands over when it is found"),
+    ):
+        bias = f"{kind}_bias" in parameters
+        steps += [
+            Step(f"W_{letter}", f"{kind} kernel of head {head}", a[f"{kind}_kernel"], "D H"),
+            Step(
+                letter,
+                f"{name} W_{letter}{f' + b_{letter}' if bias else ''}",
+                a[kind],
+                "T H",
+                labels,
+                note=f"Head {head} of {N}: {says}, in H = {H} features.",
+            ),
+        ]
+    steps += [
+        Step(
+            "scores",
+            "Q K^T",
+            a["scores"],
+            "T S",
+            labels,
+            labels,
+            "Row: who asks. Column: who answers. A dot product is large where both point the same way.",
+        ),
+        Step(
+            "scaled",
+            "scores / sqrt(H)",
+            a["scaled"],
+            "T S",
+            labels,
+            labels,
+            f"Divided by sqrt({H}) = {H**0.5:.3f}: a sum of H products varies like H, and softmax of "
+            "large numbers picks one and learns nothing from the others.",
+        ),
+        Step(
+            "mask",
+            "causal: key not after query" if is_causal else "none: every key is seen",
+            a["mask"],
+            "T S",
+            labels,
+            labels,
+            "1 = may be seen.",
+        ),
+    ]
+    if is_causal:
+        steps.append(
+            Step(
+                "masked",
+                "scaled where mask, else -∞",
+                a["masked"],
+                "T S",
+                labels,
+                labels,
+                "Hidden before the softmax, so that what may not be seen takes no share: e^-∞ is 0.",
+            )
+        )
+    source = "masked" if is_causal else "scaled"
+    steps += [
+        Step(
+            "weights",
+            f"softmax({source})",
+            a["weights"],
+            "T S",
+            labels,
+            labels,
+            "exp(x) / sum of the row's exp(x): every row is a distribution and adds up to 1.",
+        ),
+        Step(
+            "blend",
+            "weights V",
+            a["blend"],
+            "T H",
+            labels,
+            note=f"Each row is a mean of the rows of V, weighted: head {head} is done.",
+        ),
+        Step(
+            "heads",
+            "concat(blend of every head)",
+            a["heads"].reshape(T, -1),
+            "T NH",
+            labels,
+            note=f"The same for all {N} heads, side by side: N H = {N * H} columns.",
+        ),
+        Step("W_O", "output kernel, its rows those columns", a["out_kernel"], "NH D"),
+        Step(
+            "output",
+            f"heads W_O{' + b_O' if 'out_bias' in parameters else ''}",
+            a["output"],
+            "T D",
+            labels,
+            note="The output projection mixes the heads: multi_head_attention of these parameters.",
+        ),
+    ]
+    return steps
+
+
+def context_step(
+    model: WordModel,
+    here: tuple[Sequence[int], Sequence[str]],
+    there: tuple[Sequence[int], Sequence[str]],
+    **options,
+) -> Step | None:
+    """How far apart the vectors of a word are that stands in two texts, before and after attention.
+
+    Each text is its ids and its words; None where they share no word. `options` are those of `word_steps`.
+    """
+    arrays = ("E", "X", "output")
+    first = {id: i for i, id in reversed(list(enumerate(here[0])))}  # where a word stands first
+    other = {id: i for i, id in reversed(list(enumerate(there[0])))}
+    shared = [id for id in first if id in other]
+    if not shared:
+        return None
+    a, b = (
+        {step.name: step.array for step in word_steps(model, *text, **options)}
+        for text in (here, there)
+    )
+    distances = [
+        [np.linalg.norm(a[name][first[id]] - b[name][other[id]]) for name in arrays]
+        for id in shared
+    ]
+    return Step(
+        "distance",
+        f"|vector in this text - vector in '{' '.join(there[1])}'|",
+        np.array(distances),
+        "word array",
+        tuple(here[1][first[id]] for id in shared),
+        arrays,
+        "The table has one vector for a word: E is 0. X differs where the word stands in another "
+        "place. The output differs because the neighbours do: a word in two contexts is two vectors.",
+    )
+
+
+@jax.jit
+def _embed(table, ids):
+    token = lookup(table, ids)
+    position = sinusoidal_positions(jnp.arange(len(ids)), table.shape[1]).astype(token.dtype)
+    one_hot = jax.nn.one_hot(ids, len(table), dtype=table.dtype)
+    return token, position, token + position, jnp.matmul(one_hot, table, precision="highest")
+
+
+@jax.jit(static_argnames="is_causal")
+def _attend(x, parameters, is_causal, head):
+    """Every array of one layer; `head` may be traced."""
+    mask = causal() if is_causal else None
+    x = x[None]
+    q, k, v = (
+        linear(x, parameters[f"{kind}_kernel"], parameters.get(f"{kind}_bias"))
+        for kind in ("query", "key", "value")
+    )
+    N, K = q.shape[2], k.shape[2]
+    shared = head // (N // K)  # heads may share keys in groups
+    scores = q[0, :, head] @ k[0, :, shared].T
+    scaled = scores * q.shape[3] ** -0.5
+    seen = rendered(as_mask(mask), len(scores), len(scores))
+    seen = jnp.ones_like(scores, bool) if seen is None else seen[0, 0]
+    heads = dot_product_attention(q, k, v, mask=mask)
+    return {
+        "query_kernel": parameters["query_kernel"][:, head],
+        "key_kernel": parameters["key_kernel"][:, shared],
+        "value_kernel": parameters["value_kernel"][:, shared],
+        "out_kernel": parameters["out_kernel"].reshape(-1, parameters["out_kernel"].shape[2]),
+        "query": q[0, :, head],
+        "key": k[0, :, shared],
+        "value": v[0, :, shared],
+        "scores": scores,
+        "scaled": scaled,
+        "mask": seen,
+        "masked": jnp.where(seen, scaled, -jnp.inf),
+        "weights": attention_weights(q, k, mask=mask)[0, head],
+        "blend": heads[0, :, head],
+        "heads": heads[0],
+        "output": multi_head_attention(x, x, mask=mask, **parameters)[0],
+    }
