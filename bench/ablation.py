@@ -1,12 +1,13 @@
-"""What each part of the default recipe of `train.imdb` brings: each is taken away, over several seeds.
+"""What each part of the default recipe of `train.imdb` brings: each is taken away, over several
+seeds.
 
     python -m bench.ablation --data PATH        as train.imdb takes it
     python -m bench.ablation --page             nothing is trained: docs/research/ablation.md from the numbers
 
-A fifth of the training reviews, whole movies, is held out; a seed draws these, the weights, the batches and the dropout,
-so that a variant differs from the whole by its change alone. The test split is not read. What is done is kept
-after every run and not done again: stop it and go on. Numbers go to docs/results/ablation.json, the page to
-docs/research/ablation.md.
+A fifth of the training reviews, whole movies, is held out; a seed draws these, the weights, the
+batches and the dropout, so that a variant differs from the whole by its change alone. The test
+split is not read. What is done is kept after every run and not done again: stop it and go on.
+Numbers go to docs/results/ablation.json, the page to docs/research/ablation.md.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
@@ -127,7 +128,9 @@ def page(results: dict) -> Iterator[str]:
 
 
 def _by_parts(runs: list[dict]) -> Iterator[dict]:
-    """What single parts of the trained models say by themselves, as runs of their own: nothing more was trained."""
+    """What single parts of the trained models say by themselves, as runs of their own: nothing more
+    was trained.
+    """
     for variant, part, name in (
         (WHOLE, "evidence", "the n-grams alone"),
         (WHOLE, "head", "n-grams removed: the network alone"),

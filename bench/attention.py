@@ -6,9 +6,10 @@
     python -m bench.attention --parts cells --kinds full causal --lengths 2048 --add       a part of it, anew
     python -m bench.attention --page                nothing is measured: docs/benchmarks/attention.md from the numbers
 
-Everybody computes the same numbers, A B C A B C ..., and a ratio is the median of those within a round. Nobody is
-timed whose values are not the definition's (float64, by hand). Left out, and said to be, is who would take more
-memory or time than LIMITS. The numbers go to docs/results/attention.json as they come.
+Everybody computes the same numbers, A B C A B C ..., and a ratio is the median of those within a
+round. Nobody is timed whose values are not the definition's (float64, by hand). Left out, and said
+to be, is who would take more memory or time than LIMITS. The numbers go to
+docs/results/attention.json as they come.
 """
 
 import argparse
@@ -43,7 +44,8 @@ MEMORY_LENGTHS, MEMORY_OF_PEERS = (1024, 2048, 4096, 8192, 16384), 4096
 PARTS = ("cells", "short", "memory")
 SLOW = 1.0  # seconds of a call, from which a cell has fewer rounds
 LIMITS = {"bytes": 6e9, "seconds": 40.0}
-# Largest error over the largest value: sums in another order, and in bfloat16 what peers round in between.
+# Largest error over the largest value: sums in another order, and in bfloat16 what peers round in
+# between.
 TOLERANCE = {
     "float32": 2e-5 if jax.default_backend() == "cpu" else 1e-2,
     "bfloat16": 5e-2,
@@ -96,7 +98,9 @@ def measure(
     added: dict[str, tuple[Contestant, tuple]] | None = None,
     seconds_before: dict[str, tuple[int, float]] | None = None,
 ) -> dict[str, Any]:
-    """One cell: everybody prepared, checked and then called in turns. What is `added` is a contestant too."""
+    """One cell: everybody prepared, checked and then called in turns. What is `added` is a
+    contestant too.
+    """
     inputs = cell.inputs(seed)
     heads = (
         range(cell.heads)

@@ -1,13 +1,15 @@
-"""What writing a token costs: with the cache and without it, by length and by batch, beside Hugging Face.
+"""What writing a token costs: with the cache and without it, by length and by batch, beside Hugging
+Face.
 
     python -m bench.generation                      everything, some ten minutes
     python -m bench.generation --parts law          of a small model, the cost of a token by the length before it
     python -m bench.generation --parts decode       GPT-2's size, random weights, after a prompt of 64 tokens
     python -m bench.generation --page               nothing is measured: docs/benchmarks/generation.md from the numbers
 
-A cached step reads every weight once, whatever it computes, so one text at a time can go no faster than memory gives
-the weights: that floor is measured in the same rounds. Hugging Face (`transformers` on PyTorch, eager attention left to
-its own choice) is beside it where both are installed. The numbers go to docs/results/generation.json, the tables to
+A cached step reads every weight once, whatever it computes, so one text at a time can go no faster
+than memory gives the weights: that floor is measured in the same rounds. Hugging Face
+(`transformers` on PyTorch, eager attention left to its own choice) is beside it where both are
+installed. The numbers go to docs/results/generation.json, the tables to
 docs/benchmarks/generation.md.
 """
 
@@ -84,7 +86,8 @@ def law(config: LanguageModelConfig, lengths: Sequence[int], seconds: float) -> 
         row = {
             "length": T,
             "cached_flops": count(cached, params, cache).flops,
-            # Every pair, as the reference computes them: how many blocks are visited is known when they run.
+            # Every pair, as the reference computes them: how many blocks are visited is known when
+            # they run.
             "uncached_flops": count(partial(whole, implementation="reference"), params).flops,
         }
         step = jax.jit(cached, donate_argnums=1)
@@ -112,7 +115,9 @@ def law(config: LanguageModelConfig, lengths: Sequence[int], seconds: float) -> 
 
 
 def laws_of(rows: list[dict]) -> dict[str, dict]:
-    """Counted operations of a token as a + b T + c T^2; of the time, the exponent over the longer half of the lengths."""
+    """Counted operations of a token as a + b T + c T^2; of the time, the exponent over the longer
+    half of the lengths.
+    """
     found = {}
     for name in ("cached", "uncached"):
         counted = [(row["length"], row[f"{name}_flops"]) for row in rows]
@@ -160,7 +165,8 @@ def timed(
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Seconds of every call, and of the floor and each writer's token, round by round.
 
-    More rounds follow until a token's median is positive: the difference of two short calls may be below their noise.
+    More rounds follow until a token's median is positive: the difference of two short calls may be
+    below their noise.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ATTEMPTS):

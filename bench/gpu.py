@@ -1,12 +1,14 @@
-"""What a GPU makes of this library: attention beside cuDNN's and PyTorch's kernels, and a training step of BERT's size.
+"""What a GPU makes of this library: attention beside cuDNN's and PyTorch's kernels, and a training
+step of BERT's size.
 
     python -m bench.gpu                                    all of it
     python -m bench.gpu --passes gradient --kinds full causal padded
     python -m bench.gpu --parts step --rounds 3            the training step alone
 
-As many texts as come to --tokens together, 16 heads of 64 features, bfloat16. Everybody is called in turns and
-computes the definition; a ratio is the median of those within a round. The numbers go to docs/results/gpu.json, the
-tables to docs/benchmarks/gpu.md. `python -m bench.attention` is the same for a processor.
+As many texts as come to --tokens together, 16 heads of 64 features, bfloat16. Everybody is called
+in turns and computes the definition; a ratio is the median of those within a round. The numbers go
+to docs/results/gpu.json, the tables to docs/benchmarks/gpu.md. `python -m bench.attention` is the
+same for a processor.
 """
 
 import argparse

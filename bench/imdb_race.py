@@ -1,14 +1,16 @@
-"""The race to a good classifier of reviews: seconds of training until validation first passes a bar.
+"""The race to a good classifier of reviews: seconds of training until validation first passes a
+bar.
 
     python -m bench.imdb_race --data PATH --tutorial LOG        as train.imdb takes it; LOG by bench.tutorial_torch
     python -m bench.imdb_race --page                            nothing is trained: page and figure from the numbers
 
-Ours is the default recipe of `train.imdb`, scored by the averaged weights on the way, over several seeds. Beside it stand
-linear models, fitted once, so one point each, and the tutorial's program, which is not run here but read from the
-logs of `python -m bench.tutorial_torch --data PATH --log LOG --validate-every N`. A seed draws the reviews to
-validate on, whole movies, the same for all. The test split is not read. What is done is kept after every run and not done
-again: stop it and go on; logs are read anew where they are named. Numbers go to docs/results/race.json, the
-page to docs/research/race.md.
+Ours is the default recipe of `train.imdb`, scored by the averaged weights on the way, over several
+seeds. Beside it stand linear models, fitted once, so one point each, and the tutorial's program,
+which is not run here but read from the logs of `python -m bench.tutorial_torch --data PATH --log
+LOG --validate-every N`. A seed draws the reviews to validate on, whole movies, the same for all.
+The test split is not read. What is done is kept after every run and not done again: stop it and go
+on; logs are read anew where they are named. Numbers go to docs/results/race.json, the page to
+docs/research/race.md.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
@@ -54,7 +56,9 @@ LINEAR: dict[str, Callable] = {
 
 
 def schedule(every: int, steps: list[int]) -> list[int]:
-    """Steps to look after: the clock is known to `every` steps at first, then to a twentieth of what it shows."""
+    """Steps to look after: the clock is known to `every` steps at first, then to a twentieth of
+    what it shows.
+    """
     found, step, total = [], 0, sum(steps)
     while step < total:
         step = min(step + max(every, step // LATER), total)

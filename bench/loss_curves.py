@@ -1,12 +1,14 @@
-"""The loss of the tutorial's classifier over its first steps, in float32 and with the fast products in bfloat16.
+"""The loss of the tutorial's classifier over its first steps, in float32 and with the fast products
+in bfloat16.
 
     python -m bench.loss_curves --data PATH        as train.imdb takes it; default: the built-in sample
     python -m bench.loss_curves --page             nothing is trained: page and picture from the numbers
 
-The same weights, batches and dropout bits for all: what differs is how numbers are rounded. A fourth run, in float32
-with other dropout bits, is the yardstick: rounding may move the loss by no more than chance does. The short products are
-those of machines that have them; a CPU without computes the same numbers with converted operands, so no time is taken.
-The numbers go to docs/results/loss_curves.json, page and picture to docs/benchmarks/loss-curves.md.
+The same weights, batches and dropout bits for all: what differs is how numbers are rounded. A
+fourth run, in float32 with other dropout bits, is the yardstick: rounding may move the loss by no
+more than chance does. The short products are those of machines that have them; a CPU without
+computes the same numbers with converted operands, so no time is taken. The numbers go to
+docs/results/loss_curves.json, page and picture to docs/benchmarks/loss-curves.md.
 """
 
 import argparse

@@ -1,11 +1,13 @@
-"""Twenty reviews of the test split that a classifier gets wrong: the words that moved it, and the reason that one can see.
+"""Twenty reviews of the test split that a classifier gets wrong: the words that moved it, and the
+reason that one can see.
 
     python -m bench.mistakes RUN --data PATH            RUN of train.imdb; --show prints the reviews, to be read
     python -m bench.mistakes --page                     nothing is explained: the page from numbers and reasons
 
-Half of them are those that it is surest of, half are drawn from all that are wrong. Each is explained by integrated
-gradients, as `python -m transformer_jax explain` does. Numbers go to docs/results/mistakes.json, the page to docs/research/mistakes.md;
-reasons are written by hand into docs/results/mistakes-reasons.json, by the number of the row. No review is stored: single words are.
+Half of them are those that it is surest of, half are drawn from all that are wrong. Each is
+explained by integrated gradients, as `python -m transformer_jax explain` does. Numbers go to
+docs/results/mistakes.json, the page to docs/research/mistakes.md; reasons are written by hand into
+docs/results/mistakes-reasons.json, by the number of the row. No review is stored: single words are.
 """
 
 import argparse
@@ -112,7 +114,9 @@ def probabilities_of(classifier: Trained, texts: Sequence[str]) -> Float[np.ndar
 
 
 def chosen(said: Float[np.ndarray, "n C"], test: Split, number: int) -> list[tuple[str, int]]:
-    """Half of them the surest of the wrong ones, the rest drawn from the others; a text counts once."""
+    """Half of them the surest of the wrong ones, the rest drawn from the others; a text counts
+    once.
+    """
     wrong = np.flatnonzero(said.argmax(axis=1) != test.labels)
     ordered = wrong[np.argsort(-said[wrong].max(axis=1), kind="stable")]
     first: dict[str, int] = {}

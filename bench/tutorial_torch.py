@@ -3,21 +3,23 @@ r"""Trains the tutorial's classifier in PyTorch, against the clock: the opponent
     python -m bench.tutorial_torch --data PATH --log FILE       as the tutorial trains it
     python -m bench.tutorial_torch --data PATH --log FILE --attention sdpa --bfloat16 --fused       tuned
 
-By the listings of "The Transformers, a complete architectural breakdown" (2026); the model is bench/peers/tutorial_model.py:
+By the listings of "The Transformers, a complete architectural breakdown" (2026); the model is
+bench/peers/tutorial_model.py:
 
     1.22        on a GPU where there is one
     1.24-1.26   GPT-2's tokens, [CLS] and [SEP] around the first 254, always filled up with [PAD] to 256
     1.29        batches of 16, shuffled anew in each epoch, the last of an epoch smaller
     1.38, 1.39  100 epochs; every loss is read as it comes; the weights after the last step are scored
 
-What is not as written: texts are cut into tokens once, before the clock starts, where 1.28 does it at every access,
-and `<br />` is a space, as everywhere here. Training rows that repeat a test text are left out, and a tenth of the
-others (no movie in common) is kept to validate, the same as in `train.imdb` for the same seed; batches come in the
-same order too. The test texts are scored with --test alone, once, at the end.
+What is not as written: texts are cut into tokens once, before the clock starts, where 1.28 does it
+at every access, and `<br />` is a space, as everywhere here. Training rows that repeat a test text
+are left out, and a tenth of the others (no movie in common) is kept to validate, the same as in
+`train.imdb` for the same seed; batches come in the same order too. The test texts are scored with
+--test alone, once, at the end.
 
-The log is lines of JSON, each on disk when it is written: what runs, then {step, epoch, seconds, loss} and {step,
-epoch, seconds, validation_accuracy, validation_seconds}. `seconds` is of training alone, from before the first step;
-`python -m bench.imdb_race --tutorial LOG` sets it beside ours.
+The log is lines of JSON, each on disk when it is written: what runs, then {step, epoch, seconds,
+loss} and {step, epoch, seconds, validation_accuracy, validation_seconds}. `seconds` is of training
+alone, from before the first step; `python -m bench.imdb_race --tutorial LOG` sets it beside ours.
 """
 
 import argparse
@@ -55,7 +57,9 @@ VALIDATION_FRACTION = 0.1
 
 
 def to_tensors(batch: Batch, pad_id: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
-    """(tokens, is_token, labels) of the batch's examples: the rows that only fill its shape stay behind."""
+    """(tokens, is_token, labels) of the batch's examples: the rows that only fill its shape stay
+    behind.
+    """
     tokens = torch.from_numpy(batch.tokens[batch.is_example]).long().to(device)
     labels = torch.from_numpy(batch.labels[batch.is_example]).long().to(device)
     return tokens, tokens != pad_id, labels

@@ -1,11 +1,13 @@
-"""Model-FLOPs utilisation of a training step: its arithmetic over what this device's matrix products reach.
+"""Model-FLOPs utilisation of a training step: its arithmetic over what this device's matrix
+products reach.
 
     python -m bench.utilization                                bert-base, 64 texts of 512 tokens, bfloat16: for a GPU
     python -m bench.utilization --model tutorial --dtype float32            the tutorial's, 16 of 256: for a CPU
 
-The step is that of the training program; its arithmetic is three times that of the forward pass, counted on the jaxpr
-(Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1). The ceiling is the fastest of some square products
-in the same dtype, summed in float32. The numbers go to docs/results/utilization.json.
+The step is that of the training program; its arithmetic is three times that of the forward pass,
+counted on the jaxpr (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1). The
+ceiling is the fastest of some square products in the same dtype, summed in float32. The numbers go
+to docs/results/utilization.json.
 """
 
 import argparse

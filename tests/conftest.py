@@ -11,8 +11,8 @@ from train.trainer import checkpoints
 def strict():
     """No silent dtype promotion, and full float32 products on every backend.
 
-    A file of library tests asks for it with `pytestmark = pytest.mark.usefixtures("strict")`; the programs in
-    train/ cannot, because optax does not pass.
+    A file of library tests asks for it with `pytestmark = pytest.mark.usefixtures("strict")`; the
+    programs in train/ cannot, because optax does not pass.
     """
     with jax.numpy_dtype_promotion("strict"), jax.default_matmul_precision("highest"):
         yield
@@ -27,7 +27,9 @@ def mixed_dtypes():
 
 @pytest.fixture
 def as_users_run_it():
-    """Without the signature checks that only tests have: what a mistake raises is the library's own error."""
+    """Without the signature checks that only tests have: what a mistake raises is the library's own
+    error.
+    """
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

@@ -7,8 +7,8 @@ r"""Trains a transformer to tell good reviews from bad, and reports it beside a 
     python -m train.imdb --recipe tutorial          the source document's model and schedule
     python -m train.imdb --pretrained MODEL         fine-tunes a text encoder, as BERT or MiniLM
 
-It leaves a run folder: the model (use it with `python -m transformer_jax predict RUN "text"`), report.md,
-report.json, metrics.jsonl and curves.png.
+It leaves a run folder: the model (use it with `python -m transformer_jax predict RUN "text"`),
+report.md, report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
@@ -258,7 +258,9 @@ def unlabelled_texts(data: Dataset, recipe: Recipe, splits: tuple[Split, ...]) -
 
 
 def data_sha256(encoded: list[list[np.ndarray]], splits: tuple[Split, ...]) -> str:
-    """Of every token and every label in their order, then of texts without labels: all that training sees of the data."""
+    """Of every token and every label in their order, then of texts without labels: all that
+    training sees of the data.
+    """
     digest = hashlib.sha256()
     for texts, labels in zip(encoded, (*(split.labels for split in splits), ()), strict=True):
         digest.update(np.array([len(ids) for ids in texts], np.int64).tobytes())
@@ -269,7 +271,9 @@ def data_sha256(encoded: list[list[np.ndarray]], splits: tuple[Split, ...]) -> s
 def shapes(
     encoded: list[list[np.ndarray]], recipe: Recipe, batch_tokens: int | None
 ) -> tuple[tuple[int, ...], int]:
-    """The lengths that batches come in, and the tokens in each: `batch_examples` texts of average length."""
+    """The lengths that batches come in, and the tokens in each: `batch_examples` texts of average
+    length.
+    """
     lengths = np.array([len(ids) for split in encoded for ids in split])
     buckets = bucket_lengths(lengths, recipe.model.max_length, recipe.buckets)
     if batch_tokens is None:

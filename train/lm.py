@@ -5,8 +5,8 @@ r"""Trains a language model: to say which token comes next.
     python -m train.lm --data DIR --tokenizer bpe:8192      a folder of .txt files, a text each
     python -m train.lm --data hub:roneneldan/TinyStories
 
-It leaves a run folder: the model (`python -m transformer_jax generate RUN "prompt"`), report.md, report.json,
-metrics.jsonl and curves.png.
+It leaves a run folder: the model (`python -m transformer_jax generate RUN "prompt"`), report.md,
+report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
@@ -176,7 +176,9 @@ def train(run: Run) -> None:
 
 
 def scores(nats: float, targets: int, part: TokenFile) -> dict[str, float]:
-    """Of the held-out part: the mean over its targets, and over its bytes, which no tokenizer changes."""
+    """Of the held-out part: the mean over its targets, and over its bytes, which no tokenizer
+    changes.
+    """
     return {
         "held_out_loss": nats / targets,
         "perplexity": math.exp(min(nats / targets, 700.0)),

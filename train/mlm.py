@@ -1,11 +1,13 @@
-r"""Trains a text encoder to fill masks: to say which words were taken out of reviews. Labels are not looked at.
+r"""Trains a text encoder to fill masks: to say which words were taken out of reviews. Labels are
+not looked at.
 
     python -m train.mlm                             IMDb's, 75,000 of them, or the built-in sample's
     python -m train.mlm --data FOLDER               as train.imdb reads it, and what has no labels too
     python -m train.imdb --data FOLDER --pretrained RUN     fine-tunes what it leaves
 
-What train.imdb tests or, with the same --seed, validates on is never read. It leaves a run folder: the model
-(`python -m transformer_jax fill RUN "The film was [MASK]."`), report.md, report.json, metrics.jsonl and curves.png.
+What train.imdb tests or, with the same --seed, validates on is never read. It leaves a run folder:
+the model (`python -m transformer_jax fill RUN "The film was [MASK]."`), report.md, report.json,
+metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads

@@ -5,8 +5,8 @@ r"""Trains the encoder-decoder of "Attention Is All You Need" to translate.
     python -m train.translate --data pairs.tsv
     python -m train.translate --data hub:bentrevett/multi30k --source en --target de
 
-It leaves a run folder: the model (`python -m transformer_jax translate RUN "text"`), report.md, report.json,
-metrics.jsonl, curves.png, and translations.txt beside the references.
+It leaves a run folder: the model (`python -m transformer_jax translate RUN "text"`), report.md,
+report.json, metrics.jsonl, curves.png, and translations.txt beside the references.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
@@ -127,7 +127,8 @@ def train(run: Run) -> None:
             texts, references = (part[:SHOWN] for part in pairs.validation)
             for lines in zip(texts, write(params, texts, 1), references, strict=True):
                 tqdm.write("\n  {}\n  -> {}\n  == {}".format(*lines))
-            # A model that has learnt smoothed labels is unsure on purpose: by nats alone an early one would win.
+            # A model that has learnt smoothed labels is unsure on purpose: by nats alone an early
+            # one would win.
             return {"validation_loss": nats, "validation_objective": -smoothed}
 
         with event_log(folder, options.tensorboard) as log:
@@ -181,7 +182,9 @@ def train(run: Run) -> None:
 
 
 def scores(written: list[str], references: list[str]) -> dict[str, object]:
-    """BLEU as sacrebleu counts it (Post, 2018, https://arxiv.org/abs/1804.08771): 13a tokens, mixed case."""
+    """BLEU as sacrebleu counts it (Post, 2018, https://arxiv.org/abs/1804.08771): 13a tokens, mixed
+    case.
+    """
     import sacrebleu
 
     metric = sacrebleu.metrics.BLEU()

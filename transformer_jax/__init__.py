@@ -1,10 +1,11 @@
 """Transformers from pure functions, composed into Flax NNX modules.
 
-Axes, one letter each, in einsums, annotations, tests and prose: B batch, T queries, S keys, N query heads,
-K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C classes, L layers.
-A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean evaluation.
+Axes, one letter each, in einsums, annotations, tests and prose: B batch, T queries, S keys, N query
+heads, K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C classes,
+L layers. A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean evaluation.
 
-Pure functions (no Flax)   rules, grid -> masks, biases; attention, softmax, unseen, positions, rotary, regions,
+Pure functions (no Flax)   rules, grid -> masks, biases; attention, softmax, unseen, positions,
+rotary, regions,
                            ngrams, normalization, feed_forward, linear, dropout, pooling
 Attention at any length    plan (which implementation) -> blockwise (tiling, tiles), cudnn; products
 Costs and laws             costs, published, counting, laws
@@ -14,11 +15,12 @@ Texts and files            tokenizers, windows, run_folder, predict, translation
 For students               bpe, steps, walk, inside, heads, worked/; printing and pages show them
 Why a model decided so     attribution, spans -> explain
 
-The pure functions are here by name: `import transformer_jax as tj; tj.dot_product_attention(q, k, v)`.
+The pure functions are here by name: `import transformer_jax as tj; tj.dot_product_attention(q, k,
+v)`.
 """
 
-# Imported here and not on first use (PEP 562): importing a file binds its name in the package, so a lazy
-# `tj.dropout` would be the function or the file, depending on what was imported before.
+# Imported here and not on first use (PEP 562): importing a file binds its name in the package, so a
+# lazy `tj.dropout` would be the function or the file, depending on what was imported before.
 from transformer_jax.attention.biases import alibi, alibi_slopes, relative_bias, relative_buckets
 from transformer_jax.attention.dot_product import (
     additive_attention,

@@ -1,4 +1,6 @@
-"""Language-model examples: windows over one long row of tokens, and the same windows one token later."""
+"""Language-model examples: windows over one long row of tokens, and the same windows one token
+later.
+"""
 
 import numpy as np
 from jaxtyping import Shaped
@@ -14,11 +16,12 @@ def sliding_windows(
          [2 3 4]  and  [3 4 5]
          [4 5 6]]      [5 6 7]]
 
-    T = length, B = (n - length - 1) // stride + 1. With stride = length every token but the first is a target
-    once; with less the windows overlap. Tokens that fill no window at the end are left out.
+    T = length, B = (n - length - 1) // stride + 1. With stride = length every token but the first
+    is a target once; with less the windows overlap. Tokens that fill no window at the end are left
+    out.
 
-    Both are read-only views: nothing is copied, so that `tokens` may be a memory-mapped file larger than
-    memory, of which `inputs[rows]` reads the rows alone.
+    Both are read-only views: nothing is copied, so that `tokens` may be a memory-mapped file larger
+    than memory, of which `inputs[rows]` reads the rows alone.
     """
     for name, value in (("length", length), ("stride", stride)):
         if value < 1:

@@ -1,4 +1,5 @@
-"""Measures every claim and writes docs/research/claims.md, its figures and docs/results/claims.json.
+"""Measures every claim and writes docs/research/claims.md, its figures and
+docs/results/claims.json.
 
 python -m bench.claims
 python -m bench.claims --page       nothing is measured: docs/research/claims.md from the numbers, the figures as they are

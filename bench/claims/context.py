@@ -1,7 +1,7 @@
 """One word, two meanings: the vector of "bank" in a table and behind attention.
 
-A small masked language model is trained on sentences from two worlds, so that all it knows of meaning is which words
-stand together.
+A small masked language model is trained on sentences from two worlds, so that all it knows of
+meaning is which words stand together.
 """
 
 from functools import partial
@@ -63,7 +63,9 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def banks(seed: int, *, steps: int = 300, each: int = 4) -> tuple[list[str], dict[str, np.ndarray]]:
-    """Sentences, `each` of the first world and as many of the second, and the cosines of their vectors of "bank"."""
+    """Sentences, `each` of the first world and as many of the second, and the cosines of their
+    vectors of "bank".
+    """
     random = np.random.default_rng(seed)
     start = init_layers(random, L, D, 4, 2 * D) | {"embed": normal(random, (len(WORDS), D), D)}
     trained, _ = fit(loss, start, batches(random, steps))

@@ -1,4 +1,6 @@
-"""The gradient that arrives at the first layer of a deep stack, with and without residual connections."""
+"""The gradient that arrives at the first layer of a deep stack, with and without residual
+connections.
+"""
 
 from functools import partial
 
@@ -22,7 +24,9 @@ STACKS = {
 def first_gradients(
     seed: int, depths: tuple[int, ...], *, draws: int = 8, T: int = 16, D: int = 32, C: int = 8
 ) -> dict[str, np.ndarray]:
-    """[depth, draw]: the norm of the gradient of the first layer, at random initialisation and random labels."""
+    """[depth, draw]: the norm of the gradient of the first layer, at random initialisation and
+    random labels.
+    """
     random = np.random.default_rng(seed)
     stacks = [init_layers(random, max(depths), D, 4, 2 * D) for _ in range(draws)]
     parameters = jax.tree.map(lambda *x: np.stack(x), *stacks)

@@ -1,4 +1,6 @@
-"""A small transformer of the library's pure functions, with residual connections and norms as switches."""
+"""A small transformer of the library's pure functions, with residual connections and norms as
+switches.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +19,9 @@ Parameters = dict[str, jax.Array]
 
 
 def normal(random: np.random.Generator, shape: tuple[int, ...], inputs: int = 1) -> jax.Array:
-    """Normal numbers of variance 1 / inputs, from NumPy: a generator of JAX's takes long to compile."""
+    """Normal numbers of variance 1 / inputs, from NumPy: a generator of JAX's takes long to
+    compile.
+    """
     return jnp.asarray(random.standard_normal(shape, np.float32) * np.float32(inputs**-0.5))
 
 
@@ -34,7 +38,8 @@ def init_layers(random: np.random.Generator, L: int, D: int, N: int, F: int) -> 
 
 
 def layers(parameters: Parameters, x, *, residual=1.0, norm=True, depth=None, mask=None):
-    """x = residual x + sublayer(norm(x)) for attention and feed-forward, in the first `depth` layers.
+    """x = residual x + sublayer(norm(x)) for attention and feed-forward, in the first `depth`
+    layers.
 
     `residual` is 1 or 0, and both it and `depth` may be traced: one compilation does for all.
     """
@@ -62,7 +67,9 @@ def cross_entropy(logits, labels):
 
 @partial(jax.jit, static_argnames="loss")
 def fit(loss: Callable, parameters: Parameters, batches, rate=3e-3):
-    """Adam on `loss(parameters, batch)`, once through the batches; the parameters and every step's loss."""
+    """Adam on `loss(parameters, batch)`, once through the batches; the parameters and every step's
+    loss.
+    """
     optimizer = optax.adam(rate)
 
     def step(carry, batch):

@@ -38,7 +38,9 @@ WAYS = {
 
 
 def influence(way, query, key, value) -> np.ndarray:
-    """[t, s]: the size of the change of output t by a small change of the key or the value of token s."""
+    """[t, s]: the size of the change of output t by a small change of the key or the value of token
+    s.
+    """
     by_key, by_value = jax.jit(jax.jacrev(way, argnums=(1, 2)))(query, key, value)
     # [1, T, 1, H, 1, S, 1, H]
     squares = sum(np.square(np.asarray(part)[0, :, 0, :, 0, :, 0]) for part in (by_key, by_value))

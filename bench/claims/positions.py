@@ -51,7 +51,9 @@ def rotation(offset: int, features: int, base: float = 10_000.0) -> np.ndarray:
 
 
 def rotation_errors(offset: int, features: int = 64, length: int = 1000) -> tuple[float, float]:
-    """Over all positions p: the largest |PE(p + k) - R_k PE(p)|, and the same with the R of the next offset."""
+    """Over all positions p: the largest |PE(p + k) - R_k PE(p)|, and the same with the R of the
+    next offset.
+    """
     code = np.asarray(sinusoidal_positions(jnp.arange(length + offset), features), np.float64)
     here, there = code[:length], code[offset:]
     return tuple(

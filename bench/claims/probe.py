@@ -32,7 +32,9 @@ def codes(random: np.random.Generator, words: int, positions: int, D: int) -> di
 
 
 def probe(x: np.ndarray, labels: np.ndarray, held_out: np.ndarray, ridge: float = 1e-3) -> float:
-    """The accuracy, on the rows held out, of the linear map that fits the one-hot labels of the others best."""
+    """The accuracy, on the rows held out, of the linear map that fits the one-hot labels of the
+    others best.
+    """
     x = np.concatenate([x, np.ones((len(x), 1))], axis=1).astype(np.float64)
     known, targets = x[~held_out], np.eye(labels.max() + 1)[labels[~held_out]]
     kernel = np.linalg.solve(known.T @ known + ridge * np.eye(x.shape[1]), known.T @ targets)
@@ -40,7 +42,9 @@ def probe(x: np.ndarray, labels: np.ndarray, held_out: np.ndarray, ridge: float 
 
 
 def accuracies(seed: int, D: int, *, words: int = 200, positions: int = 50) -> dict[str, dict]:
-    """What a linear probe reads, in pairs of word and position that it was not fitted on (a fifth of them)."""
+    """What a linear probe reads, in pairs of word and position that it was not fitted on (a fifth
+    of them).
+    """
     random = np.random.default_rng(seed)
     word, place = (grid.ravel() for grid in np.mgrid[:words, :positions])
     held_out = random.random(words * positions) < 0.2

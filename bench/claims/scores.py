@@ -19,7 +19,9 @@ SCALES = {
 
 
 def statistics(seed: int, d: int, *, batch: int = 64, tokens: int = 64) -> dict[str, dict]:
-    """Of each scaling: the variance of the scores of unit-variance vectors, and how the softmax spreads over them."""
+    """Of each scaling: the variance of the scores of unit-variance vectors, and how the softmax
+    spreads over them.
+    """
     random = np.random.default_rng(seed)
     query, key = (normal(random, (batch, tokens, 1, d)) for _ in range(2))
     scores = np.einsum("btnd,bsnd->bts", query, key)
@@ -50,7 +52,9 @@ def cosine(a, b) -> float:
 
 
 def angles(seed: int, d: int = 64) -> list[tuple]:
-    """Pairs of given lengths and angle in a random plane: the loop, and length x length x cosine of that angle."""
+    """Pairs of given lengths and angle in a random plane: the loop, and length x length x cosine of
+    that angle.
+    """
     plane, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, 2)))
     rows = []
     for degrees, long, other in [

@@ -1,7 +1,9 @@
-"""The loss around a trained stack, along two random directions, with and without residual connections.
+"""The loss around a trained stack, along two random directions, with and without residual
+connections.
 
-Li et al., 2018, https://arxiv.org/abs/1712.09913: each filter of a direction (what makes one output feature) is given
-the norm of the same filter of the model, so that a step means the same in models of different scale.
+Li et al., 2018, https://arxiv.org/abs/1712.09913: each filter of a direction (what makes one output
+feature) is given the norm of the same filter of the model, so that a step means the same in models
+of different scale.
 """
 
 from functools import partial
@@ -71,7 +73,9 @@ def hollows(heights: np.ndarray) -> int:
 
 
 def bend(heights: np.ndarray) -> float:
-    """The mean size of the second differences down and across, as a part of the range of the heights."""
+    """The mean size of the second differences down and across, as a part of the range of the
+    heights.
+    """
     bends = [np.abs(np.diff(heights, 2, axis=axis)).mean() for axis in (0, 1)]
     return float(np.mean(bends) / np.ptp(heights))
 
@@ -79,7 +83,9 @@ def bend(heights: np.ndarray) -> float:
 def surfaces(
     seed: int, *, L: int = 6, T: int = 8, steps: int = 400, grid: int = 25, pairs: int = 3
 ):
-    """Of both stacks, from the same start and the same batches: the last loss, and the surfaces of `pairs` directions."""
+    """Of both stacks, from the same start and the same batches: the last loss, and the surfaces of
+    `pairs` directions.
+    """
     random = np.random.default_rng(seed)
     start = init_layers(random, L, D, N, F)
     start |= {"embed": normal(random, (C, D)), "read": normal(random, (D, C), D)}

@@ -1,9 +1,10 @@
-"""A benchmark that does not wait for its result fails, instead of reporting the time of handing over work.
+"""A benchmark that does not wait for its result fails, instead of reporting the time of handing
+over work.
 
-JAX hands work to the device and returns: a matrix product of a tenth of a second *returns* in fifteen
-microseconds. So the `benchmark` fixture of this folder looks at what every call returns, the moment it returns:
-an array that is still being computed was not waited for. A function that returns nothing hides its arrays, and
-fails too.
+JAX hands work to the device and returns: a matrix product of a tenth of a second *returns* in
+fifteen microseconds. So the `benchmark` fixture of this folder looks at what every call returns,
+the moment it returns: an array that is still being computed was not waited for. A function that
+returns nothing hides its arrays, and fails too.
 """
 
 from collections.abc import Callable

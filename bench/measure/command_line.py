@@ -1,4 +1,6 @@
-"""The command that made a number, as it could be typed elsewhere: it stands beside the number, without a machine's paths."""
+"""The command that made a number, as it could be typed elsewhere: it stands beside the number,
+without a machine's paths.
+"""
 
 import shlex
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """Measures a function, with compile time, first call, steady state and memory kept apart.
 
-JAX returns before it has computed, compiles at the first call and copies NumPy arguments to the device at every
-call; a clock around a bare call measures any of these. Here the arguments are on the device beforehand, the
-function is compiled beforehand and every call is waited for. The arguments are random and rotate: no call sees
-the numbers of the call before. A function is timed once its values agree with the definition for all of them.
+JAX returns before it has computed, compiles at the first call and copies NumPy arguments to the
+device at every call; a clock around a bare call measures any of these. Here the arguments are on
+the device beforehand, the function is compiled beforehand and every call is waited for. The
+arguments are random and rotate: no call sees the numbers of the call before. A function is timed
+once its values agree with the definition for all of them.
 """
 
 import itertools
@@ -56,10 +57,11 @@ def prepare(
 ) -> Prepared:
     """Places the arguments, compiles, calls once with each and compares with what is `expected`.
 
-    `peak_bytes` is what one call allocates: XLA's own plan (which leaves out what its CPU fusions allocate inside),
-    or for NumPy and Python the peak that tracemalloc sees in a further call; None for eager JAX and PyTorch, whose
-    allocators do not say; bench/micro/test_memory.py watches the process instead. `bytes_moved` is what any
-    implementation must: each argument read once, the result written once.
+    `peak_bytes` is what one call allocates: XLA's own plan (which leaves out what its CPU fusions
+    allocate inside), or for NumPy and Python the peak that tracemalloc sees in a further call; None
+    for eager JAX and PyTorch, whose allocators do not say; bench/micro/test_memory.py watches the
+    process instead. `bytes_moved` is what any implementation must: each argument read once, the
+    result written once.
     """
     if len(inputs) < 2:
         raise ValueError(f"inputs must be two or more tuples of arguments, got {len(inputs)}")
@@ -100,10 +102,11 @@ def run(
     atol: float = 0.0,
     **labels: Any,
 ) -> None:
-    """Measures the contestant into `benchmark`, once its values for `inputs` are `expected` within `atol`.
+    """Measures the contestant into `benchmark`, once its values for `inputs` are `expected` within
+    `atol`.
 
-    The rows of the table are the steady state. `extra_info` holds the rest, `flops` (counted by the caller) and
-    the `labels`, of which the report needs subject, implementation and length.
+    The rows of the table are the steady state. `extra_info` holds the rest, `flops` (counted by the
+    caller) and the `labels`, of which the report needs subject, implementation and length.
     """
     prepared = prepare(contestant, inputs, expected, atol)
     benchmark.pedantic(
@@ -132,9 +135,10 @@ def compare(
 ) -> float:
     """The median over rounds of the time of `one` over the time of `other`, called in turns.
 
-    Whatever slows the machine for a while slows both, so the ratio holds where two separate timings would not.
-    `extra_info` holds it with its quartiles; the table row is the two together. A plain function instead of a
-    contestant keeps its own state, takes no arguments, waits by itself and returns what it computed.
+    Whatever slows the machine for a while slows both, so the ratio holds where two separate timings
+    would not. `extra_info` holds it with its quartiles; the table row is the two together. A plain
+    function instead of a contestant keeps its own state, takes no arguments, waits by itself and
+    returns what it computed.
     """
     calls = [
         prepare(contestant, inputs, expected, atol).call
@@ -161,7 +165,9 @@ def compare(
 
 
 def random_inputs(*shapes: tuple[int, ...], scale: float = 1.0, seed: int = 0) -> list[tuple]:
-    """ROTATION tuples of standard normal float32 arrays of these shapes; constant data would run faster."""
+    """ROTATION tuples of standard normal float32 arrays of these shapes; constant data would run
+    faster.
+    """
     rng = np.random.default_rng([seed, *map(len, shapes)])
     return [
         tuple(scale * rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
@@ -181,7 +187,9 @@ def lengths(*default: int, full: Sequence[int] = ()) -> list[int]:
 def every(
     implementations: Iterable[str], some: Sequence[int], longest: dict[str, int]
 ) -> list[tuple[int, str]]:
-    """Parameters (length, implementation), without the lengths that would take an implementation minutes."""
+    """Parameters (length, implementation), without the lengths that would take an implementation
+    minutes.
+    """
     return [
         (length, name)
         for length in some

@@ -57,7 +57,9 @@ def processor() -> str:
 
 
 def load_average() -> float | None:
-    """Programs that ran in the last minute, this one included; None where the system does not count."""
+    """Programs that ran in the last minute, this one included; None where the system does not
+    count.
+    """
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 

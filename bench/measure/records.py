@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 class Record:
     """One implementation of one subject at one length: a time, or a ratio of times called in turns.
 
-    Of a ratio, `seconds` is that of both calls together and `reference` is what the implementation was called in
-    turns with.
+    Of a ratio, `seconds` is that of both calls together and `reference` is what the implementation
+    was called in turns with.
     """
 
     subject: str

@@ -12,7 +12,9 @@ from bench.measure.harness import clock
 def take_turns(
     calls: dict[str, Callable[[], Any]], seconds: float, *, least: int = 5, most: int = 201
 ) -> dict[str, list[float]]:
-    """Seconds of every call in every round; rounds until `seconds` a call have gone by, `least` of them anyhow."""
+    """Seconds of every call in every round; rounds until `seconds` a call have gone by, `least` of
+    them anyhow.
+    """
     found = {name: [] for name in calls}
     end = time.perf_counter() + seconds * len(calls)
     for done in range(most):
@@ -26,7 +28,9 @@ def take_turns(
 
 
 def summary(times: dict[str, list[float]], of: str) -> dict[str, Any]:
-    """Median seconds of each, and the time of `of` over that of each other within a round: median and quartiles."""
+    """Median seconds of each, and the time of `of` over that of each other within a round: median
+    and quartiles.
+    """
     return {
         "rounds": len(times[of]),
         "seconds": {name: median(seconds) for name, seconds in times.items()},

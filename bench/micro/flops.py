@@ -1,7 +1,9 @@
-"""Operations of each benchmarked function, from its sizes: 2 for a multiply-add, matrix products alone.
+"""Operations of each benchmarked function, from its sizes: 2 for a multiply-add, matrix products
+alone.
 
-Norms, softmax and activations are a few operations for each of their elements and are left out, as is usual.
-tests/bench/measure/test_harness.py compares these with `transformer_jax.costs.jaxpr`, which reads them off the program.
+Norms, softmax and activations are a few operations for each of their elements and are left out, as
+is usual. tests/bench/measure/test_harness.py compares these with `transformer_jax.costs.jaxpr`,
+which reads them off the program.
 """
 
 

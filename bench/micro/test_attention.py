@@ -1,9 +1,11 @@
-"""Attention by length: nested loops, NumPy, this library, `jax.nn`, Flax and PyTorch on the same numbers.
+"""Attention by length: nested loops, NumPy, this library, `jax.nn`, Flax and PyTorch on the same
+numbers.
 
     pytest --benchmark-only bench/micro/test_attention.py
 
-No contestant is timed before its values agree with NumPy's, which tests/bench/peers/test_naive.py compares with the loops. The
-loops stop at T = 64, where a call takes a good part of a second; the others go on to T = 2048.
+No contestant is timed before its values agree with NumPy's, which tests/bench/peers/test_naive.py
+compares with the loops. The loops stop at T = 64, where a call takes a good part of a second; the
+others go on to T = 2048.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
-"""Multi-head attention written three ways: a loop over heads, one split projection, heads as an axis.
+"""Multi-head attention written three ways: a loop over heads, one split projection, heads as an
+axis.
 
     pytest --benchmark-only bench/micro/test_heads.py
 

@@ -2,8 +2,8 @@
 
     pytest --benchmark-only bench/micro/test_layers.py
 
-Loops and NumPy for the two small ones, Flax's own modules with the same parameters for all three. The layer is
-measured forward and with the gradient of its parameters and of its input.
+Loops and NumPy for the two small ones, Flax's own modules with the same parameters for all three.
+The layer is measured forward and with the gradient of its parameters and of its input.
 """
 
 from functools import cache
@@ -152,7 +152,9 @@ def forward(name: str) -> Contestant:
 
 @cache
 def backward(name: str) -> Contestant:
-    """The output, the gradient of the input and the square of that of the parameters, which are named apart."""
+    """The output, the gradient of the input and the square of that of the parameters, which are
+    named apart.
+    """
     graph, params = nnx.split(layers()[name])
 
     def value_and_gradient(x, cotangent):
@@ -216,7 +218,9 @@ def test_encoder_layer(benchmark, length, name):
 
 @cache
 def expected_gradient(T: int) -> list:
-    """Flax's own: the forward pass has been compared with NumPy, and jax.vjp is theirs as it is ours."""
+    """Flax's own: the forward pass has been compared with NumPy, and jax.vjp is theirs as it is
+    ours.
+    """
     theirs = backward("flax.nnx").fn
     fn = jax.jit(lambda *args: theirs(*args))  # a copy: what is timed shall not be compiled already
     return [jax.device_get(fn(*args)) for args in layer_inputs(T)]

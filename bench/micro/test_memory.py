@@ -2,10 +2,11 @@
 
     pytest --benchmark-only bench/micro/test_memory.py
 
-XLA's plan (the peak bytes of the other benchmarks) is what the compiler says, and on a CPU it leaves out what its
-YNNPACK fusions allocate inside: where logits and softmax become one such fusion, the plan grows with T and the
-process with T^2. Here a child process calls each implementation and reads how far its resident memory rose,
-PyTorch's and eager JAX's alike. The times of this file are those of the child and mean nothing.
+XLA's plan (the peak bytes of the other benchmarks) is what the compiler says, and on a CPU it
+leaves out what its YNNPACK fusions allocate inside: where logits and softmax become one such
+fusion, the plan grows with T and the process with T^2. Here a child process calls each
+implementation and reads how far its resident memory rose, PyTorch's and eager JAX's alike. The
+times of this file are those of the child and mean nothing.
 """
 
 import json

@@ -2,9 +2,10 @@
 
     pytest --benchmark-only bench/micro/test_parts.py
 
-Counted in multiplications, the two products of attention (4 T^2 D) equal the four projections (8 T D^2) at T = 2 D,
-and all the rest of a layer with F = 4 D (24 T D^2) at T = 6 D. The clock need not agree: a softmax costs
-time and no multiplications that are counted, and small products run slower than large ones.
+Counted in multiplications, the two products of attention (4 T^2 D) equal the four projections (8 T
+D^2) at T = 2 D, and all the rest of a layer with F = 4 D (24 T D^2) at T = 6 D. The clock need not
+agree: a softmax costs time and no multiplications that are counted, and small products run slower
+than large ones.
 """
 
 from functools import cache
@@ -39,7 +40,9 @@ def projections(p, x):
 
 
 def rest(p, x):
-    """A whole layer in which every token attends to itself alone: all but the two products and the softmax."""
+    """A whole layer in which every token attends to itself alone: all but the two products and the
+    softmax.
+    """
     return layer(p, x, attend=lambda query, key, value: query + key + value)
 
 

@@ -2,9 +2,10 @@
 
     pytest --benchmark-only bench/micro/test_sequences.py
 
-A layer of each at the same width D, and the stack of dilated convolutions through which the last token sees the
-first (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, table 1). The path length is how many layers or steps
-stand between the first token and the last; tests/bench/test_benchmarks_report.py counts it in the functions below.
+A layer of each at the same width D, and the stack of dilated convolutions through which the last
+token sees the first (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, table 1). The path
+length is how many layers or steps stand between the first token and the last;
+tests/bench/test_benchmarks_report.py counts it in the functions below.
 
     LSTM              O(T D^2)         path T            one step waits for the other
     convolution       O(W T D^2)       path T - 1 at width W = 3, of layers like this one
@@ -34,10 +35,11 @@ ATOL = 2e-5 if jax.default_backend() == "cpu" else 1e-2
 
 
 def lstm(x, input_kernel, state_kernel, bias):
-    """c' = f c + i g, h' = o tanh(c') (Hochreiter and Schmidhuber, 1997; the forget gate of Gers et al., 2000).
+    """c' = f c + i g, h' = o tanh(c') (Hochreiter and Schmidhuber, 1997; the forget gate of Gers et
+    al., 2000).
 
-    x [B, T, D], both kernels [D, 4 D], gates in the order i, f, g, o. The products with the input need no
-    state and are one matrix product beforehand.
+    x [B, T, D], both kernels [D, 4 D], gates in the order i, f, g, o. The products with the input
+    need no state and are one matrix product beforehand.
     """
 
     def step(carry, from_input):
@@ -54,9 +56,11 @@ def lstm(x, input_kernel, state_kernel, bias):
 
 
 def convolution(x, kernel, bias, dilation=1):
-    """y_t = sum_w x_{t + (w - (W - 1) / 2) dilation} K_w + b, zeros beyond both ends; kernel [W, D, D].
+    """y_t = sum_w x_{t + (w - (W - 1) / 2) dilation} K_w + b, zeros beyond both ends; kernel [W, D,
+    D].
 
-    As one product of [T, W D] and [W D, D]: XLA's own dilated convolution is many times slower on a CPU.
+    As one product of [T, W D] and [W D, D]: XLA's own dilated convolution is many times slower on a
+    CPU.
     """
     width, T = len(kernel), x.shape[1]
     reach = (width - 1) // 2 * dilation
@@ -66,7 +70,9 @@ def convolution(x, kernel, bias, dilation=1):
 
 
 def stack_depth(T: int, width: int = WIDTH) -> int:
-    """Layers of dilation 1, W, W^2, ... until the last of T tokens sees the first: (W^L - 1) / 2 >= T - 1."""
+    """Layers of dilation 1, W, W^2, ... until the last of T tokens sees the first: (W^L - 1) / 2 >=
+    T - 1.
+    """
     return math.ceil(round(math.log(2 * T - 1, width), 9))
 
 

@@ -1,9 +1,11 @@
-"""Texts to ids: the three vocabularies of the library, and tiktoken where GPT-2's files are at hand.
+"""Texts to ids: the three vocabularies of the library, and tiktoken where GPT-2's files are at
+hand.
 
     pytest --benchmark-only bench/micro/test_tokenizers.py
 
-The length is that of the text in words, of generated reviews (train/data/sample_reviews.py). The vocabularies are learnt from other
-reviews. Nothing is fetched: without tiktoken's copy of the files, GPT-2 is skipped.
+The length is that of the text in words, of generated reviews (train/data/sample_reviews.py). The
+vocabularies are learnt from other reviews. Nothing is fetched: without tiktoken's copy of the
+files, GPT-2 is skipped.
 """
 
 import hashlib
@@ -90,7 +92,9 @@ CONTESTANTS = {
 
 
 def expected(name: str, length: int) -> list[np.ndarray] | None:
-    """The other one's ids; for bpe, which has no other here, that its ids spell the text, which it lower-cases."""
+    """The other one's ids; for bpe, which has no other here, that its ids spell the text, which it
+    lower-cases.
+    """
     if name == "bpe":
         for (text,) in inputs(length):
             assert tokenizer("bpe:4096").decode(encode("bpe:4096", text)) == text.lower()

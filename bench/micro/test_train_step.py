@@ -1,7 +1,8 @@
-"""What the modules cost: the step of `train.imdb`'s default recipe, with Flax and written out by hand.
+"""What the modules cost: the step of `train.imdb`'s default recipe, with Flax and written out by
+hand.
 
-The ratio is hand-written time over ours: 1 is "modules are free", 0.95 costs five per cent. That both compute the same
-is tested in `tests/bench/peers/test_step_by_hand.py`.
+The ratio is hand-written time over ours: 1 is "modules are free", 0.95 costs five per cent. That
+both compute the same is tested in `tests/bench/peers/test_step_by_hand.py`.
 """
 
 import jax

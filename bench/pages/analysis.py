@@ -1,4 +1,6 @@
-"""From single measurements to laws: how time, operations and memory grow, and where two lines cross."""
+"""From single measurements to laws: how time, operations and memory grow, and where two lines
+cross.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,15 +14,18 @@ from transformer_jax.costs.power_laws import (
     fit_quadratic,
 )
 
-# A power law is fitted to the lengths whose value is at least so many times that of the shortest: below, handing
-# the work over (microseconds in JAX, milliseconds without jit) is still a part of the time.
+# A power law is fitted to the lengths whose value is at least so many times that of the shortest:
+# below, handing the work over (microseconds in JAX, milliseconds without jit) is still a part of
+# the time.
 ABOVE_SHORTEST = 10
 RULE = f"fitted to the lengths that take at least {ABOVE_SHORTEST} times as long as the shortest"
 
 
 @dataclass(frozen=True)
 class Law:
-    """How one implementation of one subject grows with the length; None where too few lengths say it."""
+    """How one implementation of one subject grows with the length; None where too few lengths say
+    it.
+    """
 
     subject: str
     implementation: str
@@ -34,7 +39,8 @@ class Law:
 
 @dataclass(frozen=True)
 class Crossing:
-    """The length from which `one` takes longer than `other`, by counted operations and by the clock.
+    """The length from which `one` takes longer than `other`, by counted operations and by the
+    clock.
 
     The shortest length where it always does; None where it does not up to the longest.
     """
@@ -151,7 +157,8 @@ def crossings(records: list[Record]) -> list[Crossing]:
     return [found for pair in PAIRS if (found := cross(records, *pair))]
 
 
-# At least so many times faster than over every key, where blocks are not visited: 0.75 and 0.2 of the time.
+# At least so many times faster than over every key, where blocks are not visited: 0.75 and 0.2 of
+# the time.
 SKIPPING = {"causal": 4 / 3, "window": 5.0}
 
 

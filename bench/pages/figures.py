@@ -236,7 +236,9 @@ def coincide(one: dict[int, float], other: dict[int, float]) -> bool:
 
 
 def write_ends(axis, ends: list[tuple]) -> None:
-    """The names in a column right of the axes, in the order of the line ends, pushed apart where they would touch."""
+    """The names in a column right of the axes, in the order of the line ends, pushed apart where
+    they would touch.
+    """
     if not ends:
         return
     ends = sorted(ends, key=lambda end: end[1])

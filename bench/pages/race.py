@@ -40,7 +40,9 @@ class Times:
         return digits(median(self.passed)) + (f" ({low} to {high})" if count > 1 else "")
 
     def slower_than(self, other: "Times") -> str:
-        """How many times as long as the other, by medians. A run that did not pass would have taken longer than it ran."""
+        """How many times as long as the other, by medians. A run that did not pass would have taken
+        longer than it ran.
+        """
         if other.below or not other.passed:
             return ""
         ratio = median(self.passed + self.below) / median(other.passed)

@@ -1,6 +1,8 @@
-"""One contestant in a process of its own, that makes a step when it is told to, beside others that wait.
+"""One contestant in a process of its own, that makes a step when it is told to, beside others that
+wait.
 
-Memory and threads of one are then in nobody else's way, and each has the C library's memory as its program has it.
+Memory and threads of one are then in nobody else's way, and each has the C library's memory as its
+program has it.
 
     python -m bench.peers.contender [keep]    its settings as JSON in the first line, then a call for every line; answers in JSON
 """

@@ -1,7 +1,9 @@
-"""Who computes attention, forward and with the gradient, under each kind of mask, and what it should come to.
+"""Who computes attention, forward and with the gradient, under each kind of mask, and what it
+should come to.
 
-Everybody is told of the mask in the way that suits it best: this library by a rule, `jax.nn` by its `is_causal` and
-`local_window_size`, PyTorch by its `is_causal`; the rest by a boolean array that is made beforehand.
+Everybody is told of the mask in the way that suits it best: this library by a rule, `jax.nn` by its
+`is_causal` and `local_window_size`, PyTorch by its `is_causal`; the rest by a boolean array that is
+made beforehand.
 """
 
 import math
@@ -47,12 +49,16 @@ class Cell:
 
     @property
     def flops(self) -> int:
-        """Of what is visible: 4 H for each head, query and key that it sees; three times that with the gradient."""
+        """Of what is visible: 4 H for each head, query and key that it sees; three times that with
+        the gradient.
+        """
         pairs = self.batch * mask_kinds.pairs(self.kind, self.length)
         return (3 if self.gradient else 1) * 4 * self.heads * H * pairs
 
     def inputs(self, seed: int, sets: int = 2) -> list[tuple[np.ndarray, ...]]:
-        """Query, key, value and, with the gradient, the cotangent of the output: standard normal numbers."""
+        """Query, key, value and, with the gradient, the cotangent of the output: standard normal
+        numbers.
+        """
         rng = np.random.default_rng([seed, self.length])
         shape = (3 + self.gradient, self.batch, self.length, self.heads, H)
         return [
@@ -62,7 +68,9 @@ class Cell:
 
 
 def contestants(cell: Cell) -> dict[str, tuple[Contestant, tuple[np.ndarray, ...]]]:
-    """By name: the function of inputs and mask arrays, and those arrays. PyTorch where it is installed."""
+    """By name: the function of inputs and mask arrays, and those arrays. PyTorch where it is
+    installed.
+    """
     kind, wrap = cell.kind, jax_gradient if cell.gradient else Contestant
     ours, theirs = (
         mask_kinds.our_arrays(kind, cell.length),
@@ -167,7 +175,9 @@ def torch_gradient(attend: Callable) -> Contestant:
 
 
 def has_torch() -> bool:
-    """Whether it is installed; its threads sleep when they have nothing to do, not spin beside those of the others."""
+    """Whether it is installed; its threads sleep when they have nothing to do, not spin beside
+    those of the others.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when PyTorch is loaded, once
     try:
         import torch
@@ -178,7 +188,9 @@ def has_torch() -> bool:
 
 
 def definition(cell: Cell, inputs: tuple[np.ndarray, ...], head: int) -> tuple[np.ndarray, ...]:
-    """Output [B, T, H] of one head and, with the gradient, those of query, key and value: by hand, in float64."""
+    """Output [B, T, H] of one head and, with the gradient, those of query, key and value: by hand,
+    in float64.
+    """
     rows_of = zip(*(x[:, :, head].astype(np.float64) for x in inputs), strict=True)
     each = [tuple(_one_example(cell, *arrays)) for arrays in rows_of]
     return tuple(map(np.stack, zip(*each, strict=True)))

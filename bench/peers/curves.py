@@ -1,4 +1,6 @@
-"""Points of a curve, {step, seconds, accuracy} on what is held out: the log they come from, and when they passed a bar."""
+"""Points of a curve, {step, seconds, accuracy} on what is held out: the log they come from, and
+when they passed a bar.
+"""
 
 import json
 from collections.abc import Iterable
@@ -13,7 +15,9 @@ def seconds_until(points: Iterable[dict], accuracy: float) -> float | None:
 
 
 def read_log(path: Path) -> tuple[dict, list[dict]]:
-    """What ran and its points, from a log of `bench.tutorial_torch`; it may be of a run that goes on."""
+    """What ran and its points, from a log of `bench.tutorial_torch`; it may be of a run that goes
+    on.
+    """
     try:
         # A line is whole once its end is there: what stands behind the last end is being written.
         head, *lines = map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1])

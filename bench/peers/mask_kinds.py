@@ -1,7 +1,8 @@
-"""What a query may see: everything, the past, a window, the real part of a padded text, its own text of several in a row.
+"""What a query may see: everything, the past, a window, the real part of a padded text, its own
+text of several in a row.
 
-Each is said twice: as the rule that is handed to this library, and as positions, from which the definition and the
-arrays for the others are made.
+Each is said twice: as the rule that is handed to this library, and as positions, from which the
+definition and the arrays for the others are made.
 """
 
 import numpy as np

@@ -1,6 +1,8 @@
-"""The n-grams of the default recipe by themselves: the best linear model there is here, as a contender of its own.
+"""The n-grams of the default recipe by themselves: the best linear model there is here, as a
+contender of its own.
 
-Wang and Manning, 2012, https://aclanthology.org/P12-2018: naive Bayes log-count ratios, weighted by a support vector machine.
+Wang and Manning, 2012, https://aclanthology.org/P12-2018: naive Bayes log-count ratios, weighted by
+a support vector machine.
 """
 
 import time
@@ -26,7 +28,9 @@ def nb_svm(
     classes: int,
     seed: int = 0,
 ) -> Baseline:
-    """As `train.evaluation.baseline.linear_baseline`; an SVM has no probabilities, so they are those of its margins times one."""
+    """As `train.evaluation.baseline.linear_baseline`; an SVM has no probabilities, so they are
+    those of its margins times one.
+    """
     model = FAST.model
     begun = time.perf_counter()
     tokenizer = train_tokenizer(FAST.tokenizer, train_texts)

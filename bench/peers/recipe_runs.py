@@ -1,7 +1,9 @@
-"""Training by a recipe of `train.imdb`, looked at on the way: what the ablation and the race have in common.
+"""Training by a recipe of `train.imdb`, looked at on the way: what the ablation and the race have
+in common.
 
-It trains as the program does: its split, batches, loss, optimizer and step, and what is scored are the averaged
-weights. There is no run folder: what is kept of a run is what the caller makes of the looks.
+It trains as the program does: its split, batches, loss, optimizer and step, and what is scored are
+the averaged weights. There is no run folder: what is kept of a run is what the caller makes of the
+looks.
 """
 
 import argparse
@@ -46,7 +48,9 @@ class Fold:
 
 @dataclass(frozen=True)
 class Look:
-    """What the averaged weights say of the held-out texts after a step, and what it took to get there."""
+    """What the averaged weights say of the held-out texts after a step, and what it took to get
+    there.
+    """
 
     step: int
     probabilities: Float[np.ndarray, "n C"]
@@ -85,7 +89,8 @@ def looks(
     *,
     parts: Collection[str] = (),
 ) -> Iterator[Look]:
-    """Trains all epochs and looks after the steps that `schedule(steps of each epoch)` names, from 1 on.
+    """Trains all epochs and looks after the steps that `schedule(steps of each epoch)` names, from
+    1 on.
 
     What each of `parts` says alone is looked at too, where the model has more than one.
     """

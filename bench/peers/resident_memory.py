@@ -1,4 +1,6 @@
-"""Prints by how many bytes a call of attention raises the memory of its process, by length, as JSON."""
+"""Prints by how many bytes a call of attention raises the memory of its process, by length, as
+JSON.
+"""
 
 import argparse
 import json
@@ -14,7 +16,8 @@ import jax
 
 ROOT = Path(__file__).parents[2]
 CALLS = 3
-# glibc keeps freed memory up to a limit that it raises as it goes: what is kept would hide what is taken.
+# glibc keeps freed memory up to a limit that it raises as it goes: what is kept would hide what is
+# taken.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
@@ -35,7 +38,9 @@ def in_child(module: str, *words: str | int) -> dict[int, int]:
 
 
 def grown(call: Callable[[], Any]) -> int:
-    """The most of some calls: what the call before has freed may be given back late, or kept after all."""
+    """The most of some calls: what the call before has freed may be given back late, or kept after
+    all.
+    """
     found = []
     for _ in range(CALLS):
         time.sleep(0.2)

@@ -1,8 +1,10 @@
-"""The training step of the default recipe of `train.imdb`, written without modules and as `train.imdb` makes it.
+"""The training step of the default recipe of `train.imdb`, written without modules and as
+`train.imdb` makes it.
 
-Both are the same arithmetic: same functions, same optimizer, same random numbers, same donation. `check_known` raises
-an error where the recipe has a field or a value that the step by hand does not know, so that the two cannot drift
-apart; `tests/bench/peers/test_step_by_hand.py` compares their numbers.
+Both are the same arithmetic: same functions, same optimizer, same random numbers, same donation.
+`check_known` raises an error where the recipe has a field or a value that the step by hand does not
+know, so that the two cannot drift apart; `tests/bench/peers/test_step_by_hand.py` compares their
+numbers.
 """
 
 from collections.abc import Callable, Iterator
@@ -67,8 +69,8 @@ class Known:
                 )
 
 
-# The sizes among the fields that are read are read from the shapes of the parameters. OptimizerConfig is read by
-# `make_optimizer`, which both steps call.
+# The sizes among the fields that are read are read from the shapes of the parameters.
+# OptimizerConfig is read by `make_optimizer`, which both steps call.
 RECIPE = Known(
     read={"model", "fit", "token_dropout", "label_smoothing", "margin"},
     elsewhere={
@@ -192,7 +194,9 @@ def logits_by_hand(
     is_token: jax.Array,
     keys: Iterator[jax.Array] | None,
 ) -> jax.Array:
-    """Return what `TextClassifier` does, one function after the other; without keys, without dropout."""
+    """Return what `TextClassifier` does, one function after the other; without keys, without
+    dropout.
+    """
     encoder, epsilon = config.encoder, config.encoder.norm_epsilon
 
     def drop(x, rate):

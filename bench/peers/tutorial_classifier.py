@@ -1,7 +1,8 @@
-"""The tutorial's classifier as a step and as inference, ours and PyTorch's, from the same weights on the same batches.
+"""The tutorial's classifier as a step and as inference, ours and PyTorch's, from the same weights
+on the same batches.
 
-Each becomes a call without arguments that takes the next batch in turn and returns numbers, so it has waited. What has
-PyTorch in it is bench/peers/tutorial_model.py.
+Each becomes a call without arguments that takes the next batch in turn and returns numbers, so it
+has waited. What has PyTorch in it is bench/peers/tutorial_model.py.
 """
 
 import itertools
@@ -30,7 +31,9 @@ BATCHES = 3  # in rotation
 
 @dataclass(frozen=True)
 class Contestant:
-    """PyTorch where `attention` is named, else ours; `kept` as transformer_jax.runtime.malloc has it."""
+    """PyTorch where `attention` is named, else ours; `kept` as transformer_jax.runtime.malloc has
+    it.
+    """
 
     attention: str | None = None
     bfloat16: bool = False

@@ -1,6 +1,7 @@
 """The tutorial's text classifier in PyTorch, and one step of it: what ours are timed against.
 
-Written from the description in "The Transformers, a complete architectural breakdown" (2026), by its listings:
+Written from the description in "The Transformers, a complete architectural breakdown" (2026), by
+its listings:
 
     1.27, 1.31  padding is hidden from every query by a score of -1e9; it is computed all the same
     1.30        layer norm of token + position + segment (always 0), dropout; the row of [PAD] is 0 and stays it
@@ -10,11 +11,13 @@ Written from the description in "The Transformers, a complete architectural brea
     1.35, 1.36  dropout and a linear map of what stands at [CLS]; 256 features, 50,260 tokens, at most 256 a text
     1.37, 1.38  cross-entropy; AdamW of every parameter, rate 3e-4, PyTorch's decay of 0.01; no schedule, no clipping
 
-Every dropout is 0.1, every linear map has a bias, every norm an epsilon of 1e-5, and the initial values are PyTorch's.
+Every dropout is 0.1, every linear map has a bias, every norm an epsilon of 1e-5, and the initial
+values are PyTorch's.
 
-What is not as written: 8 heads, since the 6 of listing 1.36 do not divide 256, as 1.31 asks; 4 layers, as the
-constructor in 1.36 says, where the model that it prints has 6. Besides, the same can be computed "tuned": by PyTorch's
-own attention, with products in bfloat16, with one kernel for all of AdamW.
+What is not as written: 8 heads, since the 6 of listing 1.36 do not divide 256, as 1.31 asks; 4
+layers, as the constructor in 1.36 says, where the model that it prints has 6. Besides, the same can
+be computed "tuned": by PyTorch's own attention, with products in bfloat16, with one kernel for all
+of AdamW.
 """
 
 import math
@@ -38,7 +41,9 @@ HIDDEN = -1e9  # the score of what is padding
 
 
 class SelfAttention(nn.Module):
-    """softmax(q k^T / sqrt(H)) v of every head; "eager" written out, "sdpa" by PyTorch's own function."""
+    """softmax(q k^T / sqrt(H)) v of every head; "eager" written out, "sdpa" by PyTorch's own
+    function.
+    """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout_rate: float, attention: str):
         super().__init__()
@@ -91,7 +96,9 @@ class EncoderLayer(nn.Module):
 
 
 class TutorialClassifier(nn.Module):
-    """Tokens [B, T] and where they are no padding [B, T] to two logits [B, 2]; the sizes are the tutorial's."""
+    """Tokens [B, T] and where they are no padding [B, T] to two logits [B, 2]; the sizes are the
+    tutorial's.
+    """
 
     def __init__(
         self,
@@ -129,7 +136,9 @@ class TutorialClassifier(nn.Module):
 
 
 def our_weights(model: TutorialClassifier) -> dict[str, np.ndarray]:
-    """The weights by their names in `TextClassifier`, in its layouts: kernels [in, out], heads an axis of them."""
+    """The weights by their names in `TextClassifier`, in its layouts: kernels [in, out], heads an
+    axis of them.
+    """
 
     def linear(name: str, module: nn.Linear) -> dict[str, Tensor]:
         return {f"{name}kernel": module.weight.T, f"{name}bias": module.bias}
@@ -163,14 +172,17 @@ def our_weights(model: TutorialClassifier) -> dict[str, np.ndarray]:
 
 
 def make_optimizer(model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:
-    """AdamW of every parameter with PyTorch's own settings; None lets it choose how, as the tutorial does."""
+    """AdamW of every parameter with PyTorch's own settings; None lets it choose how, as the
+    tutorial does.
+    """
     return torch.optim.AdamW(model.parameters(), lr=3e-4, fused=fused or None)
 
 
 def make_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, bfloat16: bool = False
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """One update for (tokens [B, T], is_token [B, T], labels [B], of int64), which gives the loss before it.
+    """One update for (tokens [B, T], is_token [B, T], labels [B], of int64), which gives the loss
+    before it.
 
     With bfloat16 the products are PyTorch's autocast; weights, loss and optimizer stay float32.
     """

@@ -1,7 +1,9 @@
-"""Docstrings as pages: they are plain text for `help()`, and become Markdown here, when the site is built.
+"""Docstrings as pages: they are plain text for `help()`, and become Markdown here, when the site is
+built.
 
-The first paragraph, which holds the equation, is set in code; examples become code blocks; what raises stands out;
-names of ours in backticks become links. Shapes are shown as they are written, `Float[Array, "B T D"]`.
+The first paragraph, which holds the equation, is set in code; examples become code blocks; what
+raises stands out; names of ours in backticks become links. Shapes are shown as they are written,
+`Float[Array, "B T D"]`.
 """
 
 import re
@@ -68,7 +70,9 @@ def _members(parent) -> Iterator[griffe.Object]:
 
 
 def _spelled(annotation):
-    """Griffe reads the shapes as code where it can: "..." would lose its quotes, and " D" keeps its space."""
+    """Griffe reads the shapes as code where it can: "..." would lose its quotes, and " D" keeps its
+    space.
+    """
     if not isinstance(annotation, griffe.Expr):
         return annotation
     for part in annotation.iterate(flat=False):

@@ -2,8 +2,8 @@
 
     python -m docs.build.errata
 
-Everything but the notes is computed: the library goes through each worked example, and what differs from print is
-listed with both numbers.
+Everything but the notes is computed: the library goes through each worked example, and what differs
+from print is listed with both numbers.
 """
 
 import argparse
@@ -85,7 +85,9 @@ def _right(name: str, example: dict) -> str:
 
 
 def _entry(name: str, example: dict) -> list[str]:
-    """One example: what and where, why, the wrong numbers and the right ones, and what of it is right."""
+    """One example: what and where, why, the wrong numbers and the right ones, and what of it is
+    right.
+    """
     compared = compare(name)
     wrong = {key: one for key, one in compared.items() if one.wrong.any()}
     rows = [
@@ -152,7 +154,9 @@ def as_printed(x: str | int | float, decimals: int | None = None) -> str:
 
 
 def as_computed(x: float, like: str | int | float | None = None) -> str:
-    """Three or four digits, in the unit of what is printed; whole numbers whole, and 0 for what is as good as it."""
+    """Three or four digits, in the unit of what is printed; whole numbers whole, and 0 for what is
+    as good as it.
+    """
     if abs(x) < 1e-9:
         return "0"
     if isinstance(like, str) and like.startswith("2pi*"):

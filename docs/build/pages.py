@@ -1,7 +1,7 @@
 """A hook of MkDocs, for pages that it would not show as they are meant.
 
-The walkthrough is shown with what its cells print, from the executed walkthrough.ipynb beside it. An index in prose,
-scores[1][2], is not the link that Markdown takes it for.
+The walkthrough is shown with what its cells print, from the executed walkthrough.ipynb beside it.
+An index in prose, scores[1][2], is not the link that Markdown takes it for.
 """
 
 import json

@@ -2,8 +2,8 @@
 
     python -m docs.build.walkthrough
 
-The text is the source. What differs from run to run and says nothing (times, random ids of cells, the name of the
-machine's Python) is left out.
+The text is the source. What differs from run to run and says nothing (times, random ids of cells,
+the name of the machine's Python) is left out.
 """
 
 import argparse
@@ -18,7 +18,9 @@ NOTEBOOK = SOURCE.with_suffix(".ipynb")
 
 
 def execute(folder: Path) -> nbformat.NotebookNode:
-    """The notebook, run in `folder`. Raises nbclient's CellExecutionError where a cell does not run."""
+    """The notebook, run in `folder`. Raises nbclient's CellExecutionError where a cell does not
+    run.
+    """
     notebook = jupytext.read(SOURCE)
     NotebookClient(
         notebook,

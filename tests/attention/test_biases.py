@@ -1,4 +1,6 @@
-"""Biases are rules: of a distance, block by block, for the positions of a cache, with a gradient that reaches their numbers."""
+"""Biases are rules: of a distance, block by block, for the positions of a cache, with a gradient
+that reaches their numbers.
+"""
 
 import math
 from functools import partial
@@ -43,7 +45,8 @@ RULES = {
 }
 
 
-# ALiBi ---------------------------------------------------------------------------------------------------
+# ALiBi
+# ---------------------------------------------------------------------------------------------------
 
 
 def published_slopes(n):
@@ -89,7 +92,8 @@ def test_slopes_in_bfloat16_do_not_round_the_distance():
     assert float(alibi(slopes).to_array(1, 258)[0, 0, 0, 0]) == -257.0
 
 
-# Buckets -------------------------------------------------------------------------------------------------
+# Buckets
+# -------------------------------------------------------------------------------------------------
 
 
 def exact_bucket(distance, buckets, bidirectional, max_distance):
@@ -158,7 +162,8 @@ def test_relative_bias_looks_its_bucket_up(bidirectional):
         np.testing.assert_array_equal(ours[0, :, t, s], TABLE[bucket])
 
 
-# Rules ---------------------------------------------------------------------------------------------------
+# Rules
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -1,4 +1,6 @@
-"""What a mask says about blocks is never wrong: `some` holds where anything is seen, `every` only where all is."""
+"""What a mask says about blocks is never wrong: `some` holds where anything is seen, `every` only
+where all is.
+"""
 
 import jax
 import jax.numpy as jnp

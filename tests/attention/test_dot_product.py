@@ -1,4 +1,6 @@
-"""Attention is softmax(scale Q K^T + bias) V: against loops in float64, jax.nn, and other ways to write it."""
+"""Attention is softmax(scale Q K^T + bias) V: against loops in float64, jax.nn, and other ways to
+write it.
+"""
 
 from functools import partial
 
@@ -188,7 +190,8 @@ def test_vmap_over_examples_is_the_batch(one_draw):
     np.testing.assert_allclose(jax.jit(one)(query, key, value), together, rtol=0, atol=1e-6)
 
 
-# dtype ---------------------------------------------------------------------------------------------------
+# dtype
+# ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("mixed_dtypes")
@@ -237,7 +240,8 @@ def test_float64_stays_float64():
         assert_all_close((output, weights), expected, rtol=0, atol=1e-13)
 
 
-# Multi-head attention --------------------------------------------------------------------------------------
+# Multi-head attention
+# --------------------------------------------------------------------------------------
 
 
 def kernels(K):
@@ -281,7 +285,9 @@ def one_head_at_a_time(inputs_q, inputs_kv, mask, parameters, bias):
 
 
 def concatenated_heads(inputs_q, inputs_kv, mask, parameters, bias):
-    """As most books write it: one wide projection, split into heads, concatenated, and W^O [N O, M]."""
+    """As most books write it: one wide projection, split into heads, concatenated, and W^O [N O,
+    M].
+    """
     wq, wk, wv, wo, bq, bk, bv, bo = parameters
     K = wk.shape[1]
 
@@ -332,7 +338,8 @@ def test_multi_head_attention_three_other_ways():
         np.testing.assert_allclose(weights, other_weights, rtol=0, atol=1e-6)
 
 
-# Masks and scale by numbers (more of them in test_worked_examples.py) -----------------------------------------
+# Masks and scale by numbers (more of them in test_worked_examples.py)
+# -----------------------------------------
 
 
 def test_neg_inf_mask_is_a_bias_of_minus_infinity_and_a_mask(weights_of):
@@ -346,7 +353,8 @@ def test_neg_inf_mask_is_a_bias_of_minus_infinity_and_a_mask(weights_of):
 
 
 def test_variance_table_scores_have_unit_variance_after_the_scale(weights_of):
-    # 64 features: the variance of q.k is 64, of q.k/8 it is 1. The logits are read off the weights of two keys.
+    # 64 features: the variance of q.k is 64, of q.k/8 it is 1. The logits are read off the weights
+    # of two keys.
     query, key = float32(normal(1, 1, 499, 1, 64), normal(2, 1, 499, 1, 64))
     log_weights = jnp.log(weights_of(query, key))
     logits = np.asarray(log_weights - log_weights.mean(-1, keepdims=True), np.float64)
@@ -354,7 +362,8 @@ def test_variance_table_scores_have_unit_variance_after_the_scale(weights_of):
     assert abs(logits.var() - 1) < 0.05
 
 
-# Mistakes ------------------------------------------------------------------------------------------------
+# Mistakes
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("as_users_run_it")
@@ -395,7 +404,8 @@ def test_a_dropout_rate_outside_zero_to_one_is_rejected(one_draw, rate):
         dot_product_attention(*one_draw, dropout_rate=rate)
 
 
-# Soft cap, logsumexp, no keys at all ------------------------------------------------------------------------
+# Soft cap, logsumexp, no keys at all
+# ------------------------------------------------------------------------
 
 
 def test_a_soft_cap_bounds_the_products_and_not_the_bias(weights_of, one_draw):
@@ -418,7 +428,9 @@ def test_a_soft_cap_far_above_the_products_is_none(weights_of, one_draw):
 
 
 def test_two_parts_of_the_keys_are_joined_by_their_logsumexp(one_draw):
-    """What a ring of devices does: each part's output, times exp of its share of the log-denominator."""
+    """What a ring of devices does: each part's output, times exp of its share of the
+    log-denominator.
+    """
     query, key, value = one_draw
     (bias,) = float32(normal(4, B, N, T, S))
     mask = normal(6, B, N, T, S) > 0.3
@@ -483,7 +495,8 @@ def test_no_examples_or_queries_give_an_empty_output(empty):
     assert dot_product_attention(query, keys, keys, mask=mask).shape == query.shape
 
 
-# Additive attention --------------------------------------------------------------------------------------------
+# Additive attention
+# --------------------------------------------------------------------------------------------
 
 
 def additive_inputs():
@@ -502,7 +515,9 @@ def test_an_alignment_sums_to_one_and_its_output_is_a_mean_of_the_values():
 
 
 def test_queries_and_keys_of_other_widths_are_aligned():
-    """What a dot product cannot: D = 13 features of the query, 17 of the key. Swapping two keys swaps two weights."""
+    """What a dot product cannot: D = 13 features of the query, 17 of the key. Swapping two keys
+    swaps two weights.
+    """
     query, key, *rest = additive_inputs()
     align = jax.jit(
         lambda query, key: additive_attention(query, key, *rest, return_weights=True)[1]

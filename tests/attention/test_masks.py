@@ -118,7 +118,9 @@ def full(mask):
 
 @pytest.fixture(scope="module")
 def rendered():
-    """Every rule as a whole, and tiled from blocks whose starts are loop indices: one compilation for all."""
+    """Every rule as a whole, and tiled from blocks whose starts are loop indices: one compilation
+    for all.
+    """
     rows, columns = 2, 5
 
     def tiled(mask):

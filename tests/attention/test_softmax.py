@@ -1,4 +1,6 @@
-"""The softmax of attention: that of jax.nn where a row sees anything, zeros where it does not, and the log of its sum."""
+"""The softmax of attention: that of jax.nn where a row sees anything, zeros where it does not, and
+the log of its sum.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""Variants of the default recipe: that each differs, that nothing is trained twice, and what the page makes of the numbers."""
+"""Variants of the default recipe: that each differs, that nothing is trained twice, and what the
+page makes of the numbers.
+"""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""The programs that measure attention and the training step run from end to end, and refuse what is wrong."""
+"""The programs that measure attention and the training step run from end to end, and refuse what is
+wrong.
+"""
 
 import json
 import sys

@@ -316,7 +316,9 @@ def test_of_none(benchmark, missing):
 
 
 def test_when_one_fails_the_others_are_written_and_it_is_named(tmp_path, monkeypatch, capfd):
-    """A benchmark that fails, also one that fails after it was timed, and a fixture that is not there."""
+    """A benchmark that fails, also one that fails after it was timed, and a fixture that is not
+    there.
+    """
     (tmp_path / "conftest.py").write_text("from bench.conftest import *\n")
     (tmp_path / "test_some.py").write_text(FAILING)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
@@ -379,6 +381,7 @@ def test_path_lengths_are_those_of_the_graph_of_who_reads_whom():
         layers, reached = layers + 1, reached @ neighbours
     assert layers == sequences.PATHS["convolution"](T)
 
-    # Output t of the LSTM is the state after step t: the first input passes T steps to the last output.
+    # Output t of the LSTM is the state after step t: the first input passes T steps to the last
+    # output.
     assert (reads("LSTM", T) == np.tri(T, dtype=bool)).all()
     assert sequences.PATHS["LSTM"](T) == T

@@ -1,4 +1,6 @@
-"""The claims of docs/research/claims.md, measured on small sizes: each as an assertion that could fail."""
+"""The claims of docs/research/claims.md, measured on small sizes: each as an assertion that could
+fail.
+"""
 
 import json
 import math

@@ -1,4 +1,6 @@
-"""The programs that measure what writing a token costs, and how the loss falls with size, on small models."""
+"""The programs that measure what writing a token costs, and how the loss falls with size, on small
+models.
+"""
 
 import itertools
 import json
@@ -22,7 +24,8 @@ def test_the_law_is_linear_with_the_cache_and_quadratic_without(tmp_path):
     assert generation.main([*words, "--docs", str(tmp_path)], small=SMALL) == 0
     found = json.loads((tmp_path / "results" / "generation.json").read_text())
     cached, uncached = (found["laws"][name] for name in ("cached", "uncached"))
-    # Two products of a query with T keys of 12 features; and of T queries. Projections once, and T times.
+    # Two products of a query with T keys of 12 features; and of T queries. Projections once, and T
+    # times.
     assert cached["b"] == pytest.approx(2 * 2 * 12, rel=1e-3)
     assert cached["c"] == pytest.approx(0, abs=1e-6)
     assert uncached["c"] == pytest.approx(2 * 2 * 12, rel=1e-3)

@@ -1,4 +1,6 @@
-"""The race: who is read and run, what is kept, and what the table makes of curves that pass a bar or do not."""
+"""The race: who is read and run, what is kept, and what the table makes of curves that pass a bar
+or do not.
+"""
 
 import json
 import re
@@ -57,7 +59,8 @@ def write_log(path, points, **changes):
     return path
 
 
-# The table ------------------------------------------------------------------------------------------------
+# The table
+# ------------------------------------------------------------------------------------------------
 
 
 def test_the_table_has_medians_ranges_and_ratios():
@@ -105,7 +108,8 @@ def test_a_bound_is_never_rounded_up(value, told):
     assert at_least(value) == told
 
 
-# What is read and run -------------------------------------------------------------------------------------
+# What is read and run
+# -------------------------------------------------------------------------------------
 
 
 def test_the_schedule_is_even_at_first_then_a_twentieth_and_ends_with_the_last_step():

@@ -1,4 +1,6 @@
-"""The program that sets pretrained encoders beside PyTorch: its page, its mistakes, what it does not time."""
+"""The program that sets pretrained encoders beside PyTorch: its page, its mistakes, what it does
+not time.
+"""
 
 import numpy as np
 import pandas as pd

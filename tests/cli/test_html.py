@@ -1,4 +1,6 @@
-"""Pages are well-formed and self-contained, hold every value that they should, and let no markup in; text fits."""
+"""Pages are well-formed and self-contained, hold every value that they should, and let no markup
+in; text fits.
+"""
 
 import base64
 import re
@@ -241,7 +243,9 @@ def test_numbers_are_short_and_true(value, shown):
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser here")
 def test_a_browser_draws_the_page_and_nothing_sticks_out(tmp_path):
-    """It is asked for the page as it stands after layout, where a style shows whether anything overflows."""
+    """It is asked for the page as it stands after layout, where a style shows whether anything
+    overflows.
+    """
     (tmp_path / "page.html").write_text(whole_page()[1])
     quiet = (
         "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "

@@ -1,10 +1,12 @@
-"""Mistakes that a transformer can hold without crashing, one line each, and the test that must catch it.
+"""Mistakes that a transformer can hold without crashing, one line each, and the test that must
+catch it.
 
     python -m tests.contracts.mutations                   # all: a table, and exit code 1 if one survives
     python -m tests.contracts.mutations --only top_left   # those with this in their name
 
-Every breakage is made in a copy of the package in a temporary folder, never in the tree. The tests named here pass
-there first without any; after the breakage the one that is named must fail on an assertion of its own, not crash.
+Every breakage is made in a copy of the package in a temporary folder, never in the tree. The tests
+named here pass there first without any; after the breakage the one that is named must fail on an
+assertion of its own, not crash.
 """
 
 import argparse
@@ -750,7 +752,9 @@ def copy_of_the_tree(folder: Path) -> Path:
 
 
 def run_tests(folder: Path, tests: list[str], cache: Path) -> subprocess.CompletedProcess:
-    """pytest in the folder, on its own copy of the package; compiled programs are shared between the runs."""
+    """pytest in the folder, on its own copy of the package; compiled programs are shared between
+    the runs.
+    """
     environment = os.environ | {
         "PYTHONPATH": str(folder),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -786,7 +790,7 @@ def caught(mutation: Mutation, cache: Path) -> tuple[bool, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints a line for every mutation; 1 if one survives or if the tests fail without any."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--only", default="", metavar="NAME", help="those with this in their name")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time")
     options = parser.parse_args(arguments)

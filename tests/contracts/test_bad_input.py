@@ -1,5 +1,5 @@
-"""Mistakes and odd input at the command line: a mistake is one line, exit code 2, and nothing written; what is
-only odd works.
+"""Mistakes and odd input at the command line: a mistake is one line, exit code 2, and nothing
+written; what is only odd works.
 
 Each row of `MISTAKES` is what is wrong, how it is made, the command, and what the message says."""
 
@@ -37,7 +37,9 @@ pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A sound file of reviews, a run that is too small to be any good, and a folder with other things in it."""
+    """A sound file of reviews, a run that is too small to be any good, and a folder with other
+    things in it.
+    """
     folder = tmp_path_factory.mktemp("whole")
     (folder / "good.csv").write_text(CSV)
     tokenizer = train_tokenizer("word:30", TEXTS)

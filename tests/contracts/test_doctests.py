@@ -15,8 +15,8 @@ import transformer_jax as tj
 pytestmark = pytest.mark.usefixtures("strict")
 
 ROOT = Path(tj.__file__).parent
-# What the examples assume, and the pages of the API say: `import jax`, `import jax.numpy as jnp` and
-# `from transformer_jax import *`.
+# What the examples assume, and the pages of the API say: `import jax`, `import jax.numpy as jnp`
+# and `from transformer_jax import *`.
 ASSUMED = {"jax": jax, "jnp": jnp, **{name: getattr(tj, name) for name in tj.__all__}}
 # Definitions that nobody had to invent, and the ideas that fail.
 NO_SOURCE = (

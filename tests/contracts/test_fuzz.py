@@ -1,7 +1,9 @@
-"""Every reader gets thousands of damaged files: it answers, or says in one line why it cannot; nothing else.
+"""Every reader gets thousands of damaged files: it answers, or says in one line why it cannot;
+nothing else.
 
-The files are made from whole ones by a few mutations each (bytes of any file, values of a JSON tree, the tar
-inside its compression), so that most faults lie deep enough to pass the first check."""
+The files are made from whole ones by a few mutations each (bytes of any file, values of a JSON
+tree, the tar inside its compression), so that most faults lie deep enough to pass the first
+check."""
 
 import copy
 import functools

@@ -1,8 +1,10 @@
-"""Every function of arrays equals its loops (bench/naive.py), value and gradient, on whatever hypothesis draws.
+"""Every function of arrays equals its loops (bench/naive.py), value and gradient, on whatever
+hypothesis draws.
 
-A row of a table is a shape with its options, compiled once for each dtype; drawn are the row, the numbers, the mask and
-what is planted where nobody looks. The gradient of the loops is a central difference in float64, along one random
-direction through all inputs at once: the library's gradient times that direction must be the same number.
+A row of a table is a shape with its options, compiled once for each dtype; drawn are the row, the
+numbers, the mask and what is planted where nobody looks. The gradient of the loops is a central
+difference in float64, along one random direction through all inputs at once: the library's gradient
+times that direction must be the same number.
 """
 
 from collections.abc import Callable
@@ -43,7 +45,8 @@ from transformer_jax.functional.normalization import (
 
 STEP = 1e-6  # of the central difference
 RATE = 0.3
-# What a value may be off by, relative to the largest of its kind, and a slope to the sum of its terms' sizes.
+# What a value may be off by, relative to the largest of its kind, and a slope to the sum of its
+# terms' sizes.
 TOLERANCE = {"float32": (1e-5, 1e-5), "bfloat16": (2e-2, 4e-2), "float64": (1e-12, 1e-7)}
 CASES = {"float32": 200, "bfloat16": 40, "float64": 20}
 # How many rows of a table, from the top, are compiled with a mask, and how many without.
@@ -63,7 +66,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Twins:
-    """A function of the library and its loops: (row, inputs, mask, key or kept weights) -> a tuple of outputs."""
+    """A function of the library and its loops: (row, inputs, mask, key or kept weights) -> a tuple
+    of outputs.
+    """
 
     function: Callable
     loops: Callable
@@ -82,7 +87,8 @@ def rows(letters: str, *table) -> list[Row]:
     return read
 
 
-# Attention -----------------------------------------------------------------------------------------------
+# Attention
+# -----------------------------------------------------------------------------------------------
 
 # Fewer queries than keys and more, one of either, 1 < K < N, nothing that is a multiple of a block.
 ATTENTION = rows(
@@ -217,7 +223,8 @@ def softmax_loops(row, inputs, mask, kept):
     return weights, logsumexp
 
 
-# Rows of numbers -------------------------------------------------------------------------------------------
+# Rows of numbers
+# -------------------------------------------------------------------------------------------
 
 NORM = rows(
     "BTD",
@@ -390,7 +397,8 @@ TWINS = {
 }
 
 
-# The comparison ------------------------------------------------------------------------------------------
+# The comparison
+# ------------------------------------------------------------------------------------------
 
 
 def random_mask(kind, shape, rng):
@@ -418,7 +426,9 @@ def compiled(name, index, dtype, masked):
 
 
 def compile_row(twins, row, dtype, masked):
-    """(inputs, mask, seed, cotangents) -> (outputs, gradients, which weights dropout keeps), and the outputs' shapes."""
+    """(inputs, mask, seed, cotangents) -> (outputs, gradients, which weights dropout keeps), and
+    the outputs' shapes.
+    """
 
     @jax.jit
     def run(inputs, mask, seed, cotangents):

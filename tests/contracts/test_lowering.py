@@ -1,4 +1,6 @@
-"""Everything lowers for CUDA and TPU from a machine that has neither: no operation is the CPU's own."""
+"""Everything lowers for CUDA and TPU from a machine that has neither: no operation is the CPU's
+own.
+"""
 
 from dataclasses import replace
 from functools import partial

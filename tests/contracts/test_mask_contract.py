@@ -1,5 +1,5 @@
-"""The five promises about masks (the docstring of attention.py), for every function and module that takes one, and
-for every implementation.
+"""The five promises about masks (the docstring of attention.py), for every function and module that
+takes one, and for every implementation.
 
 Each path is compiled once, with the mask as an array, and asked many questions.
 """
@@ -59,9 +59,11 @@ def encoder(norm):
 
 
 def drawn(make):
-    """(structure, parameters) of a module, drawn by NumPy: initialising it would compile every shape.
+    """(structure, parameters) of a module, drawn by NumPy: initialising it would compile every
+    shape.
 
-    Biases are not zero, scales not one; W^O's bias is zero, since it is added whatever the attention says.
+    Biases are not zero, scales not one; W^O's bias is zero, since it is added whatever the
+    attention says.
     """
     graph, abstract = nnx.split(nnx.eval_shape(make))
 
@@ -78,7 +80,9 @@ def drawn(make):
 
 
 def run_module(make, implementation="reference"):
-    """A module as a function of (inputs, parameters, mask, dropout key); only the reference has weights to show."""
+    """A module as a function of (inputs, parameters, mask, dropout key); only the reference has
+    weights to show.
+    """
     graph, parameters = drawn(make)
 
     def run(inputs, parameters, mask, key):
@@ -260,7 +264,8 @@ def assert_same(one, other, **tolerance):
         )
 
 
-# 1. A query that sees no key -----------------------------------------------------------------------------
+# 1. A query that sees no key
+# -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CROSS)
@@ -323,7 +328,8 @@ def test_without_jit_the_same(paths, name):
     assert_same(result, path(mask, cotangent=cotangent))
 
 
-# 2. What nobody sees -------------------------------------------------------------------------------------
+# 2. What nobody sees
+# -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("poison", [jnp.nan, jnp.inf, -jnp.inf])
@@ -485,7 +491,8 @@ def test_the_logsumexp_of_a_query_without_keys_is_minus_infinity_and_passes_no_g
     assert_same(gradients, run(*clean, jnp.array(mask)), rtol=0, atol=0)
 
 
-# 3. Rules are functions of positions ---------------------------------------------------------------------
+# 3. Rules are functions of positions
+# ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -601,7 +608,8 @@ def test_examples_at_their_own_positions_agree_with_each_alone(tokens, attend):
     assert_same(decode(step, key, value, at), full[jnp.arange(B), at])
 
 
-# 4. No future token --------------------------------------------------------------------------------------
+# 4. No future token
+# --------------------------------------------------------------------------------------
 
 
 def causal_case(path):
@@ -645,7 +653,8 @@ def test_no_future_token_reaches_an_earlier_output_through_dropout(paths, name):
         assert (weights[mask] == 0).any() and (weights.sum(-1) > 1.1).any()  # dropped, scaled up
 
 
-# 5. Padding, batches, packing ----------------------------------------------------------------------------
+# 5. Padding, batches, packing
+# ----------------------------------------------------------------------------
 
 LENGTH, ROOM = 5, 11
 
@@ -700,7 +709,9 @@ def classifier(request):
 
 
 def padded_texts(text):
-    """The text in a larger row at every offset, among other words, beside another text of another length."""
+    """The text in a larger row at every offset, among other words, beside another text of another
+    length.
+    """
     random = np.random.default_rng(0)
     for left in range(ROOM - LENGTH + 1):
         tokens = random.integers(0, 23, (B, ROOM)).astype(np.int32)
@@ -737,7 +748,9 @@ def test_padding_of_any_amount_on_either_side_changes_no_gradient(classifier):
 
 
 def test_the_compiled_gradient_of_the_classifier_is_its_slope(classifier):
-    """XLA on a CPU once lost a part of the gradient of jnp.max in the pooling, and only when compiled."""
+    """XLA on a CPU once lost a part of the gradient of jnp.max in the pooling, and only when
+    compiled.
+    """
     parameters, logits, gradient = classifier
     padded, step = next(padded_texts(TEXT)), 3e-4
     slopes = jax.tree.leaves(gradient(parameters, *padded))

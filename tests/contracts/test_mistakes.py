@@ -1,4 +1,6 @@
-"""A user's mistake is an error that names the argument, what was expected and what came: every public function has a row."""
+"""A user's mistake is an error that names the argument, what was expected and what came: every
+public function has a row.
+"""
 
 import re
 

@@ -1,7 +1,8 @@
 """Value and gradient beside jax.nn and flax.nnx: where they agree, and where they differ by design.
 
-A test with `differs` in its name asserts both sides; docs/research/differences.md is the table of them. PyTorch is in
-test_parity_torch.py. The peers mix dtypes, so this file does without strict promotion.
+A test with `differs` in its name asserts both sides; docs/research/differences.md is the table of
+them. PyTorch is in test_parity_torch.py. The peers mix dtypes, so this file does without strict
+promotion.
 """
 
 import ast
@@ -58,7 +59,8 @@ def assert_close(one, other, **tolerance):
         np.testing.assert_allclose(a, b, **(tolerance or CLOSE))
 
 
-# jax.nn: the same ------------------------------------------------------------------------------------------
+# jax.nn: the same
+# ------------------------------------------------------------------------------------------
 
 
 def qkv(K=N, queries=T, keys=S):
@@ -178,7 +180,9 @@ def test_gates_equal_jax_nn():
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 def test_rope_is_a_product_of_complex_numbers(layout):
-    """x e^(i p f), as LLaMA's first code has it: pairs side by side if interleaved, half the features apart if not."""
+    """x e^(i p f), as LLaMA's first code has it: pairs side by side if interleaved, half the
+    features apart if not.
+    """
     frequencies, positions = rope_frequencies(14), jnp.array([[0, 1, 2, 3, 9], [5, 4, 9, 0, 2]])
 
     def peer(x):
@@ -190,7 +194,8 @@ def test_rope_is_a_product_of_complex_numbers(layout):
     assert_same(lambda x: rope(x, positions, layout=layout), peer, normal(1, B, T, N, 14))
 
 
-# flax.nnx: the same ----------------------------------------------------------------------------------------
+# flax.nnx: the same
+# ----------------------------------------------------------------------------------------
 
 
 def as_function(make, call):
@@ -288,7 +293,8 @@ def test_lookup_equals_nnx_embed():
     assert_same(lambda table: lookup(table, tokens), theirs, normal(1, T, D))
 
 
-# jax.nn and flax.nnx: different ------------------------------------------------------------------------------
+# jax.nn and flax.nnx: different
+# ------------------------------------------------------------------------------
 
 
 def test_jax_nn_differs_on_a_query_without_keys():
@@ -319,7 +325,9 @@ def test_jax_nn_differs_on_nan_in_a_value_that_nobody_sees():
 
 
 def test_jax_nn_differs_on_causal_with_more_keys_than_queries():
-    """Top-left there: the first query sees the first key. Bottom-right here: the last query sees the last."""
+    """Top-left there: the first query sees the first key. Bottom-right here: the last query sees
+    the last.
+    """
     arrays = qkv()
     theirs = jax.jit(lambda *x: jax.nn.dot_product_attention(*x, is_causal=True))(*arrays)
     last = jax.jit(lambda *x: dot_product_attention(*x, mask=causal()))
@@ -396,7 +404,9 @@ def test_jax_nn_differs_on_what_gelu_means():
 
 @pytest.mark.parametrize("peer", ["nnx.LayerNorm", "jax.nn.standardize"])
 def test_nnx_and_jax_nn_differ_on_layer_norm_at_a_large_mean(peer):
-    """One pass, E[x^2] - E[x]^2, there by default: no digit is right at a mean of 5000. Two passes here."""
+    """One pass, E[x^2] - E[x]^2, there by default: no digit is right at a mean of 5000. Two passes
+    here.
+    """
     x = normal(1, B, T, D) + 5000
     wide = np.asarray(x, np.float64)
     expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
@@ -420,7 +430,9 @@ def test_nnx_differs_on_the_default_epsilons():
 
 
 def test_nnx_differs_on_the_running_variance_of_batch_norm():
-    """The biased variance goes into the average there; the unbiased one here, as in the paper and in PyTorch."""
+    """The biased variance goes into the average there; the unbiased one here, as in the paper and
+    in PyTorch.
+    """
     x = 3 * normal(1, B, T, D)
     norm = nnx.BatchNorm(D, momentum=0.9, use_fast_variance=False, rngs=nnx.Rngs(0))
     norm(x)
@@ -482,7 +494,8 @@ def test_nnx_differs_on_a_negative_index():
     assert np.isnan(theirs[1]).all() and np.isnan(ours).all()
 
 
-# The table ---------------------------------------------------------------------------------------------------
+# The table
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_the_table_of_differences_names_every_test_of_one_and_no_other():

@@ -1,7 +1,8 @@
 """Value and gradient beside PyTorch in float64, to twelve digits; where it differs by design.
 
-Functions take PyTorch's own parameters, so that its gradients and ours are of the same arrays. A test with `differs`
-in its name asserts both sides; docs/research/differences.md is the table of them. jax.nn and flax.nnx are in test_parity.py.
+Functions take PyTorch's own parameters, so that its gradients and ours are of the same arrays. A
+test with `differs` in its name asserts both sides; docs/research/differences.md is the table of
+them. jax.nn and flax.nnx are in test_parity.py.
 """
 
 import jax
@@ -48,7 +49,9 @@ def cotangents(leaves):
 
 
 def ours_of(function, *arrays):
-    """What the JAX function gives, and the gradient of a weighted sum of it by every array, in float64."""
+    """What the JAX function gives, and the gradient of a weighted sum of it by every array, in
+    float64.
+    """
 
     def with_gradient(*arrays):
         y, pull = jax.vjp(lambda *x: jax.tree.leaves(function(*x)), *arrays)
@@ -74,7 +77,9 @@ def assert_same(ours, theirs, *arrays):
 
 
 def drawn(module):
-    """A PyTorch module as a function of its parameters and the inputs; their names, and values none of them 0 or 1."""
+    """A PyTorch module as a function of its parameters and the inputs; their names, and values none
+    of them 0 or 1.
+    """
     names = [name for name, _ in module.named_parameters()]
 
     def function(*arrays, **arguments):
@@ -85,7 +90,8 @@ def drawn(module):
     return function, names, [normal(i, *shape) / 4 for i, shape in enumerate(shapes)]
 
 
-# Attention: the same ------------------------------------------------------------------------------------------
+# Attention: the same
+# ------------------------------------------------------------------------------------------
 
 
 def sdpa(query, key, value, **arguments):
@@ -136,7 +142,9 @@ def test_a_bias_and_its_gradient_equal_a_float_mask_of_torch():
 
 
 def attention_of(in_weight, in_bias, out_weight, out_bias):
-    """PyTorch's four parameters of attention by our names: one kernel for all three there, heads inside an axis."""
+    """PyTorch's four parameters of attention by our names: one kernel for all three there, heads
+    inside an axis.
+    """
     kernels = jnp.moveaxis(in_weight.reshape(3, N, H, D), 3, 1)
     parameters = {
         f"{name}_{part}": array
@@ -176,7 +184,8 @@ def test_multi_head_attention_equals_torch(need_weights):
     assert_same(ours, peer, *parameters, normal(7, B, T, D), normal(8, B, S, D))
 
 
-# Layers: the same ---------------------------------------------------------------------------------------------
+# Layers: the same
+# ---------------------------------------------------------------------------------------------
 
 
 def merged(make, **parts):
@@ -298,7 +307,8 @@ def test_a_decoder_layer_of_our_modules_equals_torch(norm):
     )
 
 
-# Norms, activations, tables: the same ---------------------------------------------------------------------------
+# Norms, activations, tables: the same
+# ---------------------------------------------------------------------------
 
 
 def test_layer_norm_equals_torch_with_its_default_epsilon():
@@ -383,7 +393,8 @@ def test_lookup_equals_torch_embedding():
     )
 
 
-# Different ------------------------------------------------------------------------------------------------------
+# Different
+# ------------------------------------------------------------------------------------------------------
 
 
 def on_ours(function, *arrays):
@@ -393,7 +404,9 @@ def on_ours(function, *arrays):
 
 @pytest.mark.parametrize("need_weights", [True, False], ids=["weights", "no weights"])
 def test_torch_differs_on_a_query_without_keys(need_weights):
-    """NaN there with weights, the bias of the projection without; here the bias, and weights 0, in both."""
+    """NaN there with weights, the bias of the projection without; here the bias, and weights 0, in
+    both.
+    """
     theirs, _, parameters = drawn(
         torch.nn.MultiheadAttention(D, N, batch_first=True, dtype=torch.float64)
     )
@@ -448,7 +461,9 @@ def test_torch_differs_on_causal_with_more_keys_than_queries():
 
 
 def test_torch_differs_on_what_true_means():
-    """In nn.MultiheadAttention: not attend. In its own scaled_dot_product_attention, as here: attend."""
+    """In nn.MultiheadAttention: not attend. In its own scaled_dot_product_attention, as here:
+    attend.
+    """
     theirs, _, parameters = drawn(
         torch.nn.MultiheadAttention(D, N, batch_first=True, dtype=torch.float64)
     )
@@ -495,7 +510,9 @@ def test_torch_differs_on_the_weights_that_are_returned():
 
 
 def evaluated(is_token):
-    """What an encoder of one layer gives, and a function that gives what PyTorch's does in evaluation."""
+    """What an encoder of one layer gives, and a function that gives what PyTorch's does in
+    evaluation.
+    """
     module = torch.nn.TransformerEncoder(torch_encoder_layer("post"), 1).eval()
     parameters = [parameter.detach().numpy() for parameter in module.parameters()]
     x = normal(9, B, T, D)
@@ -519,7 +536,9 @@ nested = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:Us
 
 @nested
 def test_torch_differs_on_the_rows_of_the_padding_in_evaluation():
-    """0 there, in evaluation and after the text alone; what the equations give here. Real tokens are equal."""
+    """0 there, in evaluation and after the text alone; what the equations give here. Real tokens
+    are equal.
+    """
     is_token = np.arange(T) < np.array([[T], [4]])
     ours, theirs = evaluated(is_token)
     theirs = theirs()

@@ -1,4 +1,6 @@
-"""What a transformer costs: published parameter counts, formulas against counts of the jaxpr, laws, the command."""
+"""What a transformer costs: published parameter counts, formulas against counts of the jaxpr, laws,
+the command.
+"""
 
 import dataclasses
 import json
@@ -51,7 +53,8 @@ def layer_of(**changes):
     )
 
 
-# Parameters -----------------------------------------------------------------------------------------------
+# Parameters
+# -----------------------------------------------------------------------------------------------
 
 EXACT = {
     "bert-base": 109_482_240,
@@ -110,7 +113,9 @@ def test_the_feed_forward_and_attention_of_the_sources():
 
 @pytest.mark.parametrize("stacks", [(1, 1), (2, 3)])
 def test_parameters_of_the_encoder_decoder_equal_those_of_pytorch(stacks):
-    """`torch.nn.Transformer`: the layers of 2017, biases everywhere, and a norm at the end of each stack."""
+    """`torch.nn.Transformer`: the layers of 2017, biases everywhere, and a norm at the end of each
+    stack.
+    """
     torch = pytest.importorskip("torch")
     theirs = torch.nn.Transformer(D, N, *stacks, dim_feedforward=F, batch_first=True, device="meta")
     sizes = layer_of(num_layers=stacks[0], num_decoder_layers=stacks[1], final_norm=True)
@@ -157,7 +162,8 @@ def test_parameters_of_the_tutorial_classifier(layers, parameters):
 
 
 BASE = ClassifierConfig(31, 17, encoder=StackConfig(2, D, N, F))
-# Of each field of the configurations a value that is not the default: the sizes must know what it changes.
+# Of each field of the configurations a value that is not the default: the sizes must know what it
+# changes.
 CHANGES = {
     "vocab_size": 37, "max_length": 19, "num_classes": 5, "num_segments": 3, "pooling": ("max", "mean"),
     "region_width": 3, "region_features": 7, "patch_width": 4, "embedding_dropout_rate": 0.0,
@@ -206,7 +212,8 @@ def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
     length = config.max_length
     tokens = array(B, length, dtype=jnp.int32), array(B, length, dtype=bool)
     counted = count(forward, params, *tokens)
-    # Patches are of the tokens moved to the front, and a loop looks for what a long mask hides: no product in either.
+    # Patches are of the tokens moved to the front, and a loop looks for what a long mask hides: no
+    # product in either.
     assert set(counted.unknown) <= {"sort", "while"}
     assert counted.flops == formulas.forward_flops(sizes, length, batch=B)
 
@@ -296,7 +303,8 @@ def test_stacks_of_two_sizes_are_not_counted():
         sizes_of(3)
 
 
-# Attention ------------------------------------------------------------------------------------------------
+# Attention
+# ------------------------------------------------------------------------------------------------
 
 MASKS = {"none": None, "causal": causal(), "window": sliding_window(5, 0)}
 
@@ -394,7 +402,8 @@ def test_a_causal_mask_halves_and_a_window_makes_attention_linear():
     assert table[PRODUCTS] == 4 * N * H * T * T  # what is computed without skipping
 
 
-# A layer --------------------------------------------------------------------------------------------------
+# A layer
+# --------------------------------------------------------------------------------------------------
 
 
 def layer_and_input(T, *, remat=False, implementation="reference", **changes):
@@ -418,8 +427,9 @@ def test_encoder_layer_flops_equal_the_formula(K, norm):
     assert count(fn, *args).flops == formulas.forward_flops(sizes, T, batch=B)
     both = count(gradient(fn, 2), *args).flops
     assert both == formulas.training_flops(sizes, T, batch=B) == 3 * count(fn, *args).flops
-    # Without the gradient of the input, which the first layer above fixed vectors does not need, the three
-    # products of the input with the projections have one gradient instead of two (pre: its norm needs it).
+    # Without the gradient of the input, which the first layer above fixed vectors does not need,
+    # the three products of the input with the projections have one gradient instead of two (pre:
+    # its norm needs it).
     parameters_alone = count(jax.grad(lambda p, x: jnp.sin(fn(p, x)).sum()), *args).flops
     saved = 2 * B * T * D * (N + 2 * K) * H
     assert both - parameters_alone == (saved if norm == "post" else 0)
@@ -465,7 +475,8 @@ def test_parameters_of_a_layer_equal_the_real_one():
         assert layer == sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-# Crossover ------------------------------------------------------------------------------------------------
+# Crossover
+# ------------------------------------------------------------------------------------------------
 
 
 def test_attention_equals_its_projections_at_2d_and_the_rest_of_the_layer_at_6d():
@@ -500,7 +511,8 @@ def test_crossovers_move_with_shared_keys_and_gates():
     assert table[PRODUCTS] == table[PROJECTIONS]
 
 
-# Bytes ----------------------------------------------------------------------------------------------------
+# Bytes
+# ----------------------------------------------------------------------------------------------------
 
 
 def kept_by_jax(T, dtype, **changes):
@@ -515,7 +527,9 @@ def kept_by_jax(T, dtype, **changes):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("T", [53, 509])
 def test_jax_keeps_no_less_than_the_formula_and_at_most_twice(T, dtype):
-    """The formula is what the gradient needs; JAX keeps some of it before and after a reshape or a cast."""
+    """The formula is what the gradient needs; JAX keeps some of it before and after a reshape or a
+    cast.
+    """
     changes = {"embed_dim": 96, "hidden_dim": 384, "num_kv_heads": 2}
     for more in ({"activation": "gelu"}, {"norm": "pre"}):
         formula = formulas.activation_bytes(layer_of(**changes), T, batch=B, dtype=dtype)
@@ -553,7 +567,9 @@ def test_kept_bytes_by_hand():
 
 
 def test_kept_bytes_of_korthikanti_at_16_bits():
-    """34 s b h + 5 a s^2 b with dropout (2022, equation 1): without its masks and dropped weights 32 and 2."""
+    """34 s b h + 5 a s^2 b with dropout (2022, equation 1): without its masks and dropped weights
+    32 and 2.
+    """
     s, h, a = 2048, 12_288, 96
     sizes = Sizes(1, h, a, 4 * h, 1)
     linear = formulas.activation_bytes(sizes, s, dtype="float16", keep_weights=False) - 4 * a * s
@@ -628,7 +644,8 @@ def test_an_encoder_decoder_keeps_and_computes_its_cross_attention():
     assert kept == 4 * T * (2 * D + 4 * N * H + N * T)
 
 
-# Mistakes -------------------------------------------------------------------------------------------------
+# Mistakes
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -656,7 +673,8 @@ def test_a_mistake_names_the_argument_what_was_expected_and_what_came(make, mess
         make()
 
 
-# The command ----------------------------------------------------------------------------------------------
+# The command
+# ----------------------------------------------------------------------------------------------
 
 
 def cost(capsys, *arguments):

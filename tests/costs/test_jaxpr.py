@@ -1,4 +1,6 @@
-"""Counting from the jaxpr: each kind of operation by hand, under scan, vmap, grad, remat, cond, while, shard_map."""
+"""Counting from the jaxpr: each kind of operation by hand, under scan, vmap, grad, remat, cond,
+while, shard_map.
+"""
 
 from itertools import product
 from types import SimpleNamespace
@@ -35,7 +37,8 @@ def power(x, W, length):
     return lax.scan(lambda x, _: (x @ W, None), x, length=length)[0]
 
 
-# One operation --------------------------------------------------------------------------------------------
+# One operation
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_product_is_two_operations_for_each_term_of_each_sum():
@@ -67,7 +70,8 @@ def test_a_convolution_counts_every_term_of_every_output(groups, batches):
             x, kernel, (1,), "VALID", feature_group_count=groups, batch_group_count=batches
         )
 
-    # The loops of the definition: for each output, each input of its group at each place of the kernel.
+    # The loops of the definition: for each output, each input of its group at each place of the
+    # kernel.
     terms = sum(
         1
         for _ in product(
@@ -130,7 +134,8 @@ def test_keys_and_dropout_are_counted():
     assert counted.elementwise >= M * K and counted.unknown == ()
 
 
-# What is inside -------------------------------------------------------------------------------------------
+# What is inside
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, 100])

@@ -1,4 +1,6 @@
-"""docs/research/errata.md says what its generator says, and holds the wrong numbers as they are printed."""
+"""docs/research/errata.md says what its generator says, and holds the wrong numbers as they are
+printed.
+"""
 
 import numpy as np
 import pytest

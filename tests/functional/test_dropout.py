@@ -1,4 +1,5 @@
-"""Dropout: the rate, the expectation, and a generator that is Threefry, checked bit by bit and by its statistics.
+"""Dropout: the rate, the expectation, and a generator that is Threefry, checked bit by bit and by
+its statistics.
 
 Every bound is four standard errors of a test that draws the same numbers each time it runs.
 """
@@ -43,7 +44,8 @@ def assert_uncorrelated(x, y):
     assert abs(np.mean(x * y)) < 4 / np.sqrt(len(x))
 
 
-# The rate and the expectation -------------------------------------------------------------------------------
+# The rate and the expectation
+# -------------------------------------------------------------------------------
 
 
 def test_the_share_of_dropped_elements_is_the_rate():
@@ -153,7 +155,8 @@ def test_a_causal_zero_is_never_unmasked():
         assert not np.asarray(run(jax.random.key(seed)))[..., hidden].any()
 
 
-# The generator ----------------------------------------------------------------------------------------------
+# The generator
+# ----------------------------------------------------------------------------------------------
 
 
 def test_twenty_rounds_are_the_threefry_of_jax(monkeypatch):
@@ -232,7 +235,8 @@ def test_the_first_words_of_consecutive_keys_are_uniform():
     assert_uncorrelated(first[:-1], first[1:])
 
 
-# The weights of attention -----------------------------------------------------------------------------------
+# The weights of attention
+# -----------------------------------------------------------------------------------
 
 WEIGHTS = (3, 5, 29, 31)
 
@@ -293,7 +297,8 @@ def test_examples_heads_queries_and_keys_do_not_correlate(kept):
             lower = np.take(drawn, np.arange(drawn.shape[axis] - step), axis)
             upper = np.take(drawn, np.arange(step, drawn.shape[axis]), axis)
             assert_uncorrelated(lower.ravel(), upper.ravel())
-    # (query, key) against (key, query), (example, head) against (head, example); the diagonal is itself.
+    # (query, key) against (key, query), (example, head) against (head, example); the diagonal is
+    # itself.
     i, j = np.triu_indices(101, 1)
     assert_uncorrelated(drawn[..., i, j].ravel(), drawn[..., j, i].ravel())
     i, j = np.triu_indices(4, 1)

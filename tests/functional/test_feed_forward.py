@@ -108,7 +108,9 @@ def test_positions_do_not_mix(network):
 
 
 def test_dropout_falls_on_the_hidden_features():
-    """With W1 = 1 and W2 = 1 each hidden feature is seen in the output: 0 where dropped, doubled where kept."""
+    """With W1 = 1 and W2 = 1 each hidden feature is seen in the output: 0 where dropped, doubled
+    where kept.
+    """
     x, unit = jnp.ones((101, 31)), jnp.eye(31)
     drop = jax.jit(
         lambda key: feed_forward(
@@ -134,7 +136,8 @@ def test_an_unknown_activation_is_named_with_those_that_are_known():
         feed_forward(x, x, None, x, None, activation="swish")
 
 
-# Gated ---------------------------------------------------------------------------------------------------
+# Gated
+# ---------------------------------------------------------------------------------------------------
 
 GATE_FORMULAS = {
     "swiglu": lambda z: z / (1 + math.exp(-z)),

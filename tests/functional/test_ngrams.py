@@ -45,7 +45,9 @@ def test_rows_are_the_hash_of_what_begins_there(bits):
 
 
 def test_rows_are_spread():
-    """Of 200 thousand different pairs and triples, as many share a row as would by chance: birthdays."""
+    """Of 200 thousand different pairs and triples, as many share a row as would by chance:
+    birthdays.
+    """
     words = np.arange(100_002, dtype=np.int32)[None]
     rows, _ = rows_of(words, np.ones_like(words, bool), N, 22)
     found = np.asarray(rows)[0, :100_000].T.ravel()

@@ -1,5 +1,5 @@
-"""Layer norm: against NumPy in float64, nnx.LayerNorm; two passes, eps inside the root. RMS and batch norm: what each is
-beside it (tests/contracts/test_loops.py has their loops)."""
+"""Layer norm: against NumPy in float64, nnx.LayerNorm; two passes, eps inside the root. RMS and
+batch norm: what each is beside it (tests/contracts/test_loops.py has their loops)."""
 
 import jax
 import jax.numpy as jnp
@@ -79,7 +79,9 @@ def test_value_and_gradient_equal_two_pass_nnx_layer_norm():
 
 
 def test_a_large_mean_costs_no_digits():
-    """At a mean of 5e3 the one-pass variance E[x^2] - E[x]^2 is off by more than the variance itself."""
+    """At a mean of 5e3 the one-pass variance E[x^2] - E[x]^2 is off by more than the variance
+    itself.
+    """
     (small, *_), (_, scale, bias, cotangent) = draw(2)
     shifted = (small + 5000).astype(np.float32)  # what float32 keeps of it
     expected = loops(
@@ -125,7 +127,8 @@ def test_without_a_bias_none_is_added():
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_statistics_of_bfloat16_are_float32():
-    # 256 + {0, 2, 4, 6}: neither the mean, 259, nor the squares of the deviations sum exactly in bfloat16.
+    # 256 + {0, 2, 4, 6}: neither the mean, 259, nor the squares of the deviations sum exactly in
+    # bfloat16.
     x = jnp.array([256.0, 258.0, 260.0, 262.0], jnp.bfloat16)
     y = jax.jit(layer_norm)(x, jnp.ones(4))
     assert y.dtype == jnp.bfloat16
@@ -142,7 +145,8 @@ def test_float64_stays_float64():
         np.testing.assert_allclose(y, loops(x, scale, bias, cotangent)[0], rtol=0, atol=1e-13)
 
 
-# RMS norm ------------------------------------------------------------------------------------------------
+# RMS norm
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +184,8 @@ def test_mean_squares_of_bfloat16_are_float32():
     np.testing.assert_array_equal(y.astype(jnp.float32), 1)
 
 
-# Batch norm ----------------------------------------------------------------------------------------------
+# Batch norm
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +248,8 @@ def test_running_statistics_converge_to_those_of_the_stream():
         return jax.lax.scan(step, start, stream)[0]
 
     running = run(jnp.asarray(stream, jnp.float32))
-    # About (1 + momentum) / (1 - momentum) = 99 batches of 11 rows count: 5 standard errors of their mean and variance.
+    # About (1 + momentum) / (1 - momentum) = 99 batches of 11 rows count: 5 standard errors of
+    # their mean and variance.
     rows = 99 * 11
     np.testing.assert_allclose(
         running.mean, mean, rtol=0, atol=5 * 2 / np.sqrt(rows) + 100 * 0.98**500

@@ -138,7 +138,8 @@ def test_the_dtype_is_that_of_the_input():
             assert jax.eval_shape(pool, x, is_token).dtype == jnp.bfloat16
 
 
-# Layer-weighted ------------------------------------------------------------------------------------------
+# Layer-weighted
+# ------------------------------------------------------------------------------------------
 
 L = 4
 

@@ -1,5 +1,5 @@
-"""Positions: the published formula, the rotation theorem, one-hot lookups, counting over padding, and how the simpler
-ideas fail."""
+"""Positions: the published formula, the rotation theorem, one-hot lookups, counting over padding,
+and how the simpler ideas fail."""
 
 import jax
 import jax.numpy as jnp
@@ -75,7 +75,8 @@ def test_sinusoids_keep_the_axes_of_the_positions(encode):
     np.testing.assert_array_equal(code[1, 0], code[0, 1])
 
 
-# lookup --------------------------------------------------------------------------------------------------
+# lookup
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,9 @@ def test_an_index_outside_the_table_gives_nan(table, index):
 
 
 def test_bank_has_one_vector_in_the_table_and_two_in_context(table):
-    """'river bank' and 'money bank': the lookup cannot tell them apart, attention over the neighbours can."""
+    """'river bank' and 'money bank': the lookup cannot tell them apart, attention over the
+    neighbours can.
+    """
     from transformer_jax.attention.dot_product import dot_product_attention
 
     river, money, bank = 2, 5, 7
@@ -122,7 +125,8 @@ def test_bank_has_one_vector_in_the_table_and_two_in_context(table):
     assert not np.allclose(contextual[0, 1], x[0, 1])
 
 
-# count_positions -----------------------------------------------------------------------------------------
+# count_positions
+# -----------------------------------------------------------------------------------------
 
 
 def test_positions_are_counted_over_the_real_tokens():
@@ -137,7 +141,8 @@ def test_positions_are_counted_over_the_real_tokens():
     )
 
 
-# The ideas that fail, and how ----------------------------------------------------------------------------
+# The ideas that fail, and how
+# ----------------------------------------------------------------------------
 
 
 def test_integers_grow_without_bound():
@@ -174,7 +179,9 @@ def test_binary_positions_are_the_digits():
 
 
 def test_neighbours_may_differ_in_every_bit_and_by_little_in_the_sinusoids():
-    """3 = 011 and 4 = 100: one step turns all bits around, where sinusoids move a little, and always alike."""
+    """3 = 011 and 4 = 100: one step turns all bits around, where sinusoids move a little, and
+    always alike.
+    """
     steps = np.abs(np.diff(np.asarray(binary_positions(jnp.arange(8), 3)), axis=0)).sum(1)
     np.testing.assert_array_equal(steps, [1, 2, 1, 3, 1, 2, 1])
     smooth = np.diff(np.asarray(sinusoidal_positions(jnp.arange(8), 6)), axis=0)

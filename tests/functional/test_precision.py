@@ -1,4 +1,6 @@
-"""Products are computed in the dtype that the machine is fast in, and summed in one that is wide enough."""
+"""Products are computed in the dtype that the machine is fast in, and summed in one that is wide
+enough.
+"""
 
 import re
 from functools import partial

@@ -1,4 +1,6 @@
-"""RoPE turns pairs of features as complex numbers turn, so that scores depend on the distance alone."""
+"""RoPE turns pairs of features as complex numbers turn, so that scores depend on the distance
+alone.
+"""
 
 import cmath
 import math
@@ -155,7 +157,8 @@ def test_one_token_at_a_time_is_the_whole_text():
     )
 
 
-# Frequencies ---------------------------------------------------------------------------------------------
+# Frequencies
+# ---------------------------------------------------------------------------------------------
 
 FEATURES, LENGTH, FACTOR = 64, 2048, 8.0
 FREQUENCIES = np.array([10_000.0 ** (-2 * i / FEATURES) for i in range(FEATURES // 2)])

@@ -1,4 +1,6 @@
-"""Generation: the cached loop writes what the whole text would, for any padding, batch, stop and key."""
+"""Generation: the cached loop writes what the whole text would, for any padding, batch, stop and
+key.
+"""
 
 import itertools
 from functools import cache
@@ -133,7 +135,9 @@ IS_SOURCE = np.array([[True] * 4, [True, True, False, False]])
 
 @cache
 def every_target(b, begin, stop, most):
-    """(log-probability, tokens) of every text that ends with `stop`, or has `most` tokens without it."""
+    """(log-probability, tokens) of every text that ends with `stop`, or has `most` tokens without
+    it.
+    """
     model, found = translator(), []
     call = nnx.jit(lambda model, *args: jax.nn.log_softmax(model(*args)))
     for length in range(1, most + 1):

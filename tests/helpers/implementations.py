@@ -1,8 +1,9 @@
-"""Every implementation of attention, made to do all that it does on the smallest arrays and without a GPU.
+"""Every implementation of attention, made to do all that it does on the smallest arrays and without
+a GPU.
 
-Under `forced` "blockwise" cuts any text into blocks that divide neither T nor S, and "cudnn" does everything of ours
-around the kernel of `jax.nn` for XLA, which stands in for NVIDIA's. "fused" is blockwise again, with all that is plain in
-one fused tile. It must be entered where JAX traces.
+Under `forced` "blockwise" cuts any text into blocks that divide neither T nor S, and "cudnn" does
+everything of ours around the kernel of `jax.nn` for XLA, which stands in for NVIDIA's. "fused" is
+blockwise again, with all that is plain in one fused tile. It must be entered where JAX traces.
 """
 
 from collections.abc import Iterator

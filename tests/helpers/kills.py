@@ -1,10 +1,12 @@
-"""Kills a real training run again and again, and compares what comes out with a run that nobody touched.
+"""Kills a real training run again and again, and compares what comes out with a run that nobody
+touched.
 
     python -m tests.helpers.kills --kills 100 --out docs/results/kills.json
 
-SIGKILL, at a moment drawn over the whole life of a process, or as a checkpoint is being written. After every
-kill the run goes on with --resume (or begins anew where nothing was written yet). In the end every array, every
-line of metrics and the report must be those of the uninterrupted run, but for what is a time.
+SIGKILL, at a moment drawn over the whole life of a process, or as a checkpoint is being written.
+After every kill the run goes on with --resume (or begins anew where nothing was written yet). In
+the end every array, every line of metrics and the report must be those of the uninterrupted run,
+but for what is a time.
 """
 
 import argparse
@@ -158,7 +160,9 @@ def writing(run: Path) -> set[str]:
 
 
 def kill_runs(folder: Path, kills: int, seed: int = 0, say=lambda line: None) -> dict:
-    """Kills until there were `kills`, over as many runs as that takes, and compares every run that ended."""
+    """Kills until there were `kills`, over as many runs as that takes, and compares every run that
+    ended.
+    """
     rng, runner = random.Random(seed), Runner(folder)
     reference = folder / "reference"
     runner.finish(reference)
@@ -190,7 +194,7 @@ def kill_runs(folder: Path, kills: int, seed: int = 0, say=lambda line: None) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)

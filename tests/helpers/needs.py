@@ -1,4 +1,6 @@
-"""The command line of the programs that make what the tests read: no options, and packages that tests lack."""
+"""The command line of the programs that make what the tests read: no options, and packages that
+tests lack.
+"""
 
 import argparse
 import sys
@@ -6,7 +8,9 @@ from importlib.util import find_spec
 
 
 def start(program: str, description: str, *packages: str) -> None:
-    """Answer --help, or exit with code 2 and one line where a package is missing, before anything is written."""
+    """Answer --help, or exit with code 2 and one line where a package is missing, before anything
+    is written.
+    """
     parser = argparse.ArgumentParser(
         prog=f"python -m {program}",
         description=description,

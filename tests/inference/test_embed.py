@@ -1,4 +1,6 @@
-"""Sentence vectors: those of sentence-transformers, whatever the batch, and the commands that use them."""
+"""Sentence vectors: those of sentence-transformers, whatever the batch, and the commands that use
+them.
+"""
 
 import json
 import shutil
@@ -55,7 +57,8 @@ def encoder(tiny):
     return SentenceEncoder.load(tiny)
 
 
-# The vectors -----------------------------------------------------------------------------------------------
+# The vectors
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,9 @@ def test_the_ranking_is_that_of_sentence_transformers(real):
 
 
 def test_contextual_vectors_of_every_layer_tell_two_banks_apart(real):
-    """SPEC E5: what a word's vector is depends on its sentence; in the table below the layers it does not."""
+    """SPEC E5: what a word's vector is depends on its sentence; in the table below the layers it
+    does not.
+    """
     import jax.numpy as jnp
 
     from transformer_jax.pretrained import from_pretrained
@@ -142,7 +147,8 @@ def test_the_most_similar_come_first_and_nothing_divides_by_zero():
     np.testing.assert_allclose([cosine for _, cosine in found], [1, 0.5**0.5, 0], atol=1e-6)
 
 
-# What the files say ----------------------------------------------------------------------------------------
+# What the files say
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,8 @@ def test_what_cannot_be_pooled_is_one_line(spoil, says, tmp_path):
         read_pooling(tmp_path)
 
 
-# The commands ----------------------------------------------------------------------------------------------
+# The commands
+# ----------------------------------------------------------------------------------------------
 
 
 def test_embed_writes_the_vectors_a_row_a_line(tiny, encoder, tmp_path, capsys):

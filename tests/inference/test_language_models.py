@@ -1,4 +1,6 @@
-"""Published language models write by the commands: their own tokens, their own frame, their own end."""
+"""Published language models write by the commands: their own tokens, their own frame, their own
+end.
+"""
 
 from pathlib import Path
 

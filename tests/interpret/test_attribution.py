@@ -48,7 +48,8 @@ MODELS = {
         EncoderClassifierConfig(replace(TEXT, max_length=3), C, "mean", None),
     ),
 }
-# Rows that are looked up: a table of one, regions of three for the encoder and three beside it; of n-grams both tables, and squares.
+# Rows that are looked up: a table of one, regions of three for the encoder and three beside it; of
+# n-grams both tables, and squares.
 PRODUCTS = {"tokens": 1, "regions": 6, "patches": 3, "n-grams": 4, "encoder": 1, "passages": 1}
 TOKENS = jnp.array([[0, 3, 5, 3, 9, 1, 0]])
 IS_TOKEN = jnp.array([[False, True, True, True, True, True, False]])

@@ -61,7 +61,9 @@ def save(folder, kind, spec, tokenizer):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, request):
-    """Classifiers that have learned nothing: one of patches with an own vocabulary, one that was a published encoder."""
+    """Classifiers that have learned nothing: one of patches with an own vocabulary, one that was a
+    published encoder.
+    """
     folder = tmp_path_factory.mktemp("runs")
     own = train_tokenizer("word:100", [LEARNED])
     config = ClassifierConfig(

@@ -1,4 +1,6 @@
-"""Heads made by hand score what they were made to do, padding is never read, and PCA is scikit-learn's."""
+"""Heads made by hand score what they were made to do, padding is never read, and PCA is
+scikit-learn's.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -80,12 +82,15 @@ def test_a_head_that_puts_less_than_half_anywhere_has_no_name():
     mixed = 0.4 * to_offset(-1) + 0.3 * to_offset(1) + 0.3 * to_offset(3)
     found = {key: float(value[0]) for key, value in scored(mixed[None, None]).items()}
     assert head_name(found) == "other"
-    # Two tokens at one end and three at the other have their 0.4 + 0.3 on themselves: no offset gets more than half.
+    # Two tokens at one end and three at the other have their 0.4 + 0.3 on themselves: no offset
+    # gets more than half.
     assert found["fixed"] == found["previous"] == pytest.approx(0.4)
 
 
 def padded(side):
-    """Random maps of texts of LENGTHS, and the same maps with NaN wherever a padded query or key stands."""
+    """Random maps of texts of LENGTHS, and the same maps with NaN wherever a padded query or key
+    stands.
+    """
     is_token = np.zeros((B, T), bool)
     weights = np.full((B, N, T, T), np.nan, np.float32)
     for b, n in enumerate(LENGTHS):

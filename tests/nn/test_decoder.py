@@ -1,4 +1,6 @@
-"""The decoder and the models that write: sizes as published, no look ahead, maps of attention, what padding holds."""
+"""The decoder and the models that write: sizes as published, no look ahead, maps of attention, what
+padding holds.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +17,8 @@ from transformer_jax.nn.config import LanguageModelConfig, SequenceToSequenceCon
 
 pytestmark = pytest.mark.usefixtures("strict")
 
-# Vaswani et al., 2017, table 3: what a row changes of the base model, and its millions of parameters.
+# Vaswani et al., 2017, table 3: what a row changes of the base model, and its millions of
+# parameters.
 TABLE_3 = {
     "base": ({}, 65),
     "B, keys of 16": ({"value_dim": 64, "head_dim": 16}, 58),
@@ -135,7 +138,9 @@ def test_padding_of_either_text_changes_nothing():
 
 
 def test_nan_in_a_padded_memory_reaches_nothing():
-    """What an encoder leaves at padded places is read by no cross-attention, forward or in a gradient."""
+    """What an encoder leaves at padded places is read by no cross-attention, forward or in a
+    gradient.
+    """
     model = translator()
     graph, params = nnx.split(model, nnx.Param)
 

@@ -1,4 +1,6 @@
-"""The encoder: the equations of its two norms, depth, attention maps, dropout, symmetry, and float64 NumPy."""
+"""The encoder: the equations of its two norms, depth, attention maps, dropout, symmetry, and
+float64 NumPy.
+"""
 
 import math
 
@@ -83,7 +85,9 @@ def encoder(request):
 
 
 def numpy_encoder(module, x, is_token, norm):
-    """The equations in float64: attention over heads, then the network, each in a residual connection."""
+    """The equations in float64: attention over heads, then the network, each in a residual
+    connection.
+    """
 
     def value(parameter):
         return np.asarray(parameter[...], np.float64)
@@ -188,7 +192,9 @@ def test_attention_weights_and_sublayers_have_rates_of_their_own():
 
 
 def test_residual_dropout_falls_on_what_is_added_not_on_the_sum():
-    """In a pre-norm layer whose sublayers say 1 everywhere, each output is x + {0, 1/(1-p)} + {0, 1/(1-p)}."""
+    """In a pre-norm layer whose sublayers say 1 everywhere, each output is x + {0, 1/(1-p)} + {0,
+    1/(1-p)}.
+    """
     make = config("pre", attention_dropout_rate=0.0)
     graph, abstract = nnx.split(nnx.eval_shape(lambda: EncoderLayer(make, rngs=nnx.Rngs(0))))
     parameters = jax.tree_util.tree_map_with_path(

@@ -1,4 +1,6 @@
-"""The cache: what it holds answers as the whole text does, in chunks of any size, with any padding, for every rule."""
+"""The cache: what it holds answers as the whole text does, in chunks of any size, with any padding,
+for every rule.
+"""
 
 from functools import cache, partial
 

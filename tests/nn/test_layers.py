@@ -1,4 +1,6 @@
-"""Each module stores parameters and calls one function with them, with and without dropout, in both NNX modes."""
+"""Each module stores parameters and calls one function with them, with and without dropout, in both
+NNX modes.
+"""
 
 from dataclasses import replace
 
@@ -72,7 +74,8 @@ def rows_and_shares():
     return rows, ngram_shares(rows, there)
 
 
-# Each module: how it is made, how it is called, and the pure function of its parameters that it stands for.
+# Each module: how it is made, how it is called, and the pure function of its parameters that it
+# stands for.
 SHELLS = {
     "Linear": (
         lambda rngs: Linear(D, F, rngs=rngs),

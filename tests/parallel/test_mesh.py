@@ -1,6 +1,7 @@
 """The same run on two devices: the batch is split between them, the numbers stay.
 
-XLA makes two devices of one CPU when it is told to before it starts, so each run has a process of its own.
+XLA makes two devices of one CPU when it is told to before it starts, so each run has a process of
+its own.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""Models in the layout of Hugging Face give what PyTorch gave, go back into it, and are refused in one line."""
+"""Models in the layout of Hugging Face give what PyTorch gave, go back into it, and are refused in
+one line.
+"""
 
 import json
 import shutil
@@ -93,7 +95,8 @@ def assert_as_stored(name, model, side="right", rows=slice(None)):
         np.testing.assert_allclose(found[what], values, **TOLERANCE, err_msg=what)
 
 
-# The same outputs ------------------------------------------------------------------------------------------
+# The same outputs
+# ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -147,7 +150,8 @@ def test_stored_float16_is_read(tmp_path):
     assert 1e-4 < np.abs(found - right).max() < 1e-2 * np.abs(right).max()
 
 
-# What is easily got wrong: without its handling the outputs above are others -------------------------------
+# What is easily got wrong: without its handling the outputs above are others
+# -------------------------------
 
 
 def test_the_key_biases_are_read_though_softmax_does_not_see_them():
@@ -264,7 +268,8 @@ def test_generation_through_the_cache_is_the_greedy_text_of_a_full_pass():
             text.append(int(token))
 
 
-# And back --------------------------------------------------------------------------------------------------
+# And back
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -334,7 +339,8 @@ def test_a_fresh_model_is_saved_like_a_loaded_one(tmp_path):
     np.testing.assert_array_equal(again(tokens, is_token), model(tokens, is_token))
 
 
-# What is refused, in a line --------------------------------------------------------------------------------
+# What is refused, in a line
+# --------------------------------------------------------------------------------
 
 
 def copy(name, folder) -> Path:

@@ -1,4 +1,6 @@
-"""What published files hold that is not as usual: read rightly, or refused in a line, and never written wrongly."""
+"""What published files hold that is not as usual: read rightly, or refused in a line, and never
+written wrongly.
+"""
 
 import json
 
@@ -19,7 +21,8 @@ from transformer_jax.nn.config import (
 )
 from transformer_jax.pretrained import PretrainedError, from_pretrained, hub, save_pretrained
 
-# Saved is what a family computes ---------------------------------------------------------------------------
+# Saved is what a family computes
+# ---------------------------------------------------------------------------
 
 
 def encoder(**changes):
@@ -89,7 +92,8 @@ def test_classes_that_do_not_fit_are_an_error(classes, tmp_path):
         save_pretrained(model, tmp_path, classes=classes)
 
 
-# Read ------------------------------------------------------------------------------------------------------
+# Read
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_a_tied_head_that_is_stored_is_not_unknown(tmp_path):
@@ -125,7 +129,8 @@ def test_where_the_hub_answers_it_is_asked_for_what_the_cache_lacks(monkeypatch)
     assert asked == ["cache", "hub"]
 
 
-# Refused ---------------------------------------------------------------------------------------------------
+# Refused
+# ---------------------------------------------------------------------------------------------------
 
 
 def settings_of(**changes):

@@ -1,6 +1,7 @@
 """Claims about transformer_jax/pretrained/tokenizer.py, tokenizer_files.py and tokenizer_rules.py.
 
-Stored ids come from programs that share no code with what reads texts here: see tests/data/tokenizers/make.py.
+Stored ids come from programs that share no code with what reads texts here: see
+tests/data/tokenizers/make.py.
 """
 
 import importlib.util
@@ -30,8 +31,8 @@ SETTINGS = {
 }
 MODEL_TYPES = {"wordpiece": "bert", "unigram": "xlm-roberta"}
 KINDS = ("wordpiece", "gpt2", "roberta", "unigram", "llama")
-# Where Transformers' fast tokenizers, which published models are used with, and its slow ones differ, by the place in
-# TEXTS; we have the ids of the fast ones.
+# Where Transformers' fast tokenizers, which published models are used with, and its slow ones
+# differ, by the place in TEXTS; we have the ids of the fast ones.
 DIFFERENCES = {
     21: "characters for private use: the slow BERT drops them, as it does control characters",
     23: "composed accents: the slow BERT composes first where accents are kept",

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 LINUX = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's")
-# A block as large as a step's temporaries, made and freed in a thread, as XLA's are: the faults of the third time.
+# A block as large as a step's temporaries, made and freed in a thread, as XLA's are: the faults of
+# the third time.
 CHILD = """
 import resource, sys, threading
 from transformer_jax import memory

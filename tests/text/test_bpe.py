@@ -88,7 +88,9 @@ def test_of_equal_pairs_the_first_in_the_corpus_wins():
 
 
 def test_the_library_gives_a_tie_to_the_smallest_ids():
-    """Here "t</w>" before "est", which has a larger id; the token "est</w>" comes of it all the same."""
+    """Here "t</w>" before "est", which has a larger id; the token "est</w>" comes of it all the
+    same.
+    """
     assert library(COUNTS)[0][:3] == [("e", "s"), ("t", END), ("es", "t" + END)]
 
 

@@ -33,7 +33,9 @@ def located_of(tokenizer, text, max_length=10_000, truncate="head-tail"):
 
 
 def pieces(tokenizer, text, *rest, powers=False):
-    """The pieces, with values by which every token can be told: the number of the token, or a power of 2."""
+    """The pieces, with values by which every token can be told: the number of the token, or a power
+    of 2.
+    """
     located = located_of(tokenizer, text, *rest)
     values = np.arange(len(located.ids), dtype=np.float64)
     return pieces_of(located, 2**values if powers else values, tokenizer.unk_id), located

@@ -1,4 +1,6 @@
-"""`python -m train.lm`, from a text on disk to a model that writes; `generate` and `next`; and going on."""
+"""`python -m train.lm`, from a text on disk to a model that writes; `generate` and `next`; and
+going on.
+"""
 
 import errno
 import json
@@ -120,7 +122,9 @@ def test_a_run_goes_on_to_the_bits_it_would_have_had(run, book, tmp_path, monkey
 
 @pytest.mark.parametrize("fault", ["a full disk", "Ctrl-C"])
 def test_what_stops_it_before_training_leaves_nothing(fault, book, tmp_path, monkeypatch, capsys):
-    """While the texts become tokens on disk: nothing can be gone on with, so nothing stays, and nothing is advised."""
+    """While the texts become tokens on disk: nothing can be gone on with, so nothing stays, and
+    nothing is advised.
+    """
 
     def fail(path, *arguments, **options):
         if fault == "Ctrl-C":

@@ -1,4 +1,6 @@
-"""`python -m train.mlm`, from reviews to an encoder that fills masks and is fine-tuned; and going on."""
+"""`python -m train.mlm`, from reviews to an encoder that fills masks and is fine-tuned; and going
+on.
+"""
 
 import json
 import shutil
@@ -87,7 +89,9 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
 
 
 def test_no_held_out_text_is_read(run, data):
-    """Each text has its own number; those of test and of validation are in no vocabulary of all words."""
+    """Each text has its own number; those of test and of validation are in no vocabulary of all
+    words.
+    """
     known = set(load_tokenizer(run / "tokenizer.json")._core.get_vocab())
     assert "test" not in known and {"train", "unsupervised"} < known
 
@@ -101,7 +105,9 @@ def test_it_fills_masks(run, capsys):
 
 
 def test_a_mask_takes_the_space_before_it_along(pieces):
-    """As the pieces do that it stands for; else the model would see a space that it never saw there."""
+    """As the pieces do that it stands for; else the model would see a space that it never saw
+    there.
+    """
     tokenizer = tokenizer_of(pieces)
     (ids,) = tokenizer.pieces(["the cast was [MASK] and"])
     assert [tokenizer.token(i) for i in ids] == ["the", "Ġcast", "Ġwas", "[MASK]", "Ġand"]
@@ -111,7 +117,9 @@ def test_a_mask_takes_the_space_before_it_along(pieces):
 
 @pytest.mark.parametrize("kind", ["run", "pieces"])
 def test_its_tokenizer_gives_the_ids_that_were_learned(kind, request):
-    """Read by `tokenizers` alone, or as a pretrained one: but for a special token that is spelled out."""
+    """Read by `tokenizers` alone, or as a pretrained one: but for a special token that is spelled
+    out.
+    """
     folder = request.getfixturevalue(kind)
     own, published = load_tokenizer(folder / "tokenizer.json"), tokenizer_of(folder)
     texts = ["The cast was SUPERB<br />and it’s odd: zebra", ""]

@@ -128,7 +128,9 @@ def test_a_mistake_of_training_is_one_line(table, arguments, message, capsys, tm
 
 
 def test_bleu_is_sacrebleus(run):
-    """By hand for one line: all n-grams right but the text a word short, so the brevity penalty is what is left."""
+    """By hand for one line: all n-grams right but the text a word short, so the brevity penalty is
+    what is left.
+    """
     from train.translate import scores
 
     reference = "a b c d e f g h i j"

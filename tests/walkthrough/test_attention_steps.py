@@ -1,4 +1,6 @@
-"""`walk` and `attention`: every array shown is the library's own, in one language, and a mistake is one line."""
+"""`walk` and `attention`: every array shown is the library's own, in one language, and a mistake is
+one line.
+"""
 
 import re
 from dataclasses import replace
@@ -172,7 +174,9 @@ def build(config):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Classifiers that have learned nothing: of tokens in two layers, of patches, and without any layer."""
+    """Classifiers that have learned nothing: of tokens in two layers, of patches, and without any
+    layer.
+    """
     folder = tmp_path_factory.mktemp("runs")
     tokenizer = train_tokenizer("word:100", [TEXT, "世界 and other words"])
     random = np.random.default_rng(0)

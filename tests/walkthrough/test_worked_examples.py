@@ -1,4 +1,6 @@
-"""The worked examples of the source documents come out as they should, and as printed where that is right."""
+"""The worked examples of the source documents come out as they should, and as printed where that is
+right.
+"""
 
 import json
 from functools import cache
@@ -126,7 +128,8 @@ def test_of_the_wrong_arrays_only_the_rows_that_the_notes_name_are_wrong():
     assert compared("variance_table")["variance"].wrong.tolist() == [False, False, False, True]
 
 
-# What single examples claim beside their numbers -----------------------------------------------------------
+# What single examples claim beside their numbers
+# -----------------------------------------------------------
 
 
 def test_the_measured_variance_is_that_of_the_formula():
@@ -165,7 +168,9 @@ def test_a_kid_that_smiles_contradicts_itself_whatever_the_weights():
 
 
 def test_the_ids_of_bert_do_not_hang_on_the_rest_of_the_vocabulary():
-    """The published one holds 30,522 pieces; a whole word that it holds is one token, whatever its pieces."""
+    """The published one holds 30,522 pieces; a whole word that it holds is one token, whatever its
+    pieces.
+    """
     example = json.loads(json.dumps(EXAMPLES["bert_encode"]))
     pieces = {"math": 8785, "##ematics": 17898, "lin": 11409, "##ear": 14644, "a": 1037, "l": 1048}
     example["inputs"]["vocabulary"] |= pieces
@@ -184,7 +189,8 @@ def test_the_model_of_the_listings_is_the_tutorial_recipe():
     assert array("imdb_special_tokens", "vocab") == model.vocab_size
 
 
-# How printed numbers are read ------------------------------------------------------------------------------
+# How printed numbers are read
+# ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

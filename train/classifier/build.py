@@ -1,4 +1,5 @@
-"""The two beginnings of a classifier: made anew from a recipe, or a pretrained encoder with a new head.
+"""The two beginnings of a classifier: made anew from a recipe, or a pretrained encoder with a new
+head.
 
 Each says what the recipe comes to, with which tokenizer texts are read, and what is trained.
 """
@@ -181,7 +182,9 @@ def _with_evidence(
     examples: Sequence[np.ndarray],
     labels: np.ndarray,
 ) -> Classifier:
-    """The n-grams are not trained with the rest: they would leave it nothing to learn (docs/research/experiments.md)."""
+    """The n-grams are not trained with the rest: they would leave it nothing to learn
+    (docs/research/experiments.md).
+    """
     solver.fit(examples, labels)
 
     def evidence() -> nnx.State:
@@ -199,7 +202,9 @@ def _with_evidence(
 
 
 def _seen(folder: Path, data: str, seed: int) -> str | None:
-    """What a run of `train.mlm` has read of what is held out here: with other seeds other texts are."""
+    """What a run of `train.mlm` has read of what is held out here: with other seeds other texts
+    are.
+    """
     try:
         spec = read_spec(folder / CONFIG, "MaskedLanguageModel")
     except RunFolderError:  # another model

@@ -1,4 +1,6 @@
-"""Probabilities that mean what they say: a number for each part of a model, fitted on validation, times its logits."""
+"""Probabilities that mean what they say: a number for each part of a model, fitted on validation,
+times its logits.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,8 +22,9 @@ def weights_of(
 ) -> list[float]:
     """The w, from 0.05 to 20, that minimise the mean of -log softmax(sum_i w_i parts_i)[label].
 
-    Of one part it is 1/T with the temperature T of Guo et al., 2017, https://arxiv.org/abs/1706.04599, section 4.2: above
-    1 where a model is less sure than it is right; no answer changes. Of several it is also how much each is heard.
+    Of one part it is 1/T with the temperature T of Guo et al., 2017,
+    https://arxiv.org/abs/1706.04599, section 4.2: above 1 where a model is less sure than it is
+    right; no answer changes. Of several it is also how much each is heard.
 
     >>> sure = np.log([[0.9, 0.1]] * 4)  # right in three of four
     >>> (weight,) = weights_of([sure], np.array([0, 0, 0, 1]))
@@ -34,7 +37,8 @@ def weights_of(
     def loss(log_weights: np.ndarray) -> tuple[float, np.ndarray]:
         weights = np.exp(log_weights)
         logs = log_softmax(np.tensordot(weights, parts, 1), axis=1)
-        # d/dw_i: what the part says of the class on average over the probabilities, less what it says of the label.
+        # d/dw_i: what the part says of the class on average over the probabilities, less what it
+        # says of the label.
         slopes = (np.exp(logs) * parts).sum(axis=2) - parts[:, rows, labels]
         return -logs[rows, labels].mean(), weights * slopes.mean(axis=1)
 
@@ -44,7 +48,9 @@ def weights_of(
 
 
 def weighted(params: Any, weights: dict[str, float]) -> Any:
-    """Parameters whose parts, by the first names of theirs, give logits times these: nothing else has to know of it."""
+    """Parameters whose parts, by the first names of theirs, give logits times these: nothing else
+    has to know of it.
+    """
 
     def times(path, leaf):
         part, last = parameter_name(path).rsplit(".", 1)
@@ -69,7 +75,9 @@ def calibrated(
     labels: Int[np.ndarray, " n"],
     parts: Sequence[str],
 ) -> tuple[Any, dict[str, float]]:
-    """The parameters with the best weight for each part, and the weights; `score` gives class probabilities."""
+    """The parameters with the best weight for each part, and the weights; `score` gives class
+    probabilities.
+    """
     said = [log_probabilities(score(only(params, part, parts))) for part in parts]
     weights = dict(zip(parts, weights_of(said, labels), strict=True))
     return weighted(params, weights), weights

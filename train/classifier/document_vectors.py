@@ -1,14 +1,17 @@
-"""A vector for every text, so placed that it tells which n-grams the text holds: learned without labels.
+"""A vector for every text, so placed that it tells which n-grams the text holds: learned without
+labels.
 
     J_d = sum_g c_g ln s(a cos(x_d, w_g)) + k m / N sum_n ln s(-a cos(x_d, w_n)),    m = sum_g c_g
 
-with x_d the vector of text d, c_g how often it holds the n-gram g, w_g the vector of that, N n-grams n drawn by how frequent they
-are, to the power of 3/4, and s(z) = 1 / (1 + e^-z) (Thongtan and Phienthrakul, 2019, https://aclanthology.org/P19-2057; k and
-3/4 from Mikolov et al., 2013, https://arxiv.org/abs/1310.4546). n-grams that say little of the labels are left out more often
-(the same; and Li et al., 2016, https://arxiv.org/abs/1512.08183).
+with x_d the vector of text d, c_g how often it holds the n-gram g, w_g the vector of that, N
+n-grams n drawn by how frequent they are, to the power of 3/4, and s(z) = 1 / (1 + e^-z) (Thongtan
+and Phienthrakul, 2019, https://aclanthology.org/P19-2057; k and 3/4 from Mikolov et al., 2013,
+https://arxiv.org/abs/1310.4546). n-grams that say little of the labels are left out more often (the
+same; and Li et al., 2016, https://arxiv.org/abs/1512.08183).
 
-Texts that praise come to lie beside texts that praise, by words that no labelled text has; what a linear model says of the
-vectors is wrong about other texts than what it says of n-grams (`docs/research/experiments.md`, eighth round).
+Texts that praise come to lie beside texts that praise, by words that no labelled text has; what a
+linear model says of the vectors is wrong about other texts than what it says of n-grams
+(`docs/research/experiments.md`, eighth round).
 """
 
 import hashlib
@@ -85,12 +88,13 @@ def text_vectors(
 ) -> TextVectors:
     """Vectors of all texts, given as token ids; the first are labelled.
 
-    The vectors of n-grams are learned from the first `learned` texts; the others get theirs from these n-grams, as do all at
-    last. n-grams with one of the `unknown` ids have no vector. Where there is a folder `keep_in`, checkpoints are written into
-    it, and it goes on from the newest of the same texts, labels, config and seed, bit for bit.
+    The vectors of n-grams are learned from the first `learned` texts; the others get theirs from
+    these n-grams, as do all at last. n-grams with one of the `unknown` ids have no vector. Where
+    there is a folder `keep_in`, checkpoints are written into it, and it goes on from the newest of
+    the same texts, labels, config and seed, bit for bit.
 
-    Raises ValueError where `learned` texts hold no n-gram often enough; with `keep_in` Stopped after Ctrl-C or SIGTERM, with
-    all saved, and CheckpointError when the disk does not take it.
+    Raises ValueError where `learned` texts hold no n-gram often enough; with `keep_in` Stopped
+    after Ctrl-C or SIGTERM, with all saved, and CheckpointError when the disk does not take it.
     """
     began = time.perf_counter()
     config = VectorConfig() if config is None else config
@@ -162,10 +166,11 @@ def _digest(
 def shares_kept(
     counts: csr_matrix, labels: Int[np.ndarray, " n"], config: VectorConfig
 ) -> Float[np.ndarray, " V"]:
-    """The share of an n-gram's places that are visited: |r_g|, the largest of the classes, from `least_kept` to 1.
+    """The share of an n-gram's places that are visited: |r_g|, the largest of the classes, from
+    `least_kept` to 1.
 
-    r_g = ln (1 + c_g) / sum_h (1 + c_h) - ln (1 + d_g) / sum_h (1 + d_h) with c_g of the texts of a class and d_g of the
-    others holding g (as `train/classifier/ngram_solver.py`).
+    r_g = ln (1 + c_g) / sum_h (1 + c_h) - ln (1 + d_g) / sum_h (1 + d_h) with c_g of the texts of a
+    class and d_g of the others holding g (as `train/classifier/ngram_solver.py`).
     """
     holds = counts.sign()
     largest = np.zeros(counts.shape[1])
@@ -202,7 +207,9 @@ def _chunks(
     negatives: int,
     rng: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """All texts once in a new order: which they are, their n-grams with counts, and n-grams drawn against them."""
+    """All texts once in a new order: which they are, their n-grams with counts, and n-grams drawn
+    against them.
+    """
     texts = rng.permutation(texts)
     for begin in range(0, len(texts), BLOCK):
         block = texts[begin : begin + BLOCK]

@@ -26,12 +26,15 @@ class Pretrained(NamedTuple):
 
 
 def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
-    """The encoder of a published model or of a run folder; `pooling` in place of what its files say.
+    """The encoder of a published model or of a run folder; `pooling` in place of what its files
+    say.
 
-    A sentence encoder is pooled as it was trained, without a map between, what `train.mlm` leaves by the mean. Others give the vector of the first token to
-    the map that their family has there: BERT's own pooler, whose weights come along.
+    A sentence encoder is pooled as it was trained, without a map between, what `train.mlm` leaves
+    by the mean. Others give the vector of the first token to the map that their family has there:
+    BERT's own pooler, whose weights come along.
 
-    Raises PretrainedError where the folder holds no text encoder, RunFolderError where it is a damaged run folder.
+    Raises PretrainedError where the folder holds no text encoder, RunFolderError where it is a
+    damaged run folder.
     """
     settings = Settings(folder / CONFIG)
     published = "model_type" in settings.values
@@ -68,7 +71,9 @@ def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
 
 
 def classifier_of(pretrained: Pretrained, num_classes: int, *, rngs: nnx.Rngs) -> EncoderClassifier:
-    """The encoder, with the dropout that the configuration has, and a new head; its weights are shared."""
+    """The encoder, with the dropout that the configuration has, and a new head; its weights are
+    shared.
+    """
     config = replace(pretrained.config, num_classes=num_classes)
     # Laid out, not drawn: random numbers for a whole encoder would take longer than reading it.
     model = nnx.eval_shape(lambda: EncoderClassifier(config, rngs=Shapes()))

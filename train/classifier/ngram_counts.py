@@ -17,10 +17,11 @@ def ngram_counts(
     least_texts: int,
     unknown: Sequence[int] = (),
 ) -> csr_matrix:
-    """How often each text holds each n-gram that stands in `least_texts` of the first `learned` or more, [n, V].
+    """How often each text holds each n-gram that stands in `least_texts` of the first `learned` or
+    more, [n, V].
 
-    An n-gram is a number of 63 bits: enough for three ids below 2^20. Raises ValueError where they are not, and where no n-gram
-    stands in so many.
+    An n-gram is a number of 63 bits: enough for three ids below 2^20. Raises ValueError where they
+    are not, and where no n-gram stands in so many.
     """
     vocabulary = 1 + max((int(ids.max()) for ids in examples if len(ids)), default=0)
     if vocabulary**longest * longest >= 2**63:
@@ -46,7 +47,9 @@ def ngram_counts(
 def _ngrams(
     ids: np.ndarray, longest: int, vocabulary: int, unknown: Sequence[int]
 ) -> Int[np.ndarray, " k"]:
-    """A number for each n-gram of a text, from where it begins: its tokens' as digits, behind all shorter ones."""
+    """A number for each n-gram of a text, from where it begins: its tokens' as digits, behind all
+    shorter ones.
+    """
     ids = np.asarray(ids, np.int64)
     known = ~np.isin(ids, unknown)
     number, there, found, first = ids, known, [], 0

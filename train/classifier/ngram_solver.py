@@ -1,18 +1,22 @@
-"""What n-grams say of a class, found by a solver: the linear part of a classifier, which gradient steps would not find.
+"""What n-grams say of a class, found by a solver: the linear part of a classifier, which gradient
+steps would not find.
 
     r_g = ln ((1 + c_g) / sum_h (1 + c_h)) - ln ((1 + d_g) / sum_h (1 + d_h))
 
-with c_g of the texts of the class and d_g of the others holding the n-gram g: its log-count ratio. A text is
-x_g = r_g for the n-grams that it holds, over the root of 10 and the sum of r_g^2 over all its n-grams; a support vector machine
-with a squared hinge is fitted to that (Wang and Manning, 2012, https://aclanthology.org/P12-2018; what is scaled by the
-length is their x). By AdamW or SGD the same weights lose one and a half points: `docs/research/experiments.md`.
+with c_g of the texts of the class and d_g of the others holding the n-gram g: its log-count ratio.
+A text is x_g = r_g for the n-grams that it holds, over the root of 10 and the sum of r_g^2 over all
+its n-grams; a support vector machine with a squared hinge is fitted to that (Wang and Manning,
+2012, https://aclanthology.org/P12-2018; what is scaled by the length is their x). By AdamW or SGD
+the same weights lose one and a half points: `docs/research/experiments.md`.
 
-Or n-grams learn to say what another model says of many texts, most of them without a label, z_i of text i:
+Or n-grams learn to say what another model says of many texts, most of them without a label, z_i of
+text i:
 
     min_b,c  sum_i (b + c . x_i - z_i)^2 + d^2 |c|^2,    x_ig = w_g / root(10 + sum_h w_h^2),    w_g = sign(r_g) root|r_g| (ln n / n_g)^2
 
-with r_g of all these texts, by true labels and guessed ones, and n_g of the n texts holding g. So what only the unlabelled texts tell
-becomes weights of n-grams, and the other model is not needed any more.
+with r_g of all these texts, by true labels and guessed ones, and n_g of the n texts holding g. So
+what only the unlabelled texts tell becomes weights of n-grams, and the other model is not needed
+any more.
 """
 
 import time
@@ -39,7 +43,9 @@ LEAST_SQUARES_STEPS = 30
 
 
 class EvidenceSolver:
-    """Fits the n-grams of a model, once more when there are more texts, and says by them what other texts are."""
+    """Fits the n-grams of a model, once more when there are more texts, and says by them what other
+    texts are.
+    """
 
     def __init__(self, evidence: NgramEvidence, pad_id: int, *, seed: int = 0):
         self.evidence, self.pad_id, self.seed = evidence, pad_id, seed
@@ -88,7 +94,8 @@ def fit_evidence(
     *,
     seed: int = 0,
 ) -> None:
-    """Fills the tables of `evidence` with what separates each class from the others, or the second from the first.
+    """Fills the tables of `evidence` with what separates each class from the others, or the second
+    from the first.
 
     `holds` is what `ngrams_held` makes of the texts.
     """
@@ -102,7 +109,8 @@ def distil_evidence(
     labels: Int[np.ndarray, " n"],
     logits: Float[np.ndarray, "n C"],
 ) -> None:
-    """Fills the tables of `evidence` with what makes n-grams say of texts what `logits` say of them.
+    """Fills the tables of `evidence` with what makes n-grams say of texts what `logits` say of
+    them.
 
     `labels` may be guessed; they scale the n-grams.
     """
@@ -147,7 +155,9 @@ def ngrams_held(examples: Sequence[np.ndarray], pad_id: int, longest: int, bits:
 
 
 def evidence_logits(evidence: NgramEvidence, holds: csr_matrix) -> Float[np.ndarray, "n C"]:
-    """What the model says of texts, by what they hold; without padding, hashing and sorting anew it takes seconds."""
+    """What the model says of texts, by what they hold; without padding, hashing and sorting anew it
+    takes seconds.
+    """
     weight, square, bias = (
         np.asarray(part[...]) for part in (evidence.weight, evidence.square, evidence.bias)
     )

@@ -1,4 +1,6 @@
-"""The labels that texts without one are trained on: what n-grams say of them, with vectors of the texts."""
+"""The labels that texts without one are trained on: what n-grams say of them, with vectors of the
+texts.
+"""
 
 import json
 import shutil
@@ -41,10 +43,12 @@ def guess_the_rest(
     seed: int,
     folder: Path,
 ) -> tuple[Int[np.ndarray, " n"], Guesses | None]:
-    """The labels of the texts to train on, then those guessed of the texts without one; and the guesses, where vectors made them.
+    """The labels of the texts to train on, then those guessed of the texts without one; and the
+    guesses, where vectors made them.
 
-    `texts` and `labels` as of `guessed_labels`; `solver` has the n-grams that were fitted to the true labels. Where the recipe
-    has vectors, it fits them anew to what these say, and the guesses are kept in the run's `folder`.
+    `texts` and `labels` as of `guessed_labels`; `solver` has the n-grams that were fitted to the
+    true labels. Where the recipe has vectors, it fits them anew to what these say, and the guesses
+    are kept in the run's `folder`.
     """
     train, unlabelled, validation = texts
     if recipe.vectors is None:
@@ -88,11 +92,13 @@ def guessed_labels(
     keep_in: Path | None = None,
     checkpoint_minutes: float = 5.0,
 ) -> Guesses:
-    """The likeliest label of each text without one, by n-grams and vectors; and what the vectors say of every text.
+    """The likeliest label of each text without one, by n-grams and vectors; and what the vectors
+    say of every text.
 
-    `texts` are those to train on, those without labels and those to validate; `labels` are of the first and last,
-    `ngram_logits` of the second and last. Vectors are learned from the first two; how much each is heard is fitted to the
-    last (`calibration.weights_of`). Stopped, it goes on as `text_vectors` says, which takes nearly all of the time.
+    `texts` are those to train on, those without labels and those to validate; `labels` are of the
+    first and last, `ngram_logits` of the second and last. Vectors are learned from the first two;
+    how much each is heard is fitted to the last (`calibration.weights_of`). Stopped, it goes on as
+    `text_vectors` says, which takes nearly all of the time.
     """
     train, unlabelled, validation = texts
     learned = len(train) + len(unlabelled)

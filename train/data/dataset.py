@@ -50,7 +50,9 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Tables:
-    """What a source holds, before splits are made or cleaned: `test` is None where it has no test split."""
+    """What a source holds, before splits are made or cleaned: `test` is None where it has no test
+    split.
+    """
 
     source: str
     train: Split

@@ -1,4 +1,5 @@
-"""Data sets from Hugging Face, IMDb among them: the local cache first, then the hub, and never a long wait for neither.
+"""Data sets from Hugging Face, IMDb among them: the local cache first, then the hub, and never a
+long wait for neither.
 
 `datasets.load_dataset` takes half a minute of retries to find out that there is no network, and a
 name server that never answers holds it longer. So the hub is asked one question first, in a thread
@@ -58,7 +59,8 @@ def load_parts(repository: str) -> tuple[Any, str]:
 
 
 def probe(repository: str = REPOSITORY, patience: float = PATIENCE) -> str | None:
-    """Why the hub cannot be used, or None if it answered for a repository within `patience` seconds.
+    """Why the hub cannot be used, or None if it answered for a repository within `patience`
+    seconds.
 
     A time limit of the HTTP client does not cover the name look-up, so a daemon thread asks: if it
     hangs, it is left to hang, and does not keep the program from ending."""

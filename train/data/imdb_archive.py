@@ -4,8 +4,9 @@
     aclImdb/train/urls_pos.txt          line ID (from 0) is the address of the review's movie
 
 An archive is material from elsewhere: nothing of it is written to disk, members with other names
-are passed over, links and devices are never followed, and no member is read that claims to be larger than
-any review or list could be. A few kilobytes can unpack to terabytes, so what is unpacked is counted."""
+are passed over, links and devices are never followed, and no member is read that claims to be
+larger than any review or list could be. A few kilobytes can unpack to terabytes, so what is
+unpacked is counted."""
 
 import gzip
 import re
@@ -68,7 +69,8 @@ def read_archive(path: Path) -> Tables:
 def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[str], bytes]]:
     """Members with names of the release, streamed; nothing is written anywhere."""
     total = 0
-    # Python's own gzip below the tar stream: it checks the sum at the end, tarfile's "r|gz" does not.
+    # Python's own gzip below the tar stream: it checks the sum at the end, tarfile's "r|gz" does
+    # not.
     with (
         gzip.open(path) as unpacked,
         tarfile.open(
@@ -118,8 +120,8 @@ def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
     count = 0
 
     class Header(tarfile.TarInfo):
-        # tarfile says that its `_proc_` methods may be overridden. This one is asked for every header, before anything
-        # behind it is read; `frombuf` is passed by in Pythons from 3.12.
+        # tarfile says that its `_proc_` methods may be overridden. This one is asked for every
+        # header, before anything behind it is read; `frombuf` is passed by in Pythons from 3.12.
         def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
             nonlocal count
             count += 1
@@ -127,7 +129,8 @@ def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
                 raise DataError(
                     f"{name}: more than {ARCHIVE_HEADERS:,} files; the release has 100 thousand"
                 )
-            # A long name or a list of attributes is read into memory whole, a file through to its end.
+            # A long name or a list of attributes is read into memory whole, a file through to its
+            # end.
             limit = HEADER_BYTES if self.type in EXTENSIONS else ARCHIVE_BYTES
             if not 0 <= self.size <= limit:
                 raise DataError(
@@ -136,7 +139,9 @@ def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
             return super()._proc_member(archive)
 
         def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-            """Passes over attributes: nothing here needs them, and some keep some Pythons busy for hours."""
+            """Passes over attributes: nothing here needs them, and some keep some Pythons busy for
+            hours.
+            """
             if b" size=" in archive.fileobj.read(self._block(self.size)):
                 raise DataError(
                     f"{name}: it tells of a file of more than 8 GB; pass the release, or its unpacked folder"

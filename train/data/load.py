@@ -6,8 +6,8 @@
     PATH      a folder with train.parquet and test.parquet, the aclImdb folder or its .tar.gz,
               or one .csv, .tsv, .jsonl or .parquet file with a text and a label column
 
-Whatever the source, training rows that repeat a test text are dropped, and so are unlabelled ones: a
-score on a text that was trained on says nothing."""
+Whatever the source, training rows that repeat a test text are dropped, and so are unlabelled ones:
+a score on a text that was trained on says nothing."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +42,9 @@ def load(
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """The data set that `--data` names; columns, `classes` and `test_fraction` matter to files alone."""
+    """The data set that `--data` names; columns, `classes` and `test_fraction` matter to files
+    alone.
+    """
     if data == "sample":
         return _clean(sample(seed))
     if data in ("auto", "imdb"):
@@ -102,7 +104,9 @@ def _from_tables(name: str, source: Tables, seed: int, test_fraction: float) -> 
 
 
 def _clean(data: Dataset) -> Dataset:
-    """Without the training and unlabelled rows that repeat a test text, and with a note of how many."""
+    """Without the training and unlabelled rows that repeat a test text, and with a note of how
+    many.
+    """
     notes, train = list(data.notes), data.train
     kept = drop_overlap(train.texts, data.test.texts)
     if dropped := len(train) - len(kept):

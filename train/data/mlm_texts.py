@@ -1,6 +1,8 @@
-"""Which texts masked words are learned from: all of a data set but those that testing and validation read.
+"""Which texts masked words are learned from: all of a data set but those that testing and
+validation read.
 
-The labels are not looked at, so the texts without one serve as well; they are the larger part of IMDb.
+The labels are not looked at, so the texts without one serve as well; they are the larger part of
+IMDb.
 """
 
 from dataclasses import dataclass
@@ -27,7 +29,8 @@ class PretrainingTexts:
 def pretraining_texts(data: Dataset, seed: int) -> PretrainingTexts:
     """The texts of a data set that `train.data.load.load` gave, which has no test text among them.
 
-    Held out are those that `train.imdb --pretrained` validates on with the same seed. What repeats one of them is dropped.
+    Held out are those that `train.imdb --pretrained` validates on with the same seed. What repeats
+    one of them is dropped.
     """
     learn, validation, rule = split_validation(data.train, FINETUNE.validation_fraction, seed)
     kept = drop_overlap(data.unsupervised, validation.texts)

@@ -1,7 +1,9 @@
-"""Texts as passages of tokens that fit a row, each between [CLS] and [SEP], and passages packed into rows.
+"""Texts as passages of tokens that fit a row, each between [CLS] and [SEP], and passages packed
+into rows.
 
-A text that is longer than a row makes several passages. In a row stand as many as have room, one behind the other; a token
-sees its own passage alone (Krell et al., 2021, https://arxiv.org/abs/2107.02027).
+A text that is longer than a row makes several passages. In a row stand as many as have room, one
+behind the other; a token sees its own passage alone (Krell et al., 2021,
+https://arxiv.org/abs/2107.02027).
 """
 
 import hashlib
@@ -36,7 +38,9 @@ class Passages:
 def make_passages(
     tokenizer: PretrainedTokenizer, texts: Iterable[str], max_length: int
 ) -> Passages:
-    """The passages of the texts, none longer than `max_length`, its frame included. Empty texts have none."""
+    """The passages of the texts, none longer than `max_length`, its frame included. Empty texts
+    have none.
+    """
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     room = max_length - 2
     tokens, firsts, starts = [], [], [0]
@@ -67,10 +71,12 @@ def packed_rows(
 
 
 def best_fit(lengths: list[int], room: int) -> list[list[int]]:
-    """Rows of at most `room` in all: each length goes where the least is left over, else into a row of its own.
+    """Rows of at most `room` in all: each length goes where the least is left over, else into a row
+    of its own.
 
-    Longest first is within 11/9 of the fewest rows (Johnson et al., 1974, https://doi.org/10.1137/0203025). Raises
-    ValueError for a length that is 0, or more than the room.
+    Longest first is within 11/9 of the fewest rows (Johnson et al., 1974,
+    https://doi.org/10.1137/0203025). Raises ValueError for a length that is 0, or more than the
+    room.
 
     >>> best_fit([5, 4, 3, 2, 1], 6)
     [[0, 4], [1, 3], [2]]

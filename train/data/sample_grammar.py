@@ -1,8 +1,9 @@
 """The words of the built-in sample: opinions, aspects of a film, neutral phrases, and the frames.
 
-What makes the sample hold what `train.data.sample_reviews` promises is a rule about this file: within a frame both
-opinions stand after the same kind of verb and before a phrase from the same list, so that no pair of
-neighbouring words tells which of the two decides. Keep to it when adding a frame."""
+What makes the sample hold what `train.data.sample_reviews` promises is a rule about this file:
+within a frame both opinions stand after the same kind of verb and before a phrase from the same
+list, so that no pair of neighbouring words tells which of the two decides. Keep to it when adding a
+frame."""
 
 from collections.abc import Mapping
 
@@ -31,8 +32,8 @@ flashbacks|jokes|locations|love scenes|performances|puppets|quiet moments|sets|s
 twists
 """.replace("\n", "").split("|")
 
-# {name} is replaced by one entry of the list of that name, [a|b] by one of its alternatives, again and
-# again until nothing is left; an entry that is listed twice is drawn twice as often.
+# {name} is replaced by one entry of the list of that name, [a|b] by one of its alternatives, again
+# and again until nothing is left; an entry that is listed twice is drawn twice as often.
 GRAMMAR: Mapping[str, list[str]] = {
     # Before an opinion: the same choice for both opinions of a frame.
     "deg": ["truly", "really", "simply"],
@@ -40,7 +41,8 @@ GRAMMAR: Mapping[str, list[str]] = {
     "were": ["were", "were", "were {deg}"],
     "be": ["was", "felt", "seemed"],
     "view": ["view", "opinion", "judgement", "book"],
-    # After an opinion: one shared list, so the word after an adjective never tells which one decides.
+    # After an opinion: one shared list, so the word after an adjective never tells which one
+    # decides.
     "tail": [
         "from start to finish", "from the first scene to the last", "in nearly every scene",
         "for most of its two hours", "to my eyes and ears", "all the way through", "at every turn",
@@ -162,8 +164,8 @@ NEAR_FIRST = [
     "{they} and I do not agree: {the} was in my {view} {x} {tail}; it was in their {view} {y} {tail}.",
 ]  # fmt: skip
 
-# FAR: the clause has to be read. Every frame has "but" or "although", as the rule that a reader applies:
-# what follows "but" is the verdict, what follows "although" is not.
+# FAR: the clause has to be read. Every frame has "but" or "although", as the rule that a reader
+# applies: what follows "but" is the verdict, what follows "although" is not.
 FAR_SECOND = [
     # contrast
     "{a} {x} {tail}, but {b} {y} {tail}, {verdict}.",

@@ -3,8 +3,8 @@
     forty-two thousand and seventeen                   42017
     the twenty-third of March, nineteen eighty-four    1984-03-23
 
-The words of a number stand in the order of its digits, but a zero has none: what is written depends on what is missing.
-No number and no date is in two parts.
+The words of a number stand in the order of its digits, but a zero has none: what is written depends
+on what is missing. No number and no date is in two parts.
 """
 
 import calendar

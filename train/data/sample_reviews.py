@@ -1,8 +1,8 @@
 """The built-in sample: generated reviews in which only word order tells the label.
 
-It stands in for IMDb where no network is. A sample whose label could be read off the vocabulary would
-make a bag of words look as good as a transformer, so every text has a twin with exactly the same
-words and punctuation and the opposite label: what differs is which of two opinions the review
+It stands in for IMDb where no network is. A sample whose label could be read off the vocabulary
+would make a bag of words look as good as a transformer, so every text has a twin with exactly the
+same words and punctuation and the opposite label: what differs is which of two opinions the review
 ends up holding.
 
     The plot was dull from start to finish, but the acting was superb all evening.    positive
@@ -10,9 +10,9 @@ ends up holding.
 
 Both twins are always in the same split, so counting words is right in one of the two: 50 % by
 construction. Both opinions stand in the same surroundings (a form of "to be" before, a neutral
-phrase from one shared list after), so a pair of neighbouring words says nothing either: what decides
-(but, although, not, whose view it is) is further away. The test split uses pairs of one praising and
-one blaming adjective that training never shows together.
+phrase from one shared list after), so a pair of neighbouring words says nothing either: what
+decides (but, although, not, whose view it is) is further away. The test split uses pairs of one
+praising and one blaming adjective that training never shows together.
 """
 
 import random
@@ -63,13 +63,15 @@ def sample(seed: int = 0, train: int = 8000, test: int = 2000) -> Dataset:
 
 
 def held_out(praise: str, blame: str) -> bool:
-    """Whether this pair of adjectives belongs to the test split: one in five of all pairs, such that
-    every adjective still meets four fifths of its opposites in training."""
+    """Whether this pair of adjectives belongs to the test split: one in five of all pairs, such
+    that every adjective still meets four fifths of its opposites in training."""
     return (PRAISE.index(praise) + BLAME.index(blame)) % 5 == 0
 
 
 def _split(rng: random.Random, size: int, test: bool, seen: set[str]) -> Split:
-    """`size` reviews as twins, in random order; the pair is the group, so no later split parts twins."""
+    """`size` reviews as twins, in random order; the pair is the group, so no later split parts
+    twins.
+    """
     rows: list[tuple[str, int, str]] = []
     while len(rows) < size:
         negative, positive = _twins(rng, test)

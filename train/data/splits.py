@@ -12,7 +12,8 @@ from train.data.dataset import DataError, Split
 
 
 def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
-    """The rest of `train`, its validation part of about `fraction` of the rows, and the rule as a sentence.
+    """The rest of `train`, its validation part of about `fraction` of the rows, and the rule as a
+    sentence.
 
     What is drawn depends on the seed and the texts, not on the order of the rows."""
     held, rule = draw(train, fraction, seed, "validation")
@@ -53,7 +54,8 @@ def same_text(text: str) -> str:
 
 
 def _joined(split: Split) -> list[list[int]]:
-    """Rows joined by an equal movie or an equal text, in an order that the rows' order does not change.
+    """Rows joined by an equal movie or an equal text, in an order that the rows' order does not
+    change.
 
     Union-find over rows; the first row with a key stands for all that have it."""
     parent = list(range(len(split)))

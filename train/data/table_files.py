@@ -105,7 +105,9 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
 
 
 def read_file(path: Path, text_column: str, label_column: str, classes: int = 2) -> Tables:
-    """One file with a name that ends in one of `READERS`; its labels are `classes` integers or words."""
+    """One file with a name that ends in one of `READERS`; its labels are `classes` integers or
+    words.
+    """
     texts, values, groups = READERS[path.suffix.lower()](path, text_column, label_column)
     labels, names = _classes(values, path.name, classes)
     return Tables(f"the file {path.name}", Split(texts, labels, groups), classes=names)
@@ -120,7 +122,9 @@ READERS = {
 
 
 def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tables:
-    """train.parquet and, where they are, test.parquet and unsupervised.parquet (its labels are not read)."""
+    """train.parquet and, where they are, test.parquet and unsupervised.parquet (its labels are not
+    read).
+    """
     splits: dict[str, Split] = {}
     for name in ("train", "test"):
         file = path / f"{name}.parquet"
@@ -224,7 +228,9 @@ def _classes(values: list[object], where: str, expected: int) -> tuple[np.ndarra
 
 
 def decode(content: bytes, where: str) -> str:
-    """Raises DataError where it is not UTF-8; a NUL byte is none either, but UTF-16 or no text at all."""
+    """Raises DataError where it is not UTF-8; a NUL byte is none either, but UTF-16 or no text at
+    all.
+    """
     if (place := content.find(0)) >= 0:
         line = content[:place].count(b"\n") + 1
         raise DataError(f"{where}, line {line}: a NUL byte; convert the file to UTF-8")

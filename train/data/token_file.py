@@ -1,4 +1,6 @@
-"""Texts as one long row of token ids on disk, read by memory mapping: training needs room for a batch, not for the texts."""
+"""Texts as one long row of token ids on disk, read by memory mapping: training needs room for a
+batch, not for the texts.
+"""
 
 import hashlib
 import shutil
@@ -32,7 +34,9 @@ def token_files(
     *,
     framed: bool,
 ) -> Iterator[dict[str, TokenFile]]:
-    """A file for each part; the folder is removed at the end, however it comes: the texts are there still."""
+    """A file for each part; the folder is removed at the end, however it comes: the texts are there
+    still.
+    """
     try:
         yield {
             name: write_tokens(folder / f"{name}.bin", read(), tokenizer, framed=framed)

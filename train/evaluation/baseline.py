@@ -2,9 +2,10 @@
 
 A term t of a text d, one of n, weighs `(1 + ln tf(t, d)) * (1 + ln((1 + n) / (1 + df(t))))`, each
 text scaled to length 1 (Salton & Buckley 1988, https://doi.org/10.1016/0306-4573(88)90021-0); the
-classifier is `softmax(W x + b)` with an L2 penalty on W. It sees which words and pairs of neighbours
-occur, not where: what a transformer gains over it comes from the order of words beyond that. It is
-meant to be hard to beat: the settings below were chosen on IMDb reviews of movies not trained on.
+classifier is `softmax(W x + b)` with an L2 penalty on W. It sees which words and pairs of
+neighbours occur, not where: what a transformer gains over it comes from the order of words beyond
+that. It is meant to be hard to beat: the settings below were chosen on IMDb reviews of movies not
+trained on.
 """
 
 import re
@@ -86,7 +87,9 @@ def _clean(text: str) -> str:
 def compare_with_baseline(
     data: Dataset, train_split: Split, validation: Split, probabilities: Float[np.ndarray, "n C"]
 ) -> dict:
-    """The linear model's part of the report. It learns from all the labelled texts, validation included."""
+    """The linear model's part of the report. It learns from all the labelled texts, validation
+    included.
+    """
     labels = np.concatenate([train_split.labels, validation.labels])
     linear = linear_baseline(
         train_split.texts + validation.texts,

@@ -1,4 +1,6 @@
-"""What the parts of a classifier say of the test texts by themselves: whether a network adds to its n-grams is seen, not believed."""
+"""What the parts of a classifier say of the test texts by themselves: whether a network adds to its
+n-grams is seen, not believed.
+"""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,6 @@
-"""What is said of a classifier from its probabilities: accuracy, calibration, and whether two models differ."""
+"""What is said of a classifier from its probabilities: accuracy, calibration, and whether two
+models differ.
+"""
 
 from collections.abc import Sequence
 from typing import Any

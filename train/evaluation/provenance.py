@@ -1,4 +1,6 @@
-"""How weights were made, for a report: the counts and times of the training, the versions, the machine."""
+"""How weights were made, for a report: the counts and times of the training, the versions, the
+machine.
+"""
 
 import os
 import platform

@@ -90,7 +90,9 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _verdict(report: dict[str, Any]) -> str:
-    """One sentence: better, worse, or not to be told apart from the baseline. Empty without a number."""
+    """One sentence: better, worse, or not to be told apart from the baseline. Empty without a
+    number.
+    """
     ours, interval = _accuracy(report)
     theirs, _ = _accuracy(report.get("baseline") or {})
     if ours is None:
@@ -164,7 +166,9 @@ def _both_models(report: dict[str, Any]) -> str:
 
 
 def _seconds(report: dict[str, Any]) -> float | None:
-    """Of all that is fitted: the steps, the solver for n-grams and the vectors of texts, where there are any."""
+    """Of all that is fitted: the steps, the solver for n-grams and the vectors of texts, where
+    there are any.
+    """
     seconds = report.get("train_seconds")
     others = sum(report.get(key, 0.0) for key in ("evidence_seconds", "guess_seconds"))
     return None if seconds is None else seconds + others

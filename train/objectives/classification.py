@@ -13,7 +13,8 @@ from transformer_jax.text.tokenizer import Tokenizer
 def cross_entropy(
     logits: Float[Array, "B C"], labels: Int[Array, " B"], smoothing: float = 0.0
 ) -> Float[Array, " B"]:
-    """-sum_c q_c log p_c with q = (1 - smoothing) onehot(label) + smoothing / C, p the softmax of the logits z.
+    """-sum_c q_c log p_c with q = (1 - smoothing) onehot(label) + smoothing / C, p the softmax of
+    the logits z.
 
     That is logsumexp(z) - (1 - smoothing) z_label - smoothing mean(z): no array of q.
     """
@@ -26,9 +27,9 @@ def cross_entropy(
 def squared_hinge(logits: Float[Array, "B C"], labels: Int[Array, " B"]) -> Float[Array, " B"]:
     """sum over c other than the label of max(0, 1 - (z_label - z_c))^2, z the logits.
 
-    A text that is right by a margin of 1 pulls at nothing, where cross-entropy would make it ever surer (Tang, 2013,
-    https://arxiv.org/abs/1306.0239; over pairs as Crammer and Singer, 2001). Its logits are no log-probabilities
-    before a temperature makes them so.
+    A text that is right by a margin of 1 pulls at nothing, where cross-entropy would make it ever
+    surer (Tang, 2013, https://arxiv.org/abs/1306.0239; over pairs as Crammer and Singer, 2001). Its
+    logits are no log-probabilities before a temperature makes them so.
     """
     logits = logits.astype(jnp.float32)
     of_label = jnp.take_along_axis(logits, labels[:, None], axis=1)
@@ -59,9 +60,11 @@ def make_loss(
     labelled: int | None = None,
     unlabelled_weight: float = 1.0,
 ):
-    """The mean cross-entropy of a batch, or squared hinge; rows that only fill its shape do not count.
+    """The mean cross-entropy of a batch, or squared hinge; rows that only fill its shape do not
+    count.
 
-    With `labelled`, the examples from that one on have labels that were guessed, and count as much as `unlabelled_weight`.
+    With `labelled`, the examples from that one on have labels that were guessed, and count as much
+    as `unlabelled_weight`.
     """
     if margin and smoothing:
         raise ValueError("a squared hinge has no probabilities: label smoothing must be 0")

@@ -1,7 +1,8 @@
 """What a language model minimises, and its batches: windows over one long row of tokens.
 
-targets[b, t] is the token behind tokens[b, t]. Where several texts stand in the row, each begins with [CLS]: a token then
-sees its own text alone, and the [CLS] of the next is no target of the one before, so that no text moves another's loss.
+targets[b, t] is the token behind tokens[b, t]. Where several texts stand in the row, each begins
+with [CLS]: a token then sees its own text alone, and the [CLS] of the next is no target of the one
+before, so that no text moves another's loss.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +31,9 @@ class Windows(NamedTuple):
 def make_windows(
     row: Integer[np.ndarray, " n"], starts: Sequence[int], length: int, cls_id: int | None
 ) -> Windows:
-    """The windows that begin at `starts`; one that reaches beyond the row ends in nothing that counts."""
+    """The windows that begin at `starts`; one that reaches beyond the row ends in nothing that
+    counts.
+    """
     tokens = np.zeros((len(starts), length + 1), np.int32)
     there = np.zeros((len(starts), length + 1), bool)
     for k, start in enumerate(starts):
@@ -70,7 +73,9 @@ def epoch_batches(
     seed: int,
     epoch: int,
 ) -> WindowBatches:
-    """Windows side by side from a drawn first token on, in a drawn order: every token once, but for the ends."""
+    """Windows side by side from a drawn first token on, in a drawn order: every token once, but for
+    the ends.
+    """
     rng = np.random.default_rng([seed, epoch])
     last = len(row) - length - 1
     starts = np.arange(rng.integers(min(length, last + 1)), last + 1, length)

@@ -1,7 +1,9 @@
-"""What a masked language model minimises, and its batches: rows of which some words are hidden (Devlin et al., 2019).
+"""What a masked language model minimises, and its batches: rows of which some words are hidden
+(Devlin et al., 2019).
 
-A share of the words is chosen, whole ones: all pieces of a word or none. Of the chosen, 80% become [MASK], 10% other tokens
-that are drawn, 10% stay as they are; the model is to say what stood there. The logits of those places alone are computed.
+A share of the words is chosen, whole ones: all pieces of a word or none. Of the chosen, 80% become
+[MASK], 10% other tokens that are drawn, 10% stay as they are; the model is to say what stood there.
+The logits of those places alone are computed.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +46,9 @@ class Masking:
 
     @classmethod
     def of(cls, tokenizer: PretrainedTokenizer, rate: float) -> "Masking":
-        """With the special tokens of a tokenizer; what it did not know is one, and is nothing to learn."""
+        """With the special tokens of a tokenizer; what it did not know is one, and is nothing to
+        learn.
+        """
         names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
         special = [getattr(tokenizer, f"{name}_id") for name in names]
         is_ordinary = np.ones(tokenizer.vocab_size, bool)
@@ -156,7 +160,9 @@ def mean_loss(model: MaskedLanguageModel, batch: MaskedBatch, rngs: nnx.Rngs) ->
 def make_evaluation(
     graph: nnx.GraphDef, batches: MaskedBatches
 ) -> Callable[[nnx.State], tuple[float, int, int]]:
-    """A function of the weights: the nats of all hidden tokens together, how many are guessed, how many there are."""
+    """A function of the weights: the nats of all hidden tokens together, how many are guessed, how
+    many there are.
+    """
 
     @jax.jit
     def total(params, batch):
@@ -182,7 +188,8 @@ def _summed(
 
 
 def unigram_loss(learn: Passages, held_out: Passages, masking: Masking) -> float:
-    """Nats a token of the held-out passages for who knows how often each token comes, and nothing of its context.
+    """Nats a token of the held-out passages for who knows how often each token comes, and nothing
+    of its context.
 
     Counts of what is learned from, one added to each.
     """

@@ -68,7 +68,8 @@ def pair_lengths(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -
 def target_lengths(
     lengths: Sequence[int], targets: Sequence[np.ndarray], buckets: Sequence[int]
 ) -> dict[int, int]:
-    """What the targets of each bucket need, which may be far less than their sources; a multiple of 8 where it can be.
+    """What the targets of each bucket need, which may be far less than their sources; a multiple of
+    8 where it can be.
 
     A pair may move to a longer bucket, so each holds the targets of the shorter ones.
     """
@@ -86,7 +87,9 @@ def summed_losses(
     smoothings: Sequence[float],
     rngs: nnx.Rngs | None = None,
 ) -> tuple[list[Float[Array, ""]], Float[Array, ""]]:
-    """The cross-entropies of all wanted tokens together, in nats, for these label smoothings; and how many tokens there are."""
+    """The cross-entropies of all wanted tokens together, in nats, for these label smoothings; and
+    how many tokens there are.
+    """
     logits = model(
         batch.source, batch.source != pad_id, batch.target, batch.target != pad_id, rngs=rngs
     )
@@ -100,7 +103,9 @@ def summed_losses(
 
 
 def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
-    """What is minimised: label-smoothed nats a token (Szegedy et al., 2016, https://arxiv.org/abs/1512.00567, section 7)."""
+    """What is minimised: label-smoothed nats a token (Szegedy et al., 2016,
+    https://arxiv.org/abs/1512.00567, section 7).
+    """
 
     def loss(model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
         (total,), number = summed_losses(model, batch, pad_id, [smoothing], rngs)
@@ -112,7 +117,9 @@ def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
 def make_evaluation(
     graph: nnx.GraphDef, batches: PairBatches, smoothing: float
 ) -> Callable[[nnx.State], tuple[float, float]]:
-    """A function of the weights: nats a wanted token, and the same with smoothed labels, which is what was minimised."""
+    """A function of the weights: nats a wanted token, and the same with smoothed labels, which is
+    what was minimised.
+    """
 
     @jax.jit
     def sums(params, batch):

@@ -1,4 +1,5 @@
-"""How fast each parameter moves beside the others, and from when on: by its place between embeddings and head.
+"""How fast each parameter moves beside the others, and from when on: by its place between
+embeddings and head.
 
     place   0 the embeddings, 1 to L the layers from the bottom up, L + 1 the head
 
@@ -22,7 +23,9 @@ LAYER = re.compile(r"(?:^|\.)encoder\.layers\.(\d+)\.")
 
 @dataclass(frozen=True)
 class Rates:
-    """Times the learning rate, and so times the weight decay; the defaults move all parameters alike."""
+    """Times the learning rate, and so times the weight decay; the defaults move all parameters
+    alike.
+    """
 
     layer_decay: float = 1.0  # of place p: layer_decay ** (L + 1 - p)
     head: float = 1.0  # of the head, beside that
@@ -78,7 +81,9 @@ def _by_place(rule: Callable[[str, int], Any], params: Any) -> Any:
 
 
 def scale_by_rates(rates: Rates, total_steps: int) -> optax.GradientTransformation:
-    """Multiplies the updates, those of weight decay included, by `factors`, or by 0 before `first_steps`."""
+    """Multiplies the updates, those of weight decay included, by `factors`, or by 0 before
+    `first_steps`.
+    """
 
     def init(params):
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))

@@ -1,4 +1,5 @@
-"""AdamW, with Muon for the matrices of the layers where asked for; warm-up, a schedule, clipping, what decays.
+"""AdamW, with Muon for the matrices of the layers where asked for; warm-up, a schedule, clipping,
+what decays.
 
 `rates` has what makes one parameter move faster than another.
 """
@@ -20,8 +21,9 @@ from transformer_jax.serialization.run_folder import parameter_name
 class OptimizerConfig:
     """AdamW: Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101.
 
-    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon: the momentum of a matrix, made orthogonal. What is
-    no matrix of a layer is then moved by AdamW with Nesterov's momentum, as in optax.
+    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon: the momentum of a matrix,
+    made orthogonal. What is no matrix of a layer is then moved by AdamW with Nesterov's momentum,
+    as in optax.
     """
 
     learning_rate: float = 1e-3

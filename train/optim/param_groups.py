@@ -9,9 +9,10 @@
     bias                              what is added: the biases of kernels, norms and features
     factor                            A and B beside a kernel, of LoRA
 
-Decay pulls at what a product can undo; a table's row is only met where its token is. Muon takes what multiplies inside
-the layers (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon): the optimizers' own rules, which go by the
-number of axes, would take tables and leave out attention.
+Decay pulls at what a product can undo; a table's row is only met where its token is. Muon takes
+what multiplies inside the layers (Jordan et al., 2024, https://kellerjordan.github.io/posts/muon):
+the optimizers' own rules, which go by the number of axes, would take tables and leave out
+attention.
 """
 
 from flax import nnx

@@ -1,4 +1,6 @@
-"""The recipes of `train.imdb`: everything that decides what is learnt, apart from the data and the seed."""
+"""The recipes of `train.imdb`: everything that decides what is learnt, apart from the data and the
+seed.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +15,8 @@ from transformer_jax.nn.config import ClassifierConfig, StackConfig
 class PretrainedConfig:
     """What is made of a pretrained encoder."""
 
-    max_length: int  # tokens of a text that are read; pooled by the mean they may be more than the model holds
+    # tokens of a text that are read; pooled by the mean they may be more than the model holds
+    max_length: int
     pooling: str | None = None  # cls or mean; None: as the model's own files have it
     ngrams: int = 0  # as of ClassifierConfig
     ngram_bits: int = 22
@@ -45,8 +48,9 @@ class Recipe:
     dtype: str | None = None  # of the computation; None: that of train/optim/precision.py
 
 
-# The classifier of "The Transformers, a complete architectural breakdown" (2026), listings 1.20-1.38. Its six
-# heads do not divide 256, so eight; its printed model has six layers, its constructor asks for four.
+# The classifier of "The Transformers, a complete architectural breakdown" (2026), listings
+# 1.20-1.38. Its six heads do not divide 256, so eight; its printed model has six layers, its
+# constructor asks for four.
 TUTORIAL = Recipe(
     name="tutorial",
     tokenizer="gpt2",
@@ -73,10 +77,11 @@ TUTORIAL = Recipe(
     buckets=1,
 )
 
-# Whole words, because sub-words lose three points here; short phrases that count wherever they stand, and one
-# layer of attention over what they mean together. It reads the strongest of every four phrases: over all of them
-# it takes twice the time. A table of its own in place of the phrases' would learn the training texts by heart. Beside
-# both the weights of n-grams, which a solver finds and no step moves: right more often than the network, and wrong elsewhere.
+# Whole words, because sub-words lose three points here; short phrases that count wherever they
+# stand, and one layer of attention over what they mean together. It reads the strongest of every
+# four phrases: over all of them it takes twice the time. A table of its own in place of the
+# phrases' would learn the training texts by heart. Beside both the weights of n-grams, which a
+# solver finds and no step moves: right more often than the network, and wrong elsewhere.
 FAST = Recipe(
     name="fast",
     tokenizer="word:30000",
@@ -111,8 +116,9 @@ FAST = Recipe(
             warmup_fraction=0.05,
             clip_norm=1.0,
             b2=0.99,
-            # Adam moves every weight by about the rate; a word's has to go far in the few steps that meet it. What the
-            # head reads of the regions is a tenth of what norms give, so that its weights have far to go too.
+            # Adam moves every weight by about the rate; a word's has to go far in the few steps
+            # that meet it. What the head reads of the regions is a tenth of what norms give, so
+            # that its weights have far to go too.
             rates=Rates(faster=(("regions.region", 5.0), ("head", 3.0))),
         ),
     ),
@@ -124,14 +130,16 @@ FAST = Recipe(
     dtype="float32",  # lookups and sums, few products: in bfloat16 nothing is gained
 )
 
-# With --unlabelled there are three times as many texts, so fewer passes; and the network is right as often as the n-grams.
+# With --unlabelled there are three times as many texts, so fewer passes; and the network is right
+# as often as the n-grams.
 FAST_UNLABELLED = replace(FAST, fit=replace(FAST.fit, epochs=2), evidence_weight=3.0)
 
-# With --vectors the n-grams say what logistic regression says of the vectors: logarithms of odds already.
+# With --vectors the n-grams say what logistic regression says of the vectors: logarithms of odds
+# already.
 FAST_VECTORS = replace(FAST_UNLABELLED, evidence_weight=1.0, vectors=VectorConfig())
 
-# `fast` on the built-in sample, which differs in kind: thirty words a text, none of which may be missed, and a
-# label that hangs on their order over whole sentences: its encoder reads every word.
+# `fast` on the built-in sample, which differs in kind: thirty words a text, none of which may be
+# missed, and a label that hangs on their order over whole sentences: its encoder reads every word.
 SAMPLE = replace(
     FAST,
     model=replace(
@@ -156,9 +164,10 @@ SAMPLE = replace(
     dtype="float32",  # in bfloat16 it ended on 0.9545, not 0.9995
 )
 
-# A pretrained encoder knows its language and forgets it at high rates: the lower a layer, the less it moves (Howard and
-# Ruder, 2018, https://arxiv.org/abs/1801.06146). The head begins with random numbers and has to arrive first, or what
-# it knows not yet would pull at the layers (Kumar et al., 2022, https://arxiv.org/abs/2202.10054).
+# A pretrained encoder knows its language and forgets it at high rates: the lower a layer, the less
+# it moves (Howard and Ruder, 2018, https://arxiv.org/abs/1801.06146). The head begins with random
+# numbers and has to arrive first, or what it knows not yet would pull at the layers (Kumar et al.,
+# 2022, https://arxiv.org/abs/2202.10054).
 FINETUNE = Recipe(
     name="finetune",
     tokenizer=None,
@@ -179,9 +188,9 @@ FINETUNE = Recipe(
     buckets=4,
 )
 
-# An encoder of `train.mlm` is small, has met these texts and was trained without dropout: what it knows of words may go
-# further, and has to. Words that are hidden it knows from before. Whole reviews, as of `fast`, in passages of what it
-# holds; and the same n-grams beside it.
+# An encoder of `train.mlm` is small, has met these texts and was trained without dropout: what it
+# knows of words may go further, and has to. Words that are hidden it knows from before. Whole
+# reviews, as of `fast`, in passages of what it holds; and the same n-grams beside it.
 FINETUNE_RUN = replace(
     FINETUNE,
     model=replace(FINETUNE.model, max_length=FAST.model.max_length, dropout_rate=0.1, ngrams=3),
@@ -195,8 +204,8 @@ FINETUNE_RUN = replace(
     evidence_weight=3.0,
 )
 
-# Its words mean nothing by themselves: what of a label they tell, their order does, which is not learnt at once. With a
-# faster head it was not learnt at all: half were right after eight epochs.
+# Its words mean nothing by themselves: what of a label they tell, their order does, which is not
+# learnt at once. With a faster head it was not learnt at all: half were right after eight epochs.
 FINETUNE_RUN_SAMPLE = replace(
     FINETUNE_RUN,
     model=replace(FINETUNE.model, dropout_rate=0.0),
@@ -209,8 +218,9 @@ FINETUNE_RUN_SAMPLE = replace(
     dtype="float32",
 )
 
-# With --lora: the encoder stays as it is, so nothing of it can be forgotten, and what stands beside its kernels begins at
-# zero: at a higher rate, the same in all layers (Hu et al., 2021, https://arxiv.org/abs/2106.09685, appendix D).
+# With --lora: the encoder stays as it is, so nothing of it can be forgotten, and what stands beside
+# its kernels begins at zero: at a higher rate, the same in all layers (Hu et al., 2021,
+# https://arxiv.org/abs/2106.09685, appendix D).
 FINETUNE_LORA = replace(
     FINETUNE,
     dtype="float32",  # in bfloat16 the sum of a kernel and what is small beside it is the kernel

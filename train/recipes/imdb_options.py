@@ -1,4 +1,6 @@
-"""The command line of `train.imdb`: its options, what they may be, and what they change of a recipe."""
+"""The command line of `train.imdb`: its options, what they may be, and what they change of a
+recipe.
+"""
 
 import argparse
 import math

@@ -1,4 +1,6 @@
-"""The command line of `train.lm`: its options, what they may be, and the model and schedule that they make."""
+"""The command line of `train.lm`: its options, what they may be, and the model and schedule that
+they make.
+"""
 
 import argparse
 from dataclasses import dataclass, replace
@@ -28,8 +30,8 @@ class Recipe:
 
 
 def recipe_of(options: argparse.Namespace) -> Recipe:
-    """A small GPT of the sizes that the options name, with what is cheap on a CPU and costs no quality there: RMS norm,
-    no biases, relu."""
+    """A small GPT of the sizes that the options name, with what is cheap on a CPU and costs no
+    quality there: RMS norm, no biases, relu."""
     D, heads = options.embed_dim, options.heads
     stack = StackConfig(
         num_layers=options.layers,

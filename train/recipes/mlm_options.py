@@ -1,4 +1,6 @@
-"""The command line of `train.mlm`: its options, what they may be, and the model and schedule that they make."""
+"""The command line of `train.mlm`: its options, what they may be, and the model and schedule that
+they make.
+"""
 
 import argparse
 from dataclasses import asdict, dataclass, replace

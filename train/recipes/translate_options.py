@@ -1,4 +1,6 @@
-"""The command line of `train.translate`: its options, what they may be, and the model and schedule that they make."""
+"""The command line of `train.translate`: its options, what they may be, and the model and schedule
+that they make.
+"""
 
 import argparse
 import math

@@ -1,13 +1,15 @@
-"""The training state on disk, by orbax: what it takes to go on, apart from the model that one keeps.
+"""The training state on disk, by orbax: what it takes to go on, apart from the model that one
+keeps.
 
     checkpoints/step-00000120-epochs-003/
         state/          orbax's arrays: parameters, their average, the optimizer, the step, the best weights
         progress.json   where the run stands beside the arrays
         SHA256SUMS      of every other file, written last; `sha256sum -c SHA256SUMS` reads it too
 
-A checkpoint is written under a name that begins with a dot and renamed when it is whole. orbax reads a
-flipped byte without a word, so every file is compared with the list before it is used; what does not agree is named,
-and the checkpoint before it is taken. Kept are the newest two and the one with the best score (`KEEP`).
+A checkpoint is written under a name that begins with a dot and renamed when it is whole. orbax
+reads a flipped byte without a word, so every file is compared with the list before it is used; what
+does not agree is named, and the checkpoint before it is taken. Kept are the newest two and the one
+with the best score (`KEEP`).
 """
 
 import errno
@@ -62,7 +64,8 @@ class Progress:
 def save(folder: Path, state: Any, progress: Progress) -> None:
     """Writes one more checkpoint and removes those that `KEEP` does not ask for.
 
-    Raises CheckpointError, and leaves the older ones as they were, if the disk is full or will not have it.
+    Raises CheckpointError, and leaves the older ones as they were, if the disk is full or will not
+    have it.
     """
     name = f"step-{progress.step:08d}-epochs-{progress.epoch:03d}"
     target, beside = folder / name, folder / f".{name}.part"
@@ -86,7 +89,9 @@ def save(folder: Path, state: Any, progress: Progress) -> None:
 def load(
     folder: Path, state: Any, warn: Callable[[str], None] = lambda line: None
 ) -> tuple[Any, Progress] | None:
-    """The newest whole checkpoint in the shape of `state`, or None; what is passed over goes to `warn`."""
+    """The newest whole checkpoint in the shape of `state`, or None; what is passed over goes to
+    `warn`.
+    """
     for path in reversed(_all(folder)):
         if (problem := damage(path)) is None:
             try:
@@ -124,9 +129,11 @@ def _read(path: Path, state: Any) -> tuple[Any, Progress]:
 
 
 def _try_room(probe: Path, state: Any) -> None:
-    """Takes the room that orbax is going to need, and gives it back; OSError if there is not enough.
+    """Takes the room that orbax is going to need, and gives it back; OSError if there is not
+    enough.
 
-    Where orbax cannot make a folder, it says so but its threads keep the process from ending for 20 minutes.
+    Where orbax cannot make a folder, it says so but its threads keep the process from ending for 20
+    minutes.
     """
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 2**20
     if shutil.disk_usage(probe.parent).free < size:
@@ -138,7 +145,8 @@ def _try_room(probe: Path, state: Any) -> None:
 
 def _options() -> ocp.Context:
     context = ocp.Context()
-    # Weights do not shrink, and the list of sums is the better check: together two thirds of a save.
+    # Weights do not shrink, and the list of sums is the better check: together two thirds of a
+    # save.
     context.array.saving.use_compression = False
     context.array.saving.enable_post_merge_validation = False
     return context
@@ -165,7 +173,9 @@ def _clear(folder: Path) -> None:
 
 
 def _all(folder: Path) -> list[Path]:
-    """Every checkpoint, oldest first; a step of more digits than the name gives room is a later one."""
+    """Every checkpoint, oldest first; a step of more digits than the name gives room is a later
+    one.
+    """
     return sorted(folder.glob("step-*"), key=lambda path: (len(path.name), path.name))
 
 

@@ -1,4 +1,6 @@
-"""What can go wrong while training that is nobody's mistake: one line, what is kept, and the way on."""
+"""What can go wrong while training that is nobody's mistake: one line, what is kept, and the way
+on.
+"""
 
 import errno
 from collections.abc import Iterator

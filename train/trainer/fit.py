@@ -1,8 +1,9 @@
 """The one fit loop of every program: batches in, the best weights by validation out.
 
-The model's state is split off once and donated to one jitted step, so Python walks no module while it trains.
-Everything random comes from (seed, step) and every order from (seed, epoch): a state and the number of its
-step are all it takes to go on, and going on gives the bits that not stopping would have given.
+The model's state is split off once and donated to one jitted step, so Python walks no module while
+it trains. Everything random comes from (seed, step) and every order from (seed, epoch): a state and
+the number of its step are all it takes to go on, and going on gives the bits that not stopping
+would have given.
 """
 
 import math
@@ -53,12 +54,13 @@ def fit(
 ) -> FitResult:
     """Minimises loss(model, batch, rngs) over the batches of every epoch.
 
-    After each epoch `validate(params)` gives metrics, of which `select` (higher is better) chooses the weights
-    that `keep(params)` stores; it is called once at the start too. `batches(epoch)` is a sequence whose items
-    are made when asked for. Every line of metrics.jsonl also goes to `log`.
+    After each epoch `validate(params)` gives metrics, of which `select` (higher is better) chooses
+    the weights that `keep(params)` stores; it is called once at the start too. `batches(epoch)` is
+    a sequence whose items are made when asked for. Every line of metrics.jsonl also goes to `log`.
 
-    Raises Stopped after Ctrl-C or SIGTERM, with everything saved; TrainingError when SKIPPED_LIMIT steps in a
-    row had no finite loss and gradient; CheckpointError and OSError when the disk does not take what is written.
+    Raises Stopped after Ctrl-C or SIGTERM, with everything saved; TrainingError when SKIPPED_LIMIT
+    steps in a row had no finite loss and gradient; CheckpointError and OSError when the disk does
+    not take what is written.
     """
     steps_per_epoch = [len(batches(epoch)) for epoch in range(config.epochs)]
     total_steps = sum(steps_per_epoch)

@@ -1,4 +1,6 @@
-"""What every training program does around its training: the common options, the run folder, errors in one line."""
+"""What every training program does around its training: the common options, the run folder, errors
+in one line.
+"""
 
 import argparse
 import math
@@ -24,7 +26,8 @@ from train.trainer.run import (
 from train.trainer.signals import stoppable
 from transformer_jax.text.tokenizer import TokenizerError
 
-# What may be given anew when a run goes on; a program adds what of its own changes nothing that is learnt.
+# What may be given anew when a run goes on; a program adds what of its own changes nothing that is
+# learnt.
 MAY_CHANGE = frozenset({"epochs", "checkpoint_minutes", "tensorboard", "data"})
 
 
@@ -119,7 +122,9 @@ class Program:
 
 
 def run_program(program: Program, arguments: list[str]) -> int:
-    """Trains in a run folder that nobody else has, and says in a line what went wrong; the exit code."""
+    """Trains in a run folder that nobody else has, and says in a line what went wrong; the exit
+    code.
+    """
     module, parser = program.module, program.parser
     options = parser.parse_args(arguments)
     folder = Path(options.resume) if options.resume else new_folder(options.out, program.name)

@@ -1,4 +1,6 @@
-"""metrics.jsonl: one line for every few steps and for every validation, and how much of it a checkpoint knows."""
+"""metrics.jsonl: one line for every few steps and for every validation, and how much of it a
+checkpoint knows.
+"""
 
 import json
 import os
@@ -9,8 +11,8 @@ from pathlib import Path
 class MetricsLog:
     """Appends lines; every line is in the file before the next step begins.
 
-    A run that goes on cuts what was written after its checkpoint and writes those lines again. The file is cut
-    in place, so a kill between the two loses nothing that the checkpoint knows of.
+    A run that goes on cuts what was written after its checkpoint and writes those lines again. The
+    file is cut in place, so a kill between the two loses nothing that the checkpoint knows of.
     """
 
     def __init__(self, path: Path, keep_bytes: int, also: Callable[[dict], None]):

@@ -1,4 +1,6 @@
-"""The run of a training program: a folder of its own, held by one process, with the options that it began with."""
+"""The run of a training program: a folder of its own, held by one process, with the options that it
+began with.
+"""
 
 import argparse
 import fcntl
@@ -37,8 +39,8 @@ def new_folder(out: str | None, name: str) -> Path:
 def held(folder: Path, *, new: bool) -> Iterator[None]:
     """Keeps other processes out of the folder until this one ends, however it ends.
 
-    A new run's folder is made, and removed again if nothing was put into it: a mistake leaves none. The lock is
-    the system's (flock) and dies with the process.
+    A new run's folder is made, and removed again if nothing was put into it: a mistake leaves none.
+    The lock is the system's (flock) and dies with the process.
     """
     made = not os.path.exists(folder)  # Path.exists raises where a name is too long
     if not (made or folder.is_dir()):
@@ -106,7 +108,8 @@ class Run:
     def begin(self, data_sha256: str, *beside: str) -> None:
         """Writes what `resumed_options` reads: from here on the run can be gone on with.
 
-        The sum is of the data, and of what the options `beside` name. Raises RunError where it goes on with other data.
+        The sum is of the data, and of what the options `beside` name. Raises RunError where it goes
+        on with other data.
         """
         if self.began_with not in (None, data_sha256):
             others = "".join(f", or the {name} model," for name in beside)
@@ -138,7 +141,9 @@ def resumed_options(
     arguments: list[str],
     may_change: Collection[str],
 ) -> tuple[argparse.Namespace, str]:
-    """The options that the run began with, those of `may_change` as given anew, and the sum of its data."""
+    """The options that the run began with, those of `may_change` as given anew, and the sum of its
+    data.
+    """
     try:
         content = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
         began, data_sha256, saved = (content[k] for k in ("program", "data_sha256", "options"))

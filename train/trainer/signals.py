@@ -50,7 +50,9 @@ def stoppable() -> Iterator[None]:
 
 
 class _Stop:
-    """Raises Stopped, and remembers it: what is raised within a callback of C, as the garbage collector's, is lost."""
+    """Raises Stopped, and remembers it: what is raised within a callback of C, as the garbage
+    collector's, is lost.
+    """
 
     number: int | None = None
 

@@ -21,7 +21,9 @@ class TrainState(NamedTuple):
 
     @classmethod
     def first(cls, params: Any, optimizer: optax.GradientTransformation) -> "TrainState":
-        """Before any step; the average has buffers of its own, since it is donated beside the parameters."""
+        """Before any step; the average has buffers of its own, since it is donated beside the
+        parameters.
+        """
         copy = jax.tree.map(jnp.copy, params)
         return cls(jnp.zeros((), jnp.int32), params, copy, optimizer.init(params))
 
@@ -46,8 +48,8 @@ def make_train_step(
 ) -> Callable[[TrainState, Any], tuple[TrainState, jax.Array]]:
     """One jitted update; the state that goes in is overwritten.
 
-    Where the loss or any gradient is NaN or infinite, the weights, their average and the optimizer stay as they
-    were, and the loss that comes out is NaN.
+    Where the loss or any gradient is NaN or infinite, the weights, their average and the optimizer
+    stay as they were, and the loss that comes out is NaN.
     """
     key = jax.random.key(config.seed)
 

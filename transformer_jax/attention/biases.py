@@ -1,10 +1,11 @@
-"""Biases of attention as rules: what is added to the logits, as a function of the distance of query and key.
+"""Biases of attention as rules: what is added to the logits, as a function of the distance of query
+and key.
 
     alibi(alibi_slopes(N))                                  # a penalty that grows with the distance
     relative_bias(table)                                    # a learned number for each bucket of distances
 
-They are added with `+`, to one another and to an array, and passed as `bias=`. Like masks they are rendered block by
-block, and take the positions of a cache.
+They are added with `+`, to one another and to an array, and passed as `bias=`. Like masks they are
+rendered block by block, and take the positions of a cache.
 """
 
 import math
@@ -48,7 +49,9 @@ class Bias(Rule):
     def add_gradient(
         self, total: "Bias", block: Block, cotangent: Float[Array, "b n t s"]
     ) -> "Bias":
-        """`total`, which began as `zero_gradient`, and what the cotangent of one rendered block adds to it."""
+        """`total`, which began as `zero_gradient`, and what the cotangent of one rendered block
+        adds to it.
+        """
         leaves, structure = jax.tree.flatten(self)
 
         def rendered(floats):
@@ -143,9 +146,9 @@ class _Relative(Bias):
 def alibi_slopes(num_heads: int) -> Float[Array, " N"]:
     """m_n = 2^(-8n/N), n = 1..N, for N a power of two.
 
-    For other N the slopes of the power of two below, then every other one of the power above, as the authors' code has
-    it. Press et al., 2022, https://arxiv.org/abs/2108.12409, section 3. Raises ValueError for fewer than
-    one head.
+    For other N the slopes of the power of two below, then every other one of the power above, as
+    the authors' code has it. Press et al., 2022, https://arxiv.org/abs/2108.12409, section 3.
+    Raises ValueError for fewer than one head.
 
     >>> alibi_slopes(4)
     Array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
@@ -164,10 +167,12 @@ def alibi(
     query_positions: Positions = None,
     key_positions: Positions = None,
 ) -> Bias:
-    """b_nts = -m_n |position of t - position of s|: attention with linear biases, no position embedding.
+    """b_nts = -m_n |position of t - position of s|: attention with linear biases, no position
+    embedding.
 
-    Press et al., 2022, https://arxiv.org/abs/2108.12409. The paper is causal; |.| extends it to both sides.
-    Raises ValueError for slopes of other than one axis, TypeError where they are not floating point.
+    Press et al., 2022, https://arxiv.org/abs/2108.12409. The paper is causal; |.| extends it to
+    both sides. Raises ValueError for slopes of other than one axis, TypeError where they are not
+    floating point.
 
     >>> alibi(jnp.array([0.5])).to_array(3)[0, 0]
     Array([[-0. , -0.5, -1. ],
@@ -187,10 +192,11 @@ def relative_bias(
     query_positions: Positions = None,
     key_positions: Positions = None,
 ) -> Bias:
-    """b_nts = table[bucket(position of s - position of t), n]: T5's learned bias, R buckets of distances.
+    """b_nts = table[bucket(position of s - position of t), n]: T5's learned bias, R buckets of
+    distances.
 
-    Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1; `relative_buckets` says which distance is
-    in which bucket. The gradient reaches the table. Raises as that does.
+    Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1; `relative_buckets` says
+    which distance is in which bucket. The gradient reaches the table. Raises as that does.
 
     >>> relative_bias(jnp.arange(4.0)[:, None], max_distance=4).to_array(3)[0, 0]
     Array([[0., 3., 3.],
@@ -212,12 +218,14 @@ def relative_buckets(
     bidirectional: bool = True,
     max_distance: int = 128,
 ) -> Int[Array, "..."]:
-    """T5's bucket of a distance (key position minus query position): exact when short, logarithmic when long.
+    """T5's bucket of a distance (key position minus query position): exact when short, logarithmic
+    when long.
 
-    With R' = R/2 buckets for each side (R' = R for the past alone): n = |distance| < R'/2 is its own bucket, larger n
-    share R'/2 buckets up to `max_distance`, beyond which all are the last; keys after the query have the upper half.
-    Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1. Raises TypeError for distances that are not
-    integers, ValueError for buckets that do not split so or a `max_distance` that needs no sharing.
+    With R' = R/2 buckets for each side (R' = R for the past alone): n = |distance| < R'/2 is its
+    own bucket, larger n share R'/2 buckets up to `max_distance`, beyond which all are the last;
+    keys after the query have the upper half. Raffel et al., 2020, https://arxiv.org/abs/1910.10683,
+    section 2.1. Raises TypeError for distances that are not integers, ValueError for buckets that
+    do not split so or a `max_distance` that needs no sharing.
 
     >>> relative_buckets(jnp.array([0, -1, -8, -100, 1]), 32)
     Array([ 0,  1,  8, 15, 17], dtype=int32)
@@ -236,7 +244,8 @@ def relative_buckets(
 
 
 def _starts(exact, max_distance, buckets):
-    """The least n of every logarithmic bucket but the first, k = 1..: exact (max_distance / exact)^(k / buckets).
+    """The least n of every logarithmic bucket but the first, k = 1..: exact (max_distance /
+    exact)^(k / buckets).
 
     In whole numbers, since a logarithm in float32 may fall on either side of one.
     """

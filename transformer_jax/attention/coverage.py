@@ -1,7 +1,8 @@
-"""The T x S matrix of queries and keys cut into blocks, and what of them a mask lets through: something, or all.
+"""The T x S matrix of queries and keys cut into blocks, and what of them a mask lets through:
+something, or all.
 
-A rule answers from the least and the largest position (or segment) of a block's queries and keys, so nothing of size
-T x S is made.
+A rule answers from the least and the largest position (or segment) of a block's queries and keys,
+so nothing of size T x S is made.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from transformer_jax.attention.rule import Block, positions_of_keys, positions_o
 
 @dataclass(frozen=True)
 class Grid:
-    """Blocks of `queries` rows and `keys` columns from the top left; the last ones have what is left."""
+    """Blocks of `queries` rows and `keys` columns from the top left; the last ones have what is
+    left.
+    """
 
     T: int
     S: int
@@ -39,7 +42,9 @@ class Grid:
 
 
 class Coverage(NamedTuple):
-    """What a mask lets through of each block. Where it cannot tell, `some` is True and `every` is False."""
+    """What a mask lets through of each block. Where it cannot tell, `some` is True and `every` is
+    False.
+    """
 
     some: Bool[Array, "#B rows columns"]
     every: Bool[Array, "#B rows columns"]
@@ -66,7 +71,9 @@ def least_and_largest(array: Shaped[Array, "#B L"], size: int) -> tuple[Array, A
 
 
 def position_ranges(rule, grid: Grid) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """The least and the largest position of each block of queries [#B, rows, 1], then of keys [#B, 1, columns]."""
+    """The least and the largest position of each block of queries [#B, rows, 1], then of keys [#B,
+    1, columns].
+    """
     queries = positions_of_queries(rule.query_positions, grid.whole)[:, 0, :, 0]
     keys = key_position_range(rule, grid)
     return tuple(x[:, :, None] for x in least_and_largest(queries, grid.queries)), keys

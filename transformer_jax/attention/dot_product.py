@@ -1,8 +1,10 @@
-"""Attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2), the readable reference.
+"""Attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2), the readable
+reference.
 
-What computes it is chosen by `plan.attention_plan`; the equation is here, and its faster forms give its answer.
-Masks and rows follow one contract. A query that sees no key gets output 0 and weights 0. What no query of its
-example may see, and a query that sees nothing, reaches no output and no gradient, NaN and inf included.
+What computes it is chosen by `plan.attention_plan`; the equation is here, and its faster forms give
+its answer. Masks and rows follow one contract. A query that sees no key gets output 0 and weights
+0. What no query of its example may see, and a query that sees nothing, reaches no output and no
+gradient, NaN and inf included.
 """
 
 import jax
@@ -34,11 +36,13 @@ def attention_weights(
     scale: float | None = None,
     soft_cap: float | None = None,
 ) -> Float[Array, "B N T S"]:
-    """softmax(scale Q K^T + bias) over the keys that the mask lets through; scale is 1/sqrt(H) by default.
+    """softmax(scale Q K^T + bias) over the keys that the mask lets through; scale is 1/sqrt(H) by
+    default.
 
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. Float32 or wider. Heads share keys in groups of
-    N/K (grouped-query attention, Ainslie et al., 2023, https://arxiv.org/abs/2305.13245). For `soft_cap`, and for what
-    raises, see `dot_product_attention`.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. Float32 or wider. Heads
+    share keys in groups of N/K (grouped-query attention, Ainslie et al., 2023,
+    https://arxiv.org/abs/2305.13245). For `soft_cap`, and for what raises, see
+    `dot_product_attention`.
 
     >>> query = key = jnp.eye(2)[None, :, None]  # one example, two tokens, one head
     >>> attention_weights(query, key, mask=causal())[0, 0].round(3)
@@ -67,22 +71,25 @@ def dot_product_attention(
     return_logsumexp: bool = False,
     implementation: Implementation | None = None,
 ) -> Float[Array, "B T N O"] | tuple[Array, ...]:
-    """softmax(scale Q K^T + bias) V: `attention_weights` times the values, in the dtype of the query.
+    """softmax(scale Q K^T + bias) V: `attention_weights` times the values, in the dtype of the
+    query.
 
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. With a `soft_cap` c the products are
-    bounded before the bias: c tanh(scale Q K^T / c) (Gemma 2, https://arxiv.org/abs/2408.00118, section 2). With a
-    `dropout_rng`, weights are dropped with probability `dropout_rate` and the rest scaled up. A query that sees no key
-    gets 0.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. With a `soft_cap` c the
+    products are bounded before the bias: c tanh(scale Q K^T / c) (Gemma 2,
+    https://arxiv.org/abs/2408.00118, section 2). With a `dropout_rng`, weights are dropped with
+    probability `dropout_rate` and the rest scaled up. A query that sees no key gets 0.
 
-    Returns the output; after it, where asked for, the weights [B, N, T, S] as they were used, and the log of the
-    softmax's denominator [B, T, N], -inf where a query sees no key: two parts of the keys are joined by it.
+    Returns the output; after it, where asked for, the weights [B, N, T, S] as they were used, and
+    the log of the softmax's denominator [B, T, N], -inf where a query sees no key: two parts of the
+    keys are joined by it.
 
-    The `implementation` is "reference" (below, which stores T x S logits), "blockwise" (which does not, and skips what
-    the mask hides), "cudnn" (NVIDIA's, which rounds a bias to the dtype of the query), or chosen where it is None:
-    `attention_plan` says which and why.
+    The `implementation` is "reference" (below, which stores T x S logits), "blockwise" (which does
+    not, and skips what the mask hides), "cudnn" (NVIDIA's, which rounds a bias to the dtype of the
+    query), or chosen where it is None: `attention_plan` says which and why.
 
-    Raises ValueError where axes do not fit, K does not divide N, or a key comes without a rate, TypeError where
-    arrays are not floating point or a mask is not boolean, or the implementation asked for cannot be had.
+    Raises ValueError where axes do not fit, K does not divide N, or a key comes without a rate,
+    TypeError where arrays are not floating point or a mask is not boolean, or the implementation
+    asked for cannot be had.
 
     >>> query = key = value = jnp.eye(2)[None, :, None]
     >>> output, logsumexp = dot_product_attention(query, key, value, return_logsumexp=True)
@@ -134,11 +141,12 @@ def multi_head_attention(
 ) -> Float[Array, "B T M"] | tuple[Float[Array, "B T M"], Float[Array, "B N T S"]]:
     """Concat(head_1, ..., head_N) W^O with head_n = Attention(X_q W_n^Q, X_kv W_n^K, X_kv W_n^V).
 
-    The concatenation and W^O are one sum over heads and features, so nothing is ever split or merged.
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. Self-attention is inputs_q = inputs_kv,
-    cross-attention is not; the biases of the projections are those that most implementations add. With `query_scale`
-    and `key_scale` every head's queries and keys pass an `rms_norm` (Qwen3). With `rotary` queries and keys, which then
-    stand at the same positions, are turned by them. Raises as `dot_product_attention` does.
+    The concatenation and W^O are one sum over heads and features, so nothing is ever split or
+    merged. Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. Self-attention is
+    inputs_q = inputs_kv, cross-attention is not; the biases of the projections are those that most
+    implementations add. With `query_scale` and `key_scale` every head's queries and keys pass an
+    `rms_norm` (Qwen3). With `rotary` queries and keys, which then stand at the same positions, are
+    turned by them. Raises as `dot_product_attention` does.
 
     >>> x, kernel = jnp.ones((1, 3, 4)), jnp.ones((4, 2, 2))  # D = 4 features, N = 2 heads of H = 2
     >>> multi_head_attention(x, x, kernel, kernel, kernel, jnp.ones((2, 2, 4))).shape
@@ -208,8 +216,9 @@ def additive_attention(
 ) -> Float[Array, "B T O"] | tuple[Float[Array, "B T O"], Float[Array, "B T S"]]:
     """softmax_s(w . tanh(W_q q_t + W_k k_s + b)) V: the alignment of Bahdanau et al., 2015.
 
-    https://arxiv.org/abs/1409.0473, appendix A.1.2. The weights are the alignment matrix. A mask is one of a single
-    head. Takes memory for B T S A numbers, where a dot product takes B T S. Raises as `dot_product_attention` does.
+    https://arxiv.org/abs/1409.0473, appendix A.1.2. The weights are the alignment matrix. A mask is
+    one of a single head. Takes memory for B T S A numbers, where a dot product takes B T S. Raises
+    as `dot_product_attention` does.
 
     >>> x, kernel = jnp.eye(2)[None], jnp.eye(2)
     >>> additive_attention(x, x, x, kernel, kernel, jnp.ones(2))[0].round(3)
@@ -262,7 +271,9 @@ def _attention(
     return_logsumexp=False,
     implementation=None,
 ):
-    """`dot_product_attention`; where `is_hidden`, what the mask hides from everybody is finite already."""
+    """`dot_product_attention`; where `is_hidden`, what the mask hides from everybody is finite
+    already.
+    """
     check_rate(dropout_rate, dropout_rng)
     plan = attention_plan(
         query,
@@ -325,7 +336,8 @@ def _hidden(query, key, value, mask: Mask | None):
 def _logits(query, key, bias, scale, soft_cap):
     N, H = query.shape[2:]
     scale = H**-0.5 if scale is None else scale
-    # Heads next to the batch and the scale on the query, not on the T x S logits: on a CPU twice as fast.
+    # Heads next to the batch and the scale on the query, not on the T x S logits: on a CPU twice as
+    # fast.
     query = _group((query * scale).astype(query.dtype).swapaxes(1, 2), key.shape[2])
     logits = product(
         "BKGTH,BKSH->BKGTS",

@@ -1,7 +1,8 @@
-"""Zeros in place of what a mask hides from everybody, before any product: 0 * NaN is NaN, in values and gradients.
+"""Zeros in place of what a mask hides from everybody, before any product: 0 * NaN is NaN, in values
+and gradients.
 
-A weight of zero does not keep an unseen key or value out of a product, nor a query that sees nothing out of the
-gradient of the keys.
+A weight of zero does not keep an unseen key or value out of a product, nor a query that sees
+nothing out of the gradient of the keys.
 """
 
 from typing import NamedTuple
@@ -36,7 +37,9 @@ class Sight(NamedTuple):
         return jnp.where(self.queries.swapaxes(1, 2)[..., None], query, 0)
 
     def of_keys(self, key: Shaped[Array, "B S K H"]) -> Shaped[Array, "B S K H"]:
-        """Zeros in the keys that nobody sees: a key head is seen where any head of its group may see it."""
+        """Zeros in the keys that nobody sees: a key head is seen where any head of its group may
+        see it.
+        """
         seen, K = self.keys, key.shape[2]
         if seen.shape[1] > 1:
             seen = seen.reshape(seen.shape[0], K, seen.shape[1] // K, seen.shape[2]).any(axis=2)
@@ -53,15 +56,18 @@ class Sight(NamedTuple):
     def of_lone_rows(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
         """Zeros in the rows of a self-attention that see nothing and that nobody sees.
 
-        Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0 * NaN.
+        Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0
+        * NaN.
         """
         return jnp.where((self.queries.any(axis=1) | self.keys.any(axis=1))[..., None], x, 0)
 
 
 def sight(mask: Mask, T: int, S: int) -> Sight:
-    """Who sees and is seen, found without the T x S matrix: only blocks that are seen in part are rendered.
+    """Who sees and is seen, found without the T x S matrix: only blocks that are seen in part are
+    rendered.
 
-    An accelerator renders all of it inside its sums, without storing it: loops cost it more than arithmetic.
+    An accelerator renders all of it inside its sums, without storing it: loops cost it more than
+    arithmetic.
     """
     if T == S and mask.sees_itself:
         everybody = jnp.ones((1, 1, T), bool)  # which XLA takes out again

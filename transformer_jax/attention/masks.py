@@ -1,14 +1,15 @@
 """Attention masks as rules: which key each query may see, as a function of positions.
 
-True = attend. A rule is a small pytree that renders any rectangle of the T x S matrix: the whole array is one
-request (`to_array`), a picture another (`show`), and a blockwise kernel or a cache asks for what it reads.
+True = attend. A rule is a small pytree that renders any rectangle of the T x S matrix: the whole
+array is one request (`to_array`), a picture another (`show`), and a blockwise kernel or a cache
+asks for what it reads.
 
     causal() & padding(is_token)            # decoder over padded text
     causal() | prefix(lengths)              # prefix language model
     sliding_window(128, 0)                  # each token and the 128 before it
 
-By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last query sees the last key. A cache
-passes `query_positions` and `key_positions`, which may be traced and may differ by example.
+By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last query sees the last key.
+A cache passes `query_positions` and `key_positions`, which may be traced and may differ by example.
 """
 
 from numbers import Integral
@@ -70,7 +71,9 @@ class Mask(Rule):
 
     @property
     def sees_itself(self) -> bool:
-        """Whether it is known, without its arrays, that with T = S every query sees the key in its own place."""
+        """Whether it is known, without its arrays, that with T = S every query sees the key in its
+        own place.
+        """
         return False
 
     def __and__(self, other: "MaskLike") -> "Mask":
@@ -228,8 +231,9 @@ class _Either(Mask):
 def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:
     """Position t sees positions s <= t.
 
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.3. With more keys than queries the last query
-    sees the last key. Raises ValueError, when rendered, for other than T or S positions.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.3. With more keys than
+    queries the last query sees the last key. Raises ValueError, when rendered, for other than T or
+    S positions.
 
     >>> print(causal().show(3))
     ■ · ·
@@ -249,7 +253,8 @@ def sliding_window(
 ) -> Mask:
     """Position t sees positions t - left <= s <= t + right; None is no bound on that side.
 
-    Beltagy et al., 2020, https://arxiv.org/abs/2004.05150, section 3.1. Raises ValueError for a reach below 0.
+    Beltagy et al., 2020, https://arxiv.org/abs/2004.05150, section 3.1. Raises ValueError for a
+    reach below 0.
 
     >>> print(sliding_window(1, 0).show(4))
     ■ · · ·
@@ -273,10 +278,12 @@ def prefix(
     *,
     key_positions: Positions = None,
 ) -> Mask:
-    """Every query sees the positions s < n: the first `lengths`, one number, or one for each example.
+    """Every query sees the positions s < n: the first `lengths`, one number, or one for each
+    example.
 
-    `causal() | prefix(n)` is a prefix language model (Raffel et al., 2020, https://arxiv.org/abs/1910.10683,
-    section 3.2.1). Raises ValueError, when rendered, for other than S positions.
+    `causal() | prefix(n)` is a prefix language model (Raffel et al., 2020,
+    https://arxiv.org/abs/1910.10683, section 3.2.1). Raises ValueError, when rendered, for other
+    than S positions.
 
     >>> print((causal() | prefix(2)).show(4))
     ■ ■ · ·
@@ -313,8 +320,8 @@ def segments(
 ) -> Mask:
     """A query sees the keys of its own segment: several texts packed into one row do not mix.
 
-    Krell et al., 2021, https://arxiv.org/abs/2107.02027. Without `key_ids` they are those of the queries.
-    Raises ValueError, when rendered, for other than T or S ids.
+    Krell et al., 2021, https://arxiv.org/abs/2107.02027. Without `key_ids` they are those of the
+    queries. Raises ValueError, when rendered, for other than T or S ids.
 
     >>> print(segments(jnp.array([[0, 0, 1]])).show(3))
     ■ ■ ·

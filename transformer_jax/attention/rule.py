@@ -1,11 +1,12 @@
-"""Rules over the T x S matrix of queries and keys: functions of positions that render any rectangle of it.
+"""Rules over the T x S matrix of queries and keys: functions of positions that render any rectangle
+of it.
 
-A rule is a small pytree. The whole array is one request (`to_array`), and a blockwise kernel or a cache asks for the
-block that it reads, so that nothing of size T x S need ever be stored. Masks (`masks.py`) and biases (`biases.py`)
-are rules.
+A rule is a small pytree. The whole array is one request (`to_array`), and a blockwise kernel or a
+cache asks for the block that it reads, so that nothing of size T x S need ever be stored. Masks
+(`masks.py`) and biases (`biases.py`) are rules.
 
-By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last query sees the last key. A cache passes
-`query_positions` and `key_positions`, which may be traced and may differ by example.
+By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last query sees the last key.
+A cache passes `query_positions` and `key_positions`, which may be traced and may differ by example.
 """
 
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ Positions = Int[Array, "#B _"] | Int[Array, " _"] | None
 
 @dataclass(frozen=True)
 class Block:
-    """A rectangle of the T x S matrix: `queries` rows from `query_start`, `keys` columns from `key_start`.
+    """A rectangle of the T x S matrix: `queries` rows from `query_start`, `keys` columns from
+    `key_start`.
 
-    The starts may be traced (the loop index of a kernel); the sizes are static. It may be of some examples and heads
-    only; None is all of them.
+    The starts may be traced (the loop index of a kernel); the sizes are static. It may be of some
+    examples and heads only; None is all of them.
     """
 
     query_start: int | Array
@@ -58,7 +60,9 @@ class Rule:
         raise TypeError(f"{type(self).__name__} is not a rule: it defines no block()")
 
     def render(self, block: Block) -> Shaped[Array, "#b #n #t #s"]:
-        """`block`, cut to the examples and heads that are asked for where the rule answered for all."""
+        """`block`, cut to the examples and heads that are asked for where the rule answered for
+        all.
+        """
         array = self.block(block)
         starts, sizes = [0] * 4, list(array.shape)
         asked = (block.example_start, block.examples), (block.head_start, block.heads)
@@ -109,7 +113,9 @@ def rule_class(cls=None, *, static=()):
 
 
 def rendered(rule: Rule | None, T: int, S: int) -> Shaped[Array, "#B #N #T #S"] | None:
-    """What the reference works with: all of the rule in four axes, of size 1 where it does not vary."""
+    """What the reference works with: all of the rule in four axes, of size 1 where it does not
+    vary.
+    """
     return None if rule is None else rule.block(Block.whole(T, S))
 
 
@@ -123,7 +129,9 @@ def check_fit(name: str, rule: Rule | None, sizes: tuple[int, int, int, int]) ->
 
 
 def part(array: Array, block: Block) -> tuple[list[int | Array], list[int]]:
-    """Where the block begins in an array [#B, #N, #T, #S], and its sizes there; an axis of size 1 stays whole."""
+    """Where the block begins in an array [#B, #N, #T, #S], and its sizes there; an axis of size 1
+    stays whole.
+    """
     for size, full, name in ((2, block.T, "queries"), (3, block.S, "keys")):
         if array.shape[size] not in (1, full):
             # A slice would cut a longer array in silence.

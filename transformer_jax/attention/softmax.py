@@ -9,10 +9,11 @@ from jaxtyping import Array, Bool, Float
 def masked_softmax(
     logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | Bool[Array, ""] | bool
 ) -> Float[Array, "*B S"]:
-    """exp(x_s) / sum_r exp(x_r) over the s that the mask lets through, 0 elsewhere and in a row without any.
+    """exp(x_s) / sum_r exp(x_r) over the s that the mask lets through, 0 elsewhere and in a row
+    without any.
 
-    `jax.nn.softmax(where=)` gives the same in more passes over the logits: on a CPU it nearly doubles the
-    time of attention with its gradient.
+    `jax.nn.softmax(where=)` gives the same in more passes over the logits: on a CPU it nearly
+    doubles the time of attention with its gradient.
     """
     logits = jnp.where(mask, logits, -jnp.inf)
     highest = logits.max(axis=-1, keepdims=True, initial=-jnp.inf)  # of no keys at all, too

@@ -1,8 +1,8 @@
 """Show what the heads of a trained classifier attend to in a text.
 
-    python -m transformer_jax attention RUN "A wonderful film, not dull."
-    python -m transformer_jax attention RUN "A wonderful film, not dull." --html maps.html
-    python -m transformer_jax attention RUN "A wonderful film, not dull." --png maps.png --pca points.png
+    python -m transformer_jax attention RUN "A wonderful film, not dull." python -m transformer_jax
+    attention RUN "A wonderful film, not dull." --html maps.html python -m transformer_jax attention
+    RUN "A wonderful film, not dull." --png maps.png --pca points.png
 
 prints a line for every head: the mean, over the tokens that ask, of the weight that they put
 
@@ -12,13 +12,15 @@ prints a line for every head: the mean, over the tokens that ask, of the weight 
                 fewer than half of the tokens have is not compared
     broad       is the entropy of the weights, divided by the largest possible: 1 looks at everything alike
 
-A token that has no token before it does not count for `previous`, and so on; padding never counts. The highest
-names the head where it is 0.5 or more; else it is "other", or "broad" from 0.9 on. "most on" is the token that
-gets the most weight of all, with its share of it. The line "uniform" is what a head that ignores its input would get.
-Where the model reads patches of neighbouring tokens, these stand in place of tokens; [SEP] is in the last patch.
+A token that has no token before it does not count for `previous`, and so on; padding never counts.
+The highest names the head where it is 0.5 or more; else it is "other", or "broad" from 0.9 on.
+"most on" is the token that gets the most weight of all, with its share of it. The line "uniform" is
+what a head that ignores its input would get. Where the model reads patches of neighbouring tokens,
+these stand in place of tokens; [SEP] is in the last patch.
 
---html has the maps of all heads, and the tokens as points in two dimensions (the two directions of the largest
-variance: PCA) before and after the encoder. Before, a word is one point; after, it is one for each context.
+--html has the maps of all heads, and the tokens as points in two dimensions (the two directions of
+the largest variance: PCA) before and after the encoder. Before, a word is one point; after, it is
+one for each context.
 """
 
 import argparse

@@ -5,7 +5,8 @@
     python -m transformer_jax cost RUN --batch 64           (the model of a run folder)
     python -m transformer_jax cost --list
 
-Everything follows from the sizes; nothing is downloaded, and nothing runs. A multiply-add is two operations.
+Everything follows from the sizes; nothing is downloaded, and nothing runs. A multiply-add is two
+operations.
 """
 
 import argparse
@@ -254,7 +255,9 @@ def _spec(name: str) -> Spec:
 
 
 def _compiled(spec: Spec, batch: int, length: int) -> dict[str, Any]:
-    """What XLA says of the compiled forward pass, which counts a loop's body once, beside the jaxpr's count."""
+    """What XLA says of the compiled forward pass, which counts a loop's body once, beside the
+    jaxpr's count.
+    """
     make = KINDS[spec.model].model
     abstract = nnx.eval_shape(lambda: make(spec.config, rngs=nnx.Rngs(0)))
     graph, params = nnx.split(abstract)

@@ -4,17 +4,19 @@
     python -m transformer_jax explain RUN "A wonderful film, not dull." --html words.html
     python -m transformer_jax explain RUN - --class negative < review.txt
 
-prints the text, in a terminal with colours: green behind what speaks for the class, red behind what speaks against
-it, underlined what the vocabulary does not know. Then the strongest words of both kinds with their numbers.
+prints the text, in a terminal with colours: green behind what speaks for the class, red behind what
+speaks against it, underlined what the vocabulary does not know. Then the strongest words of both
+kinds with their numbers.
 
-The numbers are integrated gradients (Sundararajan et al., 2017, https://arxiv.org/abs/1703.01365): shares in the log
-odds of the class, log(p / (1 - p)), on the way from nothing to the text. Nothing is as many places without words,
-[CLS] and [SEP] among them; what these two carry is "the frame". All together they must add up to the difference of
-the log odds. The last line says what is missing, the gap; where it stays above 1% it says that too. The nodes of the
-integral are doubled until the gap is closed; each is a pass through the model and back, so --steps bounds the time.
+The numbers are integrated gradients (Sundararajan et al., 2017, https://arxiv.org/abs/1703.01365):
+shares in the log odds of the class, log(p / (1 - p)), on the way from nothing to the text. Nothing
+is as many places without words, [CLS] and [SEP] among them; what these two carry is "the frame".
+All together they must add up to the difference of the log odds. The last line says what is missing,
+the gap; where it stays above 1% it says that too. The nodes of the integral are doubled until the
+gap is closed; each is a pass through the model and back, so --steps bounds the time.
 
-A word that counts only beside another ("not" with "good") shares what both do. A number says what the model computes,
-not what is so: another baseline would give other numbers.
+A word that counts only beside another ("not" with "good") shares what both do. A number says what
+the model computes, not what is so: another baseline would give other numbers.
 """
 
 import argparse
@@ -31,7 +33,8 @@ from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import load_classifier
 from transformer_jax.text.words import Piece
 
-# Of the 256 colours of a terminal, from pale to full; the ink on them is black, on a light terminal and on a dark one.
+# Of the 256 colours of a terminal, from pale to full; the ink on them is black, on a light terminal
+# and on a dark one.
 GREENS, REDS = (194, 157, 120, 83, 46), (224, 217, 210, 203, 196)
 BLACK, PLAIN, UNDERLINED = "\x1b[38;5;16m", "\x1b[0m", "\x1b[4m"
 MOST_NODES = 4096  # of more the nodes alone take longer than most texts

@@ -2,8 +2,8 @@
 
     python -m transformer_jax fill bert-base-uncased "The film was [MASK]."
 
-prints the likeliest tokens at each mask, with their probabilities. What a mask is called depends on the model: [MASK] in
-BERT, <mask> in RoBERTa.
+prints the likeliest tokens at each mask, with their probabilities. What a mask is called depends on
+the model: [MASK] in BERT, <mask> in RoBERTa.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""Matrices, maps and points as one self-contained HTML page: no script, nothing fetched, light and dark.
+"""Matrices, maps and points as one self-contained HTML page: no script, nothing fetched, light and
+dark.
 
-Two scales: values with a sign run from orange through nothing to blue, values without one from nothing to blue.
-Text that came from a user is escaped on its way in, here and nowhere else.
+Two scales: values with a sign run from orange through nothing to blue, values without one from
+nothing to blue. Text that came from a user is escaped on its way in, here and nowhere else.
 """
 
 import base64
@@ -132,7 +133,9 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def marked_text(pieces: Sequence[tuple[str, float | None, bool]]) -> str:
-    """A text with its lines; behind every piece that has a value its colour, below one that is unknown a dotted line."""
+    """A text with its lines; behind every piece that has a value its colour, below one that is
+    unknown a dotted line.
+    """
     largest = max((abs(value) for _, value, _ in pieces if value is not None), default=0.0)
     return f'<p class="text">{"".join(_mark(*piece, largest) for piece in pieces)}</p>'
 
@@ -169,7 +172,8 @@ def heat_map(weights: np.ndarray, labels: Sequence[str], title: str) -> str:
 def scatter(points: np.ndarray, labels: Sequence[str], title: str) -> str:
     """Points in two dimensions with their labels; equal points with equal labels are drawn once.
 
-    A label stands right, left, above or below; where each would cover another, it is the point's tooltip alone.
+    A label stands right, left, above or below; where each would cover another, it is the point's
+    tooltip alone.
     """
     wide, high, edge, room = 560, 420, 24, 130  # the room is that of a label at the right edge
     low, spread = points.min(axis=0), np.maximum(np.ptp(points, axis=0), 1e-6)
@@ -202,7 +206,9 @@ def scatter(points: np.ndarray, labels: Sequence[str], title: str) -> str:
 
 
 def png(alpha: np.ndarray) -> bytes:
-    """One pixel a value of 0 to 1: blue of that opacity, so that it stands on a light page and on a dark one."""
+    """One pixel a value of 0 to 1: blue of that opacity, so that it stands on a light page and on a
+    dark one.
+    """
     pixels = np.empty((*alpha.shape, 4), np.uint8)
     pixels[..., :3] = (59, 130, 246)
     pixels[..., 3] = np.rint(np.clip(alpha, 0, 1) * 255)
@@ -228,7 +234,9 @@ def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 
 def _scale(matrix: np.ndarray) -> tuple[float, float]:
-    """The value of full colour, and where the scale begins: 0, or the same with a minus where there are signs."""
+    """The value of full colour, and where the scale begins: 0, or the same with a minus where there
+    are signs.
+    """
     if not np.issubdtype(matrix.dtype, np.floating):
         return 0.0, 0.0
     finite = matrix[np.isfinite(matrix)]

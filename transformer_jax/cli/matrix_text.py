@@ -32,7 +32,9 @@ def show_step(step: Step) -> Iterator[str]:
 
 
 def matrices(step: Step) -> Iterator[tuple[str, np.ndarray]]:
-    """The array as matrices: one for each index of the axes before the last two, titled by their letters."""
+    """The array as matrices: one for each index of the axes before the last two, titled by their
+    letters.
+    """
     array = np.asarray(step.array)
     if array.ndim <= 2:
         yield "", np.atleast_2d(array)

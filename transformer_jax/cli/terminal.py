@@ -1,4 +1,6 @@
-"""Texts in and out of a command: files of lines, pages, misspelt names, terminals that cannot write everything."""
+"""Texts in and out of a command: files of lines, pages, misspelt names, terminals that cannot write
+everything.
+"""
 
 import difflib
 import sys
@@ -10,7 +12,9 @@ from transformer_jax.runtime.files import write_text
 
 
 def writable(line: str) -> str:
-    """What standard output cannot write is escaped: half a character, and in some locales any but ASCII."""
+    """What standard output cannot write is escaped: half a character, and in some locales any but
+    ASCII.
+    """
     encoding = sys.stdout.encoding or "utf-8"
     return line.encode(encoding, "backslashreplace").decode(encoding)
 

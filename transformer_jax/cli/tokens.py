@@ -6,8 +6,9 @@
 Prints the tokens of the three side by side, how large a vocabulary and how long a sequence each
 needs, and what becomes of an unknown word and of a misspelling. [UNK] stands for what a vocabulary
 lacks, </w> for the end of a word, _ for a space. The vocabularies are learnt from a short built-in
-text or from --corpus, lower-cased; subwords by byte-pair encoding, with the readable and slow trainer
-of transformer_jax/text/bpe.py. For real corpora: train_tokenizer("bpe:N") of transformer_jax/text/tokenizer.py.
+text or from --corpus, lower-cased; subwords by byte-pair encoding, with the readable and slow
+trainer of transformer_jax/text/bpe.py. For real corpora: train_tokenizer("bpe:N") of
+transformer_jax/text/tokenizer.py.
 """
 
 import argparse
@@ -119,13 +120,17 @@ def report(
 
 
 def unknown_word(text: str, counts: Mapping[str, int]) -> str:
-    """The longest word of the text that the corpus lacks; where it has all of them, one derived from the longest."""
+    """The longest word of the text that the corpus lacks; where it has all of them, one derived
+    from the longest.
+    """
     unknown = [word for word in words(text) if word not in counts]
     return max(unknown, key=len) if unknown else max(words(text), key=len) + "ology"
 
 
 def misspelling(text: str, counts: Mapping[str, int]) -> tuple[str, str]:
-    """A known word and the same with its middle letter typed twice: the longest of the text, else of the corpus."""
+    """A known word and the same with its middle letter typed twice: the longest of the text, else
+    of the corpus.
+    """
     known = [word for word in words(text) if word in counts and len(word) > 3]
     right = max(known or counts, key=len)
     middle = len(right) // 2

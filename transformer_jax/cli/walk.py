@@ -7,8 +7,8 @@
     python -m transformer_jax walk --worked cat_sat               a worked example of the literature
     python -m transformer_jax walk --list                         which there are
 
-prints the tokens, their embeddings and positions, Q, K and V, the scores, scaled, masked, as weights, the blend of
-the values, and the output of all heads, each with its equation and its axes:
+prints the tokens, their embeddings and positions, Q, K and V, the scores, scaled, masked, as
+weights, the blend of the values, and the output of all heads, each with its equation and its axes:
 
     T queries, S keys, D embedding, N heads, H features of a head, V vocabulary
     (of a trained classifier that reads patches of neighbouring words, a row is a patch)

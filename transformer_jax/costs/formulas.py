@@ -1,7 +1,8 @@
 """What a transformer costs: parameters, operations and bytes, from its sizes alone.
 
-A multiply-add is two operations (FLOPs), and only matrix products count: norms, softmax, biases and activations
-are far below one per cent. B is the batch, T the length (an encoder-decoder reads T tokens and writes T), S = T.
+A multiply-add is two operations (FLOPs), and only matrix products count: norms, softmax, biases and
+activations are far below one per cent. B is the batch, T the length (an encoder-decoder reads T
+tokens and writes T), S = T.
 """
 
 import math
@@ -85,12 +86,15 @@ class Sizes:
 
     @property
     def keys_and_values(self) -> int:
-        """H + O: the features of a head's keys and of its values, 2 H unless `value_dim` says otherwise."""
+        """H + O: the features of a head's keys and of its values, 2 H unless `value_dim` says
+        otherwise.
+        """
         H = self.axes[3]
         return H + (self.value_dim or H)
 
 
-# Parameters -----------------------------------------------------------------------------------------------
+# Parameters
+# -----------------------------------------------------------------------------------------------
 
 
 def parameters(sizes: Sizes) -> int:
@@ -145,14 +149,16 @@ def _feed_forward(sizes: Sizes) -> int:
     return (2 + sizes.gated) * sizes.embed_dim * sizes.hidden_dim
 
 
-# Operations -----------------------------------------------------------------------------------------------
+# Operations
+# -----------------------------------------------------------------------------------------------
 
 
 def visible_pairs(T: int, *, causal: bool = False, window: int | None = None) -> int:
     """How many of the T x T pairs of a query and a key a mask lets through.
 
-    T^2 for all, T (T + 1) / 2 causal, and with a window w of tokens before its own (and after it, unless causal)
-    sum_t min(t, w) + 1 for causal, twice the sum and T otherwise: `sliding_window(w, w)`, `& causal()`.
+    T^2 for all, T (T + 1) / 2 causal, and with a window w of tokens before its own (and after it,
+    unless causal) sum_t min(t, w) + 1 for causal, twice the sum and T otherwise: `sliding_window(w,
+    w)`, `& causal()`.
     """
     _at_least(1, "T", T)
     _at_least(0, "window", window)
@@ -176,8 +182,9 @@ def forward_table(
     feed-forward   2 * 2 D F, gated 2 * 3 D F
     head           2 D V for each token, tied or not; a pooler and classes once a text
 
-    S counts every key, as the reference computes them whatever the mask; with `skip_hidden` the pairs that
-    `causal` and `window` let through, as a kernel that skips the others does: half of them for long causal texts.
+    S counts every key, as the reference computes them whatever the mask; with `skip_hidden` the
+    pairs that `causal` and `window` let through, as a kernel that skips the others does: half of
+    them for long causal texts.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
@@ -208,9 +215,9 @@ def training_flops(
 ) -> int:
     """FLOPs of a forward and a backward pass: 3 times the forward pass.
 
-    The gradient of a product Y = X W is two products of its size, dX = dY W^T and dW = X^T dY. With `remat` each
-    layer is computed once more, which makes 4 for the layers; JAX leaves out of that what no gradient needs,
-    as the last product before a residual sum.
+    The gradient of a product Y = X W is two products of its size, dX = dY W^T and dW = X^T dY. With
+    `remat` each layer is computed once more, which makes 4 for the layers; JAX leaves out of that
+    what no gradient needs, as the last product before a residual sum.
     """
     table = forward_table(sizes, length, batch=batch, skip_hidden=skip_hidden)
     layers = table.get(PROJECTIONS, 0) + table.get(PRODUCTS, 0) + table.get(FEED_FORWARD, 0)
@@ -218,16 +225,18 @@ def training_flops(
 
 
 def six_nd(parameters: float | int, tokens: float | int) -> float | int:
-    """6 N D, training FLOPs by rule (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1).
+    """6 N D, training FLOPs by rule (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section
+    2.1).
 
-    Each parameter takes part in one multiply-add a token, and a gradient in two more. It leaves out T x S and
-    counts tables that are only looked up; Kaplan's N leaves these out.
+    Each parameter takes part in one multiply-add a token, and a gradient in two more. It leaves out
+    T x S and counts tables that are only looked up; Kaplan's N leaves these out.
     """
     return 6 * parameters * tokens
 
 
 def crossover_lengths(sizes: Sizes) -> tuple[float, float]:
-    """The lengths T at which the T x T products of self-attention equal its projections, and all else in a layer.
+    """The lengths T at which the T x T products of self-attention equal its projections, and all
+    else in a layer.
 
     4 N H T^2 = 4 D (N + K) H T                at T = D (1 + K / N):  2 D with K = N
     4 N H T^2 = (4 D (N + K) H + 4 D F) T      at T = D (1 + K / N) + D F / (N H):  6 D with F = 4 D, N H = D
@@ -237,7 +246,8 @@ def crossover_lengths(sizes: Sizes) -> tuple[float, float]:
     return projections / pair, (projections + feed_forward) / pair
 
 
-# Bytes ----------------------------------------------------------------------------------------------------
+# Bytes
+# ----------------------------------------------------------------------------------------------------
 
 
 def activation_bytes(
@@ -251,12 +261,13 @@ def activation_bytes(
 ) -> int:
     """Bytes of what the forward pass of a training step keeps for the gradient, without dropout.
 
-    For each token and layer, in `dtype`: 4 D (input and output of two norms), (N + K) (H + O) (queries, keys, values,
-    attended), 2 F (before and after the activation; gated 3 F), as Korthikanti et al. count
-    (2022, https://arxiv.org/abs/2205.05198, section 4.1). To it the weights, N S in float32 and once more in a
-    narrower `dtype`; a blockwise kernel, with `keep_weights=False`, has the N float32 logsumexps instead.
-    Cross-attention adds a norm, 2 D, its (N + K) (H + O) and its weights. With `remat` only the input of each
-    layer stays, D, and one layer at a time is there in full. A language head adds V float32 logits a token.
+    For each token and layer, in `dtype`: 4 D (input and output of two norms), (N + K) (H + O)
+    (queries, keys, values, attended), 2 F (before and after the activation; gated 3 F), as
+    Korthikanti et al. count (2022, https://arxiv.org/abs/2205.05198, section 4.1). To it the
+    weights, N S in float32 and once more in a narrower `dtype`; a blockwise kernel, with
+    `keep_weights=False`, has the N float32 logsumexps instead. Cross-attention adds a norm, 2 D,
+    its (N + K) (H + O) and its weights. With `remat` only the input of each layer stays, D, and one
+    layer at a time is there in full. A language head adds V float32 logits a token.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
@@ -281,9 +292,11 @@ def activation_bytes(
 
 
 def cache_bytes(sizes: Sizes, length: int, *, batch: int = 1, dtype: str = "float32") -> int:
-    """Bytes of the keys and values that generation keeps for `length` tokens: K (H + O) for each token and layer.
+    """Bytes of the keys and values that generation keeps for `length` tokens: K (H + O) for each
+    token and layer.
 
-    With a window w a ring of w + 1 tokens is enough. An encoder-decoder keeps them for cross-attention too.
+    With a window w a ring of w + 1 tokens is enough. An encoder-decoder keeps them for
+    cross-attention too.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)

@@ -1,7 +1,7 @@
 """What a JAX function computes, counted from its jaxpr: nothing runs and nothing is compiled.
 
-XLA's own figure, `jax.jit(fn).lower(*args).compile().cost_analysis()`, counts the body of a scan once however
-often it runs. Here it counts as often as it runs.
+XLA's own figure, `jax.jit(fn).lower(*args).compile().cost_analysis()`, counts the body of a scan
+once however often it runs. Here it counts as often as it runs.
 """
 
 import math
@@ -59,12 +59,14 @@ class Count:
 
 
 def count(fn: Callable, *args: Any) -> Count:
-    """The operations of `fn(*args)` and the largest array it makes; arguments may be `jax.ShapeDtypeStruct`s.
+    """The operations of `fn(*args)` and the largest array it makes; arguments may be
+    `jax.ShapeDtypeStruct`s.
 
-    A product of [M, K] and [K, N] is 2 M K N operations. The body of a scan counts as often as it runs, that of a
-    `shard_map` once for each device; of a cond the branch with the larger figure. How often a while loop runs is
-    not in the jaxpr: its body counts once, and "while" is among the `unknown`. What is written counts, also
-    where a compiler would drop it as unused, and an array counts as large even if a compiler would fuse it away.
+    A product of [M, K] and [K, N] is 2 M K N operations. The body of a scan counts as often as it
+    runs, that of a `shard_map` once for each device; of a cond the branch with the larger figure.
+    How often a while loop runs is not in the jaxpr: its body counts once, and "while" is among the
+    `unknown`. What is written counts, also where a compiler would drop it as unused, and an array
+    counts as large even if a compiler would fuse it away.
     """
     return _walk(jax.make_jaxpr(fn)(*args))
 

@@ -19,8 +19,8 @@ from transformer_jax.nn.config import (
 def sizes_of(config) -> Sizes:
     """The `costs.Sizes` of the model that a configuration describes.
 
-    Raises ValueError where the stacks of an encoder-decoder differ in more than their number of layers, and for an encoder
-    of which some layers have a window.
+    Raises ValueError where the stacks of an encoder-decoder differ in more than their number of
+    layers, and for an encoder of which some layers have a window.
     """
     raise TypeError(f"a configuration of a model is needed; got {type(config).__name__}")
 

@@ -3,9 +3,9 @@
     power law    y = factor x^exponent        fit_power_law    a line in log-log
     quadratic    y = a + b x + c x^2          fit_quadratic    overhead, what is linear, what is quadratic
 
-A power law of time is what one term of a polynomial leaves when the others are small; a power law of loss is
-an observation (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, equation 1.1: L(N) = (N_c / N)^alpha, which is
-exponent = -alpha here). Either is worth what its interval says.
+A power law of time is what one term of a polynomial leaves when the others are small; a power law
+of loss is an observation (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, equation 1.1: L(N)
+= (N_c / N)^alpha, which is exponent = -alpha here). Either is worth what its interval says.
 """
 
 import itertools
@@ -21,7 +21,9 @@ Numbers = np.floating | np.ndarray
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = factor x^exponent, and `interval`, which holds the true exponent with probability `confidence`."""
+    """y = factor x^exponent, and `interval`, which holds the true exponent with probability
+    `confidence`.
+    """
 
     exponent: float
     factor: float
@@ -49,7 +51,9 @@ class Quadratic:
 
     @property
     def crossover(self) -> float:
-        """The x = b/c from which the quadratic term is the larger: inf without one, 0 without a linear one."""
+        """The x = b/c from which the quadratic term is the larger: inf without one, 0 without a
+        linear one.
+        """
         return self.b / self.c if self.c else math.inf
 
 
@@ -58,13 +62,14 @@ def fit_power_law(
 ) -> PowerLaw:
     """Least squares through (log x, log y), and a bootstrap interval of the exponent.
 
-    The interval is a parametric bootstrap-t (Efron and Tibshirani, 1993, chapter 12): noise drawn anew around the
-    line, each draw's error of the exponent in units of its own standard error. Resampling the points or their
-    residuals instead, the usual bootstrap, covers the truth too seldom where there are few points; with normal noise
-    this is Student's interval. Two points leave no residual, so theirs is (-inf, inf).
+    The interval is a parametric bootstrap-t (Efron and Tibshirani, 1993, chapter 12): noise drawn
+    anew around the line, each draw's error of the exponent in units of its own standard error.
+    Resampling the points or their residuals instead, the usual bootstrap, covers the truth too
+    seldom where there are few points; with normal noise this is Student's interval. Two points
+    leave no residual, so theirs is (-inf, inf).
 
-    Raises ValueError for fewer than two different x, for lengths that differ, and for values that are not
-    positive and finite.
+    Raises ValueError for fewer than two different x, for lengths that differ, and for values that
+    are not positive and finite.
     """
     x, y = _points(x, y, least=2)
     if not 0 < confidence < 1:
@@ -87,9 +92,9 @@ def fit_power_law(
 def fit_quadratic(x: Points, y: Points) -> Quadratic:
     """The a, b, c >= 0 that make the sum of ((a + b x + c x^2 - y) / y)^2 smallest.
 
-    Relative errors, because times span four orders of magnitude and the longest would decide alone. Not
-    negative, because each is the cost of something (Lawson and Hanson, 1974, chapter 23); with three
-    coefficients the optimum is the best of the seven choices of which to leave at 0.
+    Relative errors, because times span four orders of magnitude and the longest would decide alone.
+    Not negative, because each is the cost of something (Lawson and Hanson, 1974, chapter 23); with
+    three coefficients the optimum is the best of the seven choices of which to leave at 0.
 
     Raises ValueError as `fit_power_law` does, and for fewer than three different x.
     """
@@ -111,10 +116,11 @@ def fit_quadratic(x: Points, y: Points) -> Quadratic:
 
 
 def crossing(x: Points, first: Points, second: Points) -> float | None:
-    """The x from which `first` stays above `second`: a straight line in log-log between measured points.
+    """The x from which `first` stays above `second`: a straight line in log-log between measured
+    points.
 
-    None where `first` is still below at the last point, and x[0] where it is never below: beyond what was
-    measured nothing is said. Raises ValueError as `fit_power_law` does; x must grow.
+    None where `first` is still below at the last point, and x[0] where it is never below: beyond
+    what was measured nothing is said. Raises ValueError as `fit_power_law` does; x must grow.
     """
     x, first = _points(x, first, least=2)
     _, second = _points(x, second, least=2)
@@ -145,7 +151,9 @@ def _points(x: Points, y: Points, *, least: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[Numbers, Numbers]:
-    """The slope of the line through each row of y [..., n] and its standard error; 0 for two points."""
+    """The slope of the line through each row of y [..., n] and its standard error; 0 for two
+    points.
+    """
     centred = x - x.mean()
     spread = np.square(centred).sum()
     slope = y @ centred / spread

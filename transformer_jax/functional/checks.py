@@ -1,4 +1,6 @@
-"""What arrays and sizes fit together, checked in one way: the mistakes that would else surface deep inside."""
+"""What arrays and sizes fit together, checked in one way: the mistakes that would else surface deep
+inside.
+"""
 
 from typing import Any
 
@@ -9,12 +11,15 @@ KINDS = {"float": jnp.floating, "int": jnp.integer, "bool": jnp.bool_}
 
 
 def check_arrays(**arguments: tuple[Any, str]) -> None:
-    """Raises ValueError where an array has other axes than its pattern, TypeError where it is of another kind.
+    """Raises ValueError where an array has other axes than its pattern, TypeError where it is of
+    another kind.
 
-        check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), is_token=(is_token, "bool B S"))
+        check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), is_token=(is_token, "bool B
+        S"))
 
-    A letter stands for one size in all arguments of the call, `#B` also for 1, `...` for any axes before. Arrays are
-    floating point unless the pattern begins with another kind. None is an argument left out.
+    A letter stands for one size in all arguments of the call, `#B` also for 1, `...` for any axes
+    before. Arrays are floating point unless the pattern begins with another kind. None is an
+    argument left out.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, pattern) in arguments.items():
@@ -32,7 +37,9 @@ def check_arrays(**arguments: tuple[Any, str]) -> None:
 
 
 def check_attention(query: Any, key: Any, value: Any, soft_cap: float | None) -> None:
-    """Raises as `check_arrays` does, and ValueError for heads that do not divide or a cap that is none."""
+    """Raises as `check_arrays` does, and ValueError for heads that do not divide or a cap that is
+    none.
+    """
     check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), value=(value, "B S K O"))
     if 0 in (*query.shape[2:], key.shape[2]):
         raise ValueError(

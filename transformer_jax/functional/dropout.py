@@ -1,8 +1,10 @@
-"""Dropout (Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html), bits from a counter.
+"""Dropout (Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html), bits from a
+counter.
 
-`jax.random.bernoulli` on a CPU can cost more than the layer it regularises: its generator is a loop that writes
-the bits to memory. The same Threefry-2x32 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3",
-table 2: passes BigCrush from 13 rounds on), written out on the element's index, is fused into the product.
+`jax.random.bernoulli` on a CPU can cost more than the layer it regularises: its generator is a loop
+that writes the bits to memory. The same Threefry-2x32 (Salmon et al., 2011, "Parallel random
+numbers: as easy as 1, 2, 3", table 2: passes BigCrush from 13 rounds on), written out on the
+element's index, is fused into the product.
 """
 
 import jax
@@ -19,8 +21,8 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Float[Array, "..."]:
     """x / (1 - rate) where kept, 0 where dropped; x itself when `rng` is None (evaluation).
 
-    The expectation is x. Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html, scaled in
-    training. Raises ValueError for a rate outside [0, 1), and for a key without a rate.
+    The expectation is x. Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html,
+    scaled in training. Raises ValueError for a rate outside [0, 1), and for a key without a rate.
 
     >>> dropout(jnp.ones(8), 0.5, jax.random.key(1))
     Array([0., 2., 0., 0., 2., 0., 2., 2.], dtype=float32)
@@ -37,7 +39,9 @@ def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Fl
 def dropout_weights(
     weights: Float[Array, "B N T S"], rate: float, rng: PRNGKeyArray | None
 ) -> Float[Array, "B N T S"]:
-    """`dropout` of attention weights, by `keep_weights`: the same whatever computes them, in whichever blocks."""
+    """`dropout` of attention weights, by `keep_weights`: the same whatever computes them, in
+    whichever blocks.
+    """
     check_rate(rate, rng)
     if rng is None:
         return weights
@@ -73,11 +77,12 @@ def keep_weights(
     queries: Int[Array, " T"],
     keys: Int[Array, " S"],
 ) -> Bool[Array, "B N T S"]:
-    """True with probability 1 - rate for the weights of these examples, heads, queries and keys, each by its index.
+    """True with probability 1 - rate for the weights of these examples, heads, queries and keys,
+    each by its index.
 
-    A weight's bit depends on the key and its own four indices alone: Threefry on (example, head) makes the key of a
-    head, and Threefry under that key on (query, key) makes the word. A block, a device or an implementation that asks
-    for a part gets that part of the whole.
+    A weight's bit depends on the key and its own four indices alone: Threefry on (example, head)
+    makes the key of a head, and Threefry under that key on (query, key) makes the word. A block, a
+    device or an implementation that asks for a part gets that part of the whole.
     """
     words = _key_words(rng)
     head_words = _threefry(*words, *jnp.broadcast_arrays(batch[:, None], heads[None]))

@@ -1,4 +1,6 @@
-"""The position-wise feed-forward network (Vaswani et al., 2017, section 3.3), gated ones, and their activations."""
+"""The position-wise feed-forward network (Vaswani et al., 2017, section 3.3), gated ones, and their
+activations.
+"""
 
 import math
 from functools import partial
@@ -15,8 +17,9 @@ from transformer_jax.functional.linear import linear
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """x Phi(x), exact: Phi is the normal distribution's (Hendrycks and Gimpel, 2016, section 2).
 
-    By erf, as PyTorch has it: jax.nn's, by erfc, keeps more digits below -2, where it is nearly 0, and takes longer. Short
-    dtypes need those digits. Raises TypeError for what is not floating point.
+    By erf, as PyTorch has it: jax.nn's, by erfc, keeps more digits below -2, where it is nearly 0,
+    and takes longer. Short dtypes need those digits. Raises TypeError for what is not floating
+    point.
 
     >>> gelu(jnp.array([-1.0, 0.0, 1.0])).round(4)
     Array([-0.1587,  0.    ,  0.8413], dtype=float32)
@@ -53,10 +56,12 @@ def feed_forward(
 ) -> Float[Array, "... M"]:
     """f(x W_1 + b_1) W_2 + b_2, with f one of relu, gelu (exact, x Phi(x)) and gelu_tanh.
 
-    The same for every position. Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.3; the activations
-    are of Hendrycks and Gimpel, 2016, https://arxiv.org/abs/1606.08415. Dropout is on f's values.
+    The same for every position. Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section
+    3.3; the activations are of Hendrycks and Gimpel, 2016, https://arxiv.org/abs/1606.08415.
+    Dropout is on f's values.
 
-    Raises ValueError for an unknown activation, axes that do not fit, a rate outside [0, 1), a key without a rate.
+    Raises ValueError for an unknown activation, axes that do not fit, a rate outside [0, 1), a key
+    without a rate.
 
     >>> x, kernel = jnp.array([[1.0, -1.0]]), jnp.eye(2)
     >>> feed_forward(x, kernel, None, kernel, None, activation="relu")
@@ -88,10 +93,11 @@ def gated_feed_forward(
     dropout_rate: float = 0.0,
     dropout_rng: PRNGKeyArray | None = None,
 ) -> Float[Array, "... M"]:
-    """(f(x W_g) * x W_1) W_2: swiglu has f = silu (LLaMA), geglu the exact gelu, geglu_tanh its tanh form (Gemma).
+    """(f(x W_g) * x W_1) W_2: swiglu has f = silu (LLaMA), geglu the exact gelu, geglu_tanh its
+    tanh form (Gemma).
 
-    Shazeer, 2020, "GLU variants improve transformer", https://arxiv.org/abs/2002.05202. Raises as `feed_forward`
-    does.
+    Shazeer, 2020, "GLU variants improve transformer", https://arxiv.org/abs/2002.05202. Raises as
+    `feed_forward` does.
 
     >>> x, kernel = jnp.array([[1.0, -1.0]]), jnp.eye(2)
     >>> gated_feed_forward(x, kernel, kernel, kernel, gate="geglu").round(3)

@@ -21,9 +21,9 @@ def linear(
 ) -> Float[Array, "..."]:
     """x W + b: the last `axes` axes of x against the first `axes` of the kernel.
 
-    `[..., D] x [D, F] -> [..., F]`, and with heads as axes of the kernel `[..., D] x [D, N, H] -> [..., N, H]`
-    and, with axes=2, `[..., N, H] x [N, H, D] -> [..., D]`. Accumulates in float32 or wider; the result is of `dtype`,
-    by default that of x.
+    `[..., D] x [D, F] -> [..., F]`, and with heads as axes of the kernel `[..., D] x [D, N, H] ->
+    [..., N, H]` and, with axes=2, `[..., N, H] x [N, H, D] -> [..., D]`. Accumulates in float32 or
+    wider; the result is of `dtype`, by default that of x.
 
     Raises ValueError where these axes differ.
 

@@ -1,8 +1,9 @@
-"""The evidence of n-grams: every stretch of a few tokens has a weight of its own in a table that is found by hashing.
+"""The evidence of n-grams: every stretch of a few tokens has a weight of its own in a table that is
+found by hashing.
 
-Wang and Manning, 2012, "Baselines and bigrams" (https://aclanthology.org/P12-2018), section 2.3: a linear model over
-which n-grams a text holds, each as large as its count in one class differs from that in the others. Hashing:
-Weinberger et al., 2009, https://arxiv.org/abs/0902.2206.
+Wang and Manning, 2012, "Baselines and bigrams" (https://aclanthology.org/P12-2018), section 2.3: a
+linear model over which n-grams a text holds, each as large as its count in one class differs from
+that in the others. Hashing: Weinberger et al., 2009, https://arxiv.org/abs/0902.2206.
 """
 
 import jax
@@ -12,20 +13,24 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.positions import lookup
 
-# Odd, their bits well spread: the constants of MurmurHash3 (Appleby, 2011, public domain) and 2**32 / golden ratio.
+# Odd, their bits well spread: the constants of MurmurHash3 (Appleby, 2011, public domain) and 2**32
+# / golden ratio.
 STEP, MIX, END = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
-# What a text's n-grams must come to before it counts whole: the reviews of IMDb have 240 in the median, 55 at least.
+# What a text's n-grams must come to before it counts whole: the reviews of IMDb have 240 in the
+# median, 55 at least.
 PRIOR = 10.0
 
 
 def ngram_rows(
     tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], longest: int, bits: int
 ) -> tuple[Int[Array, "B T N"], Bool[Array, "B T N"]]:
-    """The row, of 2**bits, of the n-gram of n tokens that begins at t, for n = 1 to `longest`; and whether there is one.
+    """The row, of 2**bits, of the n-gram of n tokens that begins at t, for n = 1 to `longest`; and
+    whether there is one.
 
-    There is where n real tokens follow each other. Two n-grams share a row with a chance of 2**-bits (Weinberger et al.,
-    2009, https://arxiv.org/abs/0902.2206). The rows are the same on every device: 32-bit integers, which wrap around.
-    Raises ValueError where axes or numbers do not fit, TypeError for arrays of another kind.
+    There is where n real tokens follow each other. Two n-grams share a row with a chance of
+    2**-bits (Weinberger et al., 2009, https://arxiv.org/abs/0902.2206). The rows are the same on
+    every device: 32-bit integers, which wrap around. Raises ValueError where axes or numbers do not
+    fit, TypeError for arrays of another kind.
 
     >>> rows, there = ngram_rows(jnp.array([[7, 5, 7, 5]]), jnp.array([[True, True, True, True]]), 2, 22)
     >>> bool(rows[0, 0, 1] == rows[0, 2, 1]), bool(rows[0, 0, 1] == rows[0, 1, 1])  # "7 5" twice, and "5 7"
@@ -59,10 +64,11 @@ def ngram_rows(
 def ngram_shares(
     rows: Int[Array, "B T N"], is_ngram: Bool[Array, "B T N"]
 ) -> Float[Array, "B T N"]:
-    """1 / how often the n-gram stands in its text, 0 where there is none: over a text they add up to 1 for each n-gram.
+    """1 / how often the n-gram stands in its text, 0 where there is none: over a text they add up
+    to 1 for each n-gram.
 
-    Whether a review says "great" at all counts, not how often (Wang and Manning, 2012, section 2.3: binarized).
-    Raises as `ngram_rows` does.
+    Whether a review says "great" at all counts, not how often (Wang and Manning, 2012, section 2.3:
+    binarized). Raises as `ngram_rows` does.
 
     >>> ngram_shares(jnp.array([[[7], [5], [7]]]), jnp.array([[[True], [True], [True]]]))[0, :, 0]
     Array([0.5, 1. , 0.5], dtype=float32)
@@ -89,11 +95,13 @@ def ngram_evidence(
     share: Float[Array, "B T N"],
     presence: Float[Array, "B T"] | None = None,
 ) -> Float[Array, "B K"]:
-    """z_k = sum_g p_g weight[g, k] / sqrt(10 + sum_g p_g^2 square[g, k]) over the n-grams g of a text, each once.
+    """z_k = sum_g p_g weight[g, k] / sqrt(10 + sum_g p_g^2 square[g, k]) over the n-grams g of a
+    text, each once.
 
-    With the log-count ratio r_g, `square` = r_g^2 and `weight` = r_g w_g it is w . x / sqrt(10 + ||x||^2) for x_g = r_g: a
-    text counts the same whatever its length, unless it says little (Wang and Manning, 2012, but for the norm). A place of
-    an n-gram counts by its `share`, times the `presence` of the tokens there where it is given. Raises as `ngram_rows` does.
+    With the log-count ratio r_g, `square` = r_g^2 and `weight` = r_g w_g it is w . x / sqrt(10 +
+    ||x||^2) for x_g = r_g: a text counts the same whatever its length, unless it says little (Wang
+    and Manning, 2012, but for the norm). A place of an n-gram counts by its `share`, times the
+    `presence` of the tokens there where it is given. Raises as `ngram_rows` does.
 
     >>> weight, square = jnp.array([[0.0], [6.0], [-1.0]]), jnp.array([[1.0], [26.0], [1.0]])
     >>> ngram_evidence(weight, square, jnp.array([[[1], [2]]]), jnp.array([[[1.0], [0.0]]]))
@@ -110,7 +118,8 @@ def ngram_evidence(
     terms = jnp.where(there, lookup(weight, rows), 0) * share[..., None]
     squares = jnp.where(there, lookup(square, rows), 0) * share[..., None]
     if presence is not None:
-        # Not read where there is no token: a NaN there would make NaN of gradients that do not depend on it.
+        # Not read where there is no token: a NaN there would make NaN of gradients that do not
+        # depend on it.
         p = _products(jnp.where(there[:, :, 0, 0], presence, 1), rows.shape[2])[..., None]
         terms, squares = terms * p.astype(terms.dtype), squares * (p * p).astype(squares.dtype)
     return terms.sum(axis=(1, 2)) / jnp.sqrt(PRIOR + squares.sum(axis=(1, 2)))

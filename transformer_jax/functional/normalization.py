@@ -1,4 +1,6 @@
-"""Normalisation of activations: over the features of one token (layer, RMS) or over all tokens (batch)."""
+"""Normalisation of activations: over the features of one token (layer, RMS) or over all tokens
+(batch).
+"""
 
 from typing import NamedTuple
 
@@ -19,15 +21,16 @@ def layer_norm(
 ) -> Float[Array, "... D"]:
     """scale (x - mean) / sqrt(variance + epsilon) + bias, over the last axis.
 
-    Ba et al., 2016, https://arxiv.org/abs/1607.06450. Statistics in float32 or wider; epsilon is 1e-12 in BERT, 1e-5
-    in GPT-2. Raises ValueError where axes do not fit or epsilon is below 0.
+    Ba et al., 2016, https://arxiv.org/abs/1607.06450. Statistics in float32 or wider; epsilon is
+    1e-12 in BERT, 1e-5 in GPT-2. Raises ValueError where axes do not fit or epsilon is below 0.
 
     >>> layer_norm(jnp.array([0.2, 0.4, 0.6, 0.8]), jnp.ones(4)).round(2)
     Array([-1.34, -0.45,  0.45,  1.34], dtype=float32)
     """
     _check(x, scale, bias, epsilon)
     x_wide = wide(x)
-    # Two passes: E[x^2] - E[x]^2 loses every digit when the mean is large (nnx.LayerNorm's default does).
+    # Two passes: E[x^2] - E[x]^2 loses every digit when the mean is large (nnx.LayerNorm's default
+    # does).
     centred = x_wide - x_wide.mean(axis=-1, keepdims=True)
     variance = jnp.square(centred).mean(axis=-1, keepdims=True)
     return _affine(centred * lax.rsqrt(variance + epsilon), scale, bias).astype(x.dtype)
@@ -38,8 +41,8 @@ def rms_norm(
 ) -> Float[Array, "... D"]:
     """scale x / sqrt(mean(x^2) + epsilon), over the last axis: a layer norm that does not centre.
 
-    Zhang and Sennrich, 2019, https://arxiv.org/abs/1910.07467; epsilon as in LLaMA. Statistics in float32 or wider.
-    Raises ValueError where axes do not fit or epsilon is below 0.
+    Zhang and Sennrich, 2019, https://arxiv.org/abs/1910.07467; epsilon as in LLaMA. Statistics in
+    float32 or wider. Raises ValueError where axes do not fit or epsilon is below 0.
 
     >>> rms_norm(jnp.array([3.0, 4.0]), jnp.ones(2)).round(3)
     Array([0.849, 1.131], dtype=float32)
@@ -71,9 +74,10 @@ def batch_norm(
 ) -> Float[Array, "... D"]:
     """scale (x - mean) / sqrt(variance + epsilon) + bias, each feature over all axes but the last.
 
-    Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Without `statistics` they are those of x
-    (training), so that every token, padding included, moves every other; with the running ones (evaluation) none
-    does. Raises ValueError where axes do not fit or epsilon is below 0.
+    Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Without `statistics`
+    they are those of x (training), so that every token, padding included, moves every other; with
+    the running ones (evaluation) none does. Raises ValueError where axes do not fit or epsilon is
+    below 0.
 
     >>> batch_norm(jnp.array([[7.0], [2.0], [5.0], [4.0]]), jnp.array([0.5]), jnp.array([0.1]))[:, 0].round(3)
     Array([ 0.793, -0.593,  0.239, -0.039], dtype=float32)
@@ -87,9 +91,11 @@ def batch_norm(
 
 
 def batch_statistics(x: Float[Array, "... D"]) -> BatchStatistics:
-    """Mean and (biased) variance of each feature over all axes but the last, in float32 or wider, in two passes.
+    """Mean and (biased) variance of each feature over all axes but the last, in float32 or wider,
+    in two passes.
 
-    Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Raises ValueError where there is no row.
+    Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Raises ValueError where
+    there is no row.
 
     >>> batch_statistics(jnp.array([[7.0], [2.0], [5.0], [4.0]])).variance
     Array([3.25], dtype=float32)
@@ -107,8 +113,9 @@ def running_statistics(
 ) -> BatchStatistics:
     """momentum * running + (1 - momentum) * those of x, for use in evaluation.
 
-    The variance that is averaged is the unbiased one, n / (n - 1) of the batch's (Ioffe and Szegedy, 2015, algorithm 2;
-    PyTorch does so, Flax does not). Raises ValueError for fewer than two rows or a momentum outside [0, 1].
+    The variance that is averaged is the unbiased one, n / (n - 1) of the batch's (Ioffe and
+    Szegedy, 2015, algorithm 2; PyTorch does so, Flax does not). Raises ValueError for fewer than
+    two rows or a momentum outside [0, 1].
 
     >>> running_statistics(BatchStatistics(jnp.zeros(1), jnp.ones(1)), jnp.array([[0.0], [2.0]])).variance
     Array([1.1], dtype=float32)

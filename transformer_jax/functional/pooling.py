@@ -10,7 +10,8 @@ from transformer_jax.functional.positions import count_positions
 
 
 def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
-    """The first real token, on whichever side the padding stands (Devlin et al., 2019: [CLS] stands there).
+    """The first real token, on whichever side the padding stands (Devlin et al., 2019: [CLS] stands
+    there).
 
     All poolings raise ValueError where axes do not fit, TypeError where `is_token` is not boolean.
 
@@ -26,7 +27,8 @@ def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
 def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
     """The last real token: the one that has seen the whole text where attention is causal.
 
-    Radford et al., 2018, "Improving language understanding by generative pre-training", section 3.2. Raises as `cls_pool` does.
+    Radford et al., 2018, "Improving language understanding by generative pre-training", section
+    3.2. Raises as `cls_pool` does.
 
     >>> last_pool(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([[True, True, False]]))
     Array([[2.]], dtype=float32)
@@ -39,7 +41,8 @@ def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
 def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
     """sum_t x_t / count over the real tokens, summed in float32 or wider.
 
-    Reimers and Gurevych, 2019, https://arxiv.org/abs/1908.10084, section 3. Raises as `cls_pool` does.
+    Reimers and Gurevych, 2019, https://arxiv.org/abs/1908.10084, section 3. Raises as `cls_pool`
+    does.
 
     >>> mean_pool(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([[True, True, False]]))
     Array([[1.5]], dtype=float32)
@@ -54,14 +57,16 @@ def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
 def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
     """max_t x_t over the real tokens, each feature for itself.
 
-    Collobert et al., 2011, https://arxiv.org/abs/1103.0398: the maximum over time. Raises as `cls_pool` does.
+    Collobert et al., 2011, https://arxiv.org/abs/1103.0398: the maximum over time. Raises as
+    `cls_pool` does.
 
     >>> max_pool(jnp.array([[[1.0, 5.0], [2.0, 3.0], [9.0, 9.0]]]), jnp.array([[True, True, False]]))
     Array([[2., 5.]], dtype=float32)
     """
     _check(x, is_token)
-    # Chosen by index, not `.max()`: its gradient looks for the entries equal to the maximum, and compiled by XLA
-    # (jax 0.10 on CPU) it may compare two computations of them that round apart, and lose them.
+    # Chosen by index, not `.max()`: its gradient looks for the entries equal to the maximum, and
+    # compiled by XLA (jax 0.10 on CPU) it may compare two computations of them that round apart,
+    # and lose them.
     visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
     highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1])[:, None]
     return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
@@ -72,8 +77,8 @@ def layer_weighted_pool(
 ) -> Float[Array, "B D"]:
     """sum_l softmax(logits)_l mean_pool(layers[l]): which layers matter is learned.
 
-    Peters et al., 2018 (ELMo), https://arxiv.org/abs/1802.05365, equation 1, over whole texts. Raises as the other
-    poolings do, and ValueError for other than one logit a layer.
+    Peters et al., 2018 (ELMo), https://arxiv.org/abs/1802.05365, equation 1, over whole texts.
+    Raises as the other poolings do, and ValueError for other than one logit a layer.
 
     >>> layers = jnp.stack([jnp.zeros((1, 2, 1)), jnp.full((1, 2, 1), 4.0)])
     >>> layer_weighted_pool(layers, jnp.ones((1, 2), bool), jnp.zeros(2))
@@ -91,7 +96,9 @@ def _check(x, is_token):
 
 
 def _first_largest(x):
-    """`argmax` over axis 1, NaN before all, as two plain reductions of floats, which XLA on a CPU does several at once."""
+    """`argmax` over axis 1, NaN before all, as two plain reductions of floats, which XLA on a CPU
+    does several at once.
+    """
     x = lax.optimization_barrier(x)  # both look at the same stored numbers
     is_largest = (x == x.max(axis=1, keepdims=True)) | jnp.isnan(x)
     index = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None]  # exact to 2**24

@@ -1,4 +1,6 @@
-"""Where a token stands: the codes that work (sinusoidal, learned), those that fail, and counting from a mask."""
+"""Where a token stands: the codes that work (sinusoidal, learned), those that fail, and counting
+from a mask.
+"""
 
 import jax.numpy as jnp
 from jax import lax
@@ -13,9 +15,9 @@ def sinusoidal_positions(
 ) -> Float[Array, "... D"]:
     """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos(p / base^(2i/D)).
 
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.5. PE(p + k) is the same rotation of PE(p) for
-    every p. Raises TypeError for positions that are not integers, ValueError for fewer than one feature
-    or a base of 0 or less.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.5. PE(p + k) is the same
+    rotation of PE(p) for every p. Raises TypeError for positions that are not integers, ValueError
+    for fewer than one feature or a base of 0 or less.
 
     >>> sinusoidal_positions(jnp.array([1]), 6).round(4)
     Array([[0.8415, 0.5403, 0.0464, 0.9989, 0.0022, 1.    ]], dtype=float32)
@@ -32,11 +34,13 @@ def sinusoidal_positions(
 
 
 def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Rows of a table: a token embedding, or a learned position. The same as one_hot(positions) @ table.
+    """Rows of a table: a token embedding, or a learned position. The same as one_hot(positions) @
+    table.
 
-    Positions that are learned, not computed, are of Gehring et al., 2017, https://arxiv.org/abs/1705.03122, section 3.1.
-    An index outside the table is a mistake that a gather would hide: it yields NaN, since traced indices cannot
-    raise. Raises TypeError for indices that are not integers, ValueError for a table of other than two axes.
+    Positions that are learned, not computed, are of Gehring et al., 2017,
+    https://arxiv.org/abs/1705.03122, section 3.1. An index outside the table is a mistake that a
+    gather would hide: it yields NaN, since traced indices cannot raise. Raises TypeError for
+    indices that are not integers, ValueError for a table of other than two axes.
 
     >>> lookup(jnp.eye(3), jnp.array([2, 0]))
     Array([[0., 0., 1.],
@@ -44,7 +48,8 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
     """
     check_arrays(table=(table, "L D"), positions=(positions, "int ..."))
     table = jnp.asarray(table)
-    # In float32 for its gradient's sake, where a row is a sum over all its places; only rows that are read are widened.
+    # In float32 for its gradient's sake, where a row is a sum over all its places; only rows that
+    # are read are widened.
     rows = (
         wide(table).at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
     )
@@ -54,8 +59,8 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
 def count_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """0, 1, 2, ... from the first token of each segment: texts packed into a row each begin at 0.
 
-    The tokens of a segment stand together (Krell et al., 2021, https://arxiv.org/abs/2107.02027). Raises TypeError for ids that are not integers, ValueError for other than
-    two axes.
+    The tokens of a segment stand together (Krell et al., 2021, https://arxiv.org/abs/2107.02027).
+    Raises TypeError for ids that are not integers, ValueError for other than two axes.
 
     >>> count_in_segments(jnp.array([[4, 4, 4, 7, 7]]))
     Array([[0, 1, 2, 0, 1]], dtype=int32)
@@ -84,7 +89,8 @@ def count_positions(is_token: Bool[Array, "B T"]) -> Int[Array, "B T"]:
 
 
 def integer_positions(positions: Int[Array, "..."]) -> Float[Array, "... 1"]:
-    """p itself. It grows without bound: beside embeddings of size 1, token 500 is its position and little else.
+    """p itself. It grows without bound: beside embeddings of size 1, token 500 is its position and
+    little else.
 
     Raises TypeError for positions that are not integers.
 
@@ -96,7 +102,8 @@ def integer_positions(positions: Int[Array, "..."]) -> Float[Array, "... 1"]:
 
 
 def normalised_positions(positions: Int[Array, "..."], length: int) -> Float[Array, "... 1"]:
-    """p / (T - 1), in [0, 1]. Bounded, but one step means another distance in every text: 1 / (T - 1).
+    """p / (T - 1), in [0, 1]. Bounded, but one step means another distance in every text: 1 / (T -
+    1).
 
     A text of one token has the position 0. Raises ValueError for a length below 1.
 
@@ -109,7 +116,8 @@ def normalised_positions(positions: Int[Array, "..."], length: int) -> Float[Arr
 
 
 def one_hot_positions(positions: Int[Array, "..."], length: int) -> Float[Array, "... L"]:
-    """A 1 in place p of L. As many features as positions, and every two positions are equally far apart.
+    """A 1 in place p of L. As many features as positions, and every two positions are equally far
+    apart.
 
     Raises ValueError for a length below 1. A position outside has no 1.
 
@@ -123,9 +131,11 @@ def one_hot_positions(positions: Int[Array, "..."], length: int) -> Float[Array,
 
 
 def binary_positions(positions: Int[Array, "..."], bits: int) -> Float[Array, "... D"]:
-    """The bits of p, most significant first: bounded and short, but it jumps. 3 = 011 and 4 = 100 share no bit.
+    """The bits of p, most significant first: bounded and short, but it jumps. 3 = 011 and 4 = 100
+    share no bit.
 
-    The sinusoids are its smooth form: each feature turns at its own speed. Raises ValueError for fewer than one bit.
+    The sinusoids are its smooth form: each feature turns at its own speed. Raises ValueError for
+    fewer than one bit.
 
     >>> binary_positions(jnp.array([3, 4]), 3)
     Array([[0., 1., 1.],

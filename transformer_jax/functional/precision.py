@@ -1,4 +1,6 @@
-"""Products in the dtype that a machine multiplies fastest in, gradients included, without losing digits."""
+"""Products in the dtype that a machine multiplies fastest in, gradients included, without losing
+digits.
+"""
 
 from functools import cache, partial
 from pathlib import Path
@@ -9,10 +11,11 @@ from jaxtyping import Array
 
 
 def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
-    """What products of arrays of this dtype are computed in: itself, or float32 for a short one on a CPU without AMX.
+    """What products of arrays of this dtype are computed in: itself, or float32 for a short one on
+    a CPU without AMX.
 
-    Such a CPU has no short products: XLA would convert the operands inside every one of them. Said by the
-    processor, not by a clock, so that a run and its continuation choose the same.
+    Such a CPU has no short products: XLA would convert the operands inside every one of them. Said
+    by the processor, not by a clock, so that a run and its continuation choose the same.
     """
     dtype = jnp.dtype(dtype)
     short = dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating)
@@ -33,25 +36,30 @@ def processor_has(flag: str) -> bool:
 
 
 def wide(x: Array) -> Array:
-    """In float32 or wider, as sums are made: in bfloat16 a sum of equal terms no longer grows beyond 256 of them."""
+    """In float32 or wider, as sums are made: in bfloat16 a sum of equal terms no longer grows
+    beyond 256 of them.
+    """
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
-    """What a product is returned in where it is rounded to this dtype soon: that, or float32 on a CPU.
+    """What a product is returned in where it is rounded to this dtype soon: that, or float32 on a
+    CPU.
 
-    Accelerators sum a short product in float32 and round it on the way out, so that half the bytes are written. A CPU
-    writes float32 anyway.
+    Accelerators sum a short product in float32 and round it on the way out, so that half the bytes
+    are written. A CPU writes float32 anyway.
     """
     on_cpu = jax.default_backend() == "cpu"
     return jnp.promote_types(dtype, jnp.float32) if on_cpu else jnp.dtype(dtype)
 
 
 def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
-    """`jnp.einsum` of two arrays, summed and returned in `dtype`; its gradients multiply in the dtype of the operands.
+    """`jnp.einsum` of two arrays, summed and returned in `dtype`; its gradients multiply in the
+    dtype of the operands.
 
-    Without that the cotangent of a short product, which is long, would make long products of both gradients. Every
-    axis of an array must be in the other or in the result. Short ones have no forward-mode derivative.
+    Without that the cotangent of a short product, which is long, would make long products of both
+    gradients. Every axis of an array must be in the other or in the result. Short ones have no
+    forward-mode derivative.
     """
     is_short = (
         one.dtype == other.dtype and jnp.dtype(one.dtype).itemsize < jnp.dtype(dtype).itemsize

@@ -1,8 +1,9 @@
-"""Region embeddings: a token is read together with its neighbours, each in its own place; patches of them.
+"""Region embeddings: a token is read together with its neighbours, each in its own place; patches
+of them.
 
-Johnson and Zhang, 2015, "Effective use of word order for text categorization with convolutional neural
-networks" (https://arxiv.org/abs/1412.1058): a convolution over one-hot words. "not good" and "good, not" share
-no vector, which a sum of plain word embeddings cannot express.
+Johnson and Zhang, 2015, "Effective use of word order for text categorization with convolutional
+neural networks" (https://arxiv.org/abs/1412.1058): a convolution over one-hot words. "not good" and
+"good, not" share no vector, which a sum of plain word embeddings cannot express.
 """
 
 import jax.numpy as jnp
@@ -21,10 +22,10 @@ def region_embedding(
 ) -> Float[Array, "B T D"]:
     """x_t = sum_r table[r, token_(t + r - R//2)], over the places r whose token is real.
 
-    Johnson and Zhang, 2015, https://arxiv.org/abs/1412.1058: R one-hot words, concatenated, times a matrix. With a
-    `presence` every row is multiplied by that of the token it was looked up for; that of padding is not read.
-    Raises ValueError where axes do not fit, TypeError for tokens that are not integers or an `is_token` that is not
-    boolean, as do the other functions of this file.
+    Johnson and Zhang, 2015, https://arxiv.org/abs/1412.1058: R one-hot words, concatenated, times a
+    matrix. With a `presence` every row is multiplied by that of the token it was looked up for;
+    that of padding is not read. Raises ValueError where axes do not fit, TypeError for tokens that
+    are not integers or an `is_token` that is not boolean, as do the other functions of this file.
 
     >>> table = jnp.array([[[0.0], [10.0]], [[0.0], [1.0]], [[0.0], [0.1]]])  # R = 3 places, V = 2, D = 1
     >>> region_embedding(table, jnp.array([[1, 0, 1]]), jnp.array([[True, True, True]]))[0, :, 0]
@@ -50,14 +51,16 @@ def region_embedding(
             rows = weaken(rows, is_token[:, here], presence[:, here])
         return jnp.where(is_real, rows, 0)
 
-    # A lookup for each place: one of all places at once is no faster on a CPU, and R times as large.
+    # A lookup for each place: one of all places at once is no faster on a CPU, and R times as
+    # large.
     return sum(place(r) for r in range(table.shape[0]))
 
 
 def weaken(
     rows: Float[Array, "B T D"], is_token: Bool[Array, "B T"], presence: Float[Array, "B T"]
 ) -> Float[Array, "B T D"]:
-    """presence_t rows_t: 1 for a token that is read, 0 for one of which nothing is; rows of padding stay as they are.
+    """presence_t rows_t: 1 for a token that is read, 0 for one of which nothing is; rows of padding
+    stay as they are.
 
     The way from a text to none at all of integrated gradients (Sundararajan et al., 2017,
     https://arxiv.org/abs/1703.01365); see `attribution.py`. Raises as `region_embedding` does.
@@ -66,7 +69,8 @@ def weaken(
     Array([1. , 0.5, 1. ], dtype=float32)
     """
     check_arrays(rows=(rows, "B T D"), is_token=(is_token, "bool B T"), presence=(presence, "B T"))
-    # Not read in padding: a row of NaN there would make NaN of the gradient of a presence that nothing depends on.
+    # Not read in padding: a row of NaN there would make NaN of the gradient of a presence that
+    # nothing depends on.
     return rows * jnp.where(is_token, presence, 1)[..., None].astype(rows.dtype)
 
 
@@ -93,7 +97,8 @@ def to_front(
 def max_patches(
     x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], width: int
 ) -> tuple[Float[Array, "B P D"], Bool[Array, "B P"]]:
-    """max over the real t of a patch of x_t, for every patch of `width` neighbours, P = ceil(T / width).
+    """max over the real t of a patch of x_t, for every patch of `width` neighbours, P = ceil(T /
+    width).
 
     With it, which patches hold a real token; the others are zero.
 

@@ -1,4 +1,6 @@
-"""Rotary position embedding (RoPE): queries and keys are turned by their positions before the product."""
+"""Rotary position embedding (RoPE): queries and keys are turned by their positions before the
+product.
+"""
 
 import math
 from typing import NamedTuple
@@ -20,14 +22,17 @@ def rope(
     layout: str = "half",
     frequencies: Float[Array, " R"] | None = None,
 ) -> Float[Array, "B T N H"]:
-    """Pair i of the features is turned by the angle p f_i: (a, b) -> (a cos - b sin, a sin + b cos).
+    """Pair i of the features is turned by the angle p f_i: (a, b) -> (a cos - b sin, a sin + b
+    cos).
 
-    Su et al., 2021, https://arxiv.org/abs/2104.09864. The product of a query at p and a key at q then depends on p - q
-    alone. Which features make pair i is a matter of layout: "half" takes i and i + R (LLaMA, GPT-NeoX), "interleaved"
-    2i and 2i + 1 (the paper, GPT-J); weights trained with one are wrong with the other. The R frequencies are
-    `rope_frequencies(H)` by default; with fewer than H/2 the last features are left as they are.
+    Su et al., 2021, https://arxiv.org/abs/2104.09864. The product of a query at p and a key at q
+    then depends on p - q alone. Which features make pair i is a matter of layout: "half" takes i
+    and i + R (LLaMA, GPT-NeoX), "interleaved" 2i and 2i + 1 (the paper, GPT-J); weights trained
+    with one are wrong with the other. The R frequencies are `rope_frequencies(H)` by default; with
+    fewer than H/2 the last features are left as they are.
 
-    Raises ValueError for an unknown layout, an odd H, more frequencies than pairs, or positions that do not fit.
+    Raises ValueError for an unknown layout, an odd H, more frequencies than pairs, or positions
+    that do not fit.
 
     >>> x = jnp.array([1.0, 0.0])[None, None, None].repeat(3, axis=1)
     >>> rope(x, jnp.arange(3))[0, :, 0].round(3)
@@ -62,8 +67,8 @@ def rope(
 
 
 class Rotary(NamedTuple):
-    """What self-attention turns its queries and keys by: positions and frequencies (Su et al., 2021,
-    https://arxiv.org/abs/2104.09864). `turn` raises as `rope` does.
+    """What self-attention turns its queries and keys by: positions and frequencies (Su et al.,
+    2021, https://arxiv.org/abs/2104.09864). `turn` raises as `rope` does.
 
     >>> Rotary(jnp.arange(2)[None], rope_frequencies(2)).turn(jnp.ones((1, 2, 1, 2)))[0, :, 0].round(3)
     Array([[ 1.   ,  1.   ],
@@ -89,20 +94,25 @@ def rope_frequencies(
     low: float = 1.0,
     high: float = 4.0,
 ) -> Float[Array, " R"]:
-    """f_i = base^(-2i/H), i = 0..H/2-1, slowed down for texts `factor` times as long as those of the training:
+    """f_i = base^(-2i/H), i = 0..H/2-1, slowed down for texts `factor` times as long as those of
+    the training:
 
         linear   f_i / factor: every position is pressed into the known range
         ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest is divided by factor
         yarn     pairs that turn more than 32 times in original_length keep their speed, those that turn less than once
                  are divided by factor, those between in proportion to their number i
-        llama3   pairs that turn more than `high` times in original_length keep their speed, those that turn less than
+        llama3   pairs that turn more than `high` times in original_length keep their speed, those
+        that turn less than
                  `low` times are divided by factor, those between in proportion to their turns
 
-    linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023, https://arxiv.org/abs/2309.00071,
-    section 3.2; llama3: Grattafiori et al., 2024, https://arxiv.org/abs/2407.21783, as released. YaRN's logits are also sharpened: pass scale = `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
+    linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023,
+    https://arxiv.org/abs/2309.00071, section 3.2; llama3: Grattafiori et al., 2024,
+    https://arxiv.org/abs/2407.21783, as released. YaRN's logits are also sharpened: pass scale =
+    `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
 
-    Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a factor below 1 or one
-    without a scaling, for yarn and llama3 without `original_length`, and for a `low` that is not below `high`.
+    Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a
+    factor below 1 or one without a scaling, for yarn and llama3 without `original_length`, and for
+    a `low` that is not below `high`.
 
     >>> rope_frequencies(4)
     Array([1.  , 0.01], dtype=float32)
@@ -153,7 +163,9 @@ def yarn_temperature(factor: float) -> float:
 
 
 def _slowed(features: int, base: float, length: int) -> Float[Array, " R"]:
-    """0 for pairs that turn 32 times or more in `length` tokens, 1 for once or less, a ramp over those between."""
+    """0 for pairs that turn 32 times or more in `length` tokens, 1 for once or less, a ramp over
+    those between.
+    """
 
     def pair(turns):  # length * base^(-2i/H) = 2 pi turns, solved for i
         return features * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))

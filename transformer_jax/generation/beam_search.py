@@ -1,4 +1,6 @@
-"""Beam search: the W likeliest beginnings of a text, each continued by every token, the W best kept."""
+"""Beam search: the W likeliest beginnings of a text, each continued by every token, the W best
+kept.
+"""
 
 from typing import NamedTuple
 
@@ -22,7 +24,8 @@ class Beams(NamedTuple):
 
 
 def length_penalty(length: int | Int[Array, "..."], alpha: float) -> Float[Array, "..."]:
-    """((5 + n) / 6)^alpha, by which the log-probability of n tokens is divided: without it short texts win.
+    """((5 + n) / 6)^alpha, by which the log-probability of n tokens is divided: without it short
+    texts win.
 
     Wu et al., 2016, https://arxiv.org/abs/1609.08144, equation 14.
 
@@ -45,9 +48,9 @@ def beam_search(
 ) -> tuple[Int[Array, "B G"], Int[Array, " B"], Float[Array, " B"]]:
     """The best text of each example, its length, stop token included, and its log-probability.
 
-    `logits` and `cache` are those after the prompt; `model.next_logits` goes on from there. The search for an example
-    ends when no beginning can become better than the worst of W complete texts. At the end beginnings count as
-    complete.
+    `logits` and `cache` are those after the prompt; `model.next_logits` goes on from there. The
+    search for an example ends when no beginning can become better than the worst of W complete
+    texts. At the end beginnings count as complete.
     """
     (B, V), W, G = logits.shape, beams, max_tokens
     first = jnp.full((B, W), -jnp.inf).at[:, 0].set(0.0)  # W times the same would stay the same
@@ -116,6 +119,8 @@ def _complete(state: Beams, tokens, log_probability, length, alpha: float) -> Be
 
 
 def _ended(state: Beams, alpha: float, most: int) -> Bool[Array, " B"]:
-    """No beginning can become better than the worst complete text: it loses by every token, and gains at most by length."""
+    """No beginning can become better than the worst complete text: it loses by every token, and
+    gains at most by length.
+    """
     reachable = state.log_probability.max(axis=1) / length_penalty(most, alpha)
     return state.scores.min(axis=1) >= reachable

@@ -1,9 +1,10 @@
 """Writing on: one jitted loop that draws a token, feeds it through the cache and draws the next.
 
-    generate(model, tokens, is_token, max_tokens=50, sampling=Sampling(top_p=0.9), key=jax.random.key(0))
+    generate(model, tokens, is_token, max_tokens=50, sampling=Sampling(top_p=0.9),
+    key=jax.random.key(0))
 
-A model that can be written with has `next_logits(tokens, is_token, cache)`; a language model begins with its prompt, an
-encoder-decoder with the token that begins a target.
+A model that can be written with has `next_logits(tokens, is_token, cache)`; a language model begins
+with its prompt, an encoder-decoder with the token that begins a target.
 """
 
 import math
@@ -82,12 +83,14 @@ def generate(
 ) -> Generated:
     """At most `max_tokens` tokens behind each prompt, up to and with the first of `stop`.
 
-    The likeliest token each time where `sampling` is None (greedy), else drawn with the `key`: the same key gives the
-    same text; with several `beams` the best text of a beam search, whose scores are divided by
-    `beams.length_penalty` of `alpha`. Padding of the prompts may stand on either side. It ends when all examples have.
+    The likeliest token each time where `sampling` is None (greedy), else drawn with the `key`: the
+    same key gives the same text; with several `beams` the best text of a beam search, whose scores
+    are divided by `beams.length_penalty` of `alpha`. Padding of the prompts may stand on either
+    side. It ends when all examples have.
 
-    Raises ValueError where an example has no token, prompt and `max_tokens` are more than the model's max_length, a
-    stop token is not in the vocabulary, there is a sampling without a key, or beams are fewer than 1 or sampled.
+    Raises ValueError where an example has no token, prompt and `max_tokens` are more than the
+    model's max_length, a stop token is not in the vocabulary, there is a sampling without a key, or
+    beams are fewer than 1 or sampled.
     """
     how = How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
@@ -151,7 +154,9 @@ def _write(model, state, how) -> Generated:
 
 
 def _draw(state, how):
-    """A token of each example that is not done; the state with it counted; and whose tokens are new."""
+    """A token of each example that is not done; the state with it counted; and whose tokens are
+    new.
+    """
     key, draw_key = jax.random.split(state.key)
     token = draw(state.logits, how.sampling, draw_key, is_used=state.is_used)
     is_new = ~state.is_done
@@ -191,7 +196,9 @@ def stream(
     key: PRNGKeyArray | None = None,
     pad_id: int = 0,
 ) -> Iterator[Int[np.ndarray, " B"]]:
-    """The tokens of `generate`, one for each example as it is drawn, for people who watch. Takes and raises as it does."""
+    """The tokens of `generate`, one for each example as it is drawn, for people who watch. Takes
+    and raises as it does.
+    """
     how = How(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
     _check_tokens(model, how.stop, "stop at")

@@ -1,7 +1,8 @@
-"""How the next token is drawn from its logits: pure functions of logits, and the order in which they are applied.
+"""How the next token is drawn from its logits: pure functions of logits, and the order in which
+they are applied.
 
-Each takes logits [B, V] and gives logits; a token that may not be drawn has -inf. `draw` applies those that a `Sampling`
-asks for: penalty, temperature, top-k, top-p, min-p.
+Each takes logits [B, V] and gives logits; a token that may not be drawn has -inf. `draw` applies
+those that a `Sampling` asks for: penalty, temperature, top-k, top-p, min-p.
 """
 
 import math
@@ -47,7 +48,8 @@ def draw(
     *,
     is_used: Bool[Array, "B V"] | None = None,
 ) -> Int[Array, " B"]:
-    """The next token of each example: the likeliest where `sampling` is None, else drawn as it says.
+    """The next token of each example: the likeliest where `sampling` is None, else drawn as it
+    says.
 
     `is_used` marks the tokens that the penalty is for.
     """
@@ -74,7 +76,8 @@ def adjusted(
 
 
 def top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
-    """The k largest logits, and what equals the last of them (Fan et al., 2018, https://arxiv.org/abs/1805.04833).
+    """The k largest logits, and what equals the last of them (Fan et al., 2018,
+    https://arxiv.org/abs/1805.04833).
 
     Raises ValueError for k below 1.
 
@@ -91,8 +94,8 @@ def top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
 def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     """The fewest likeliest tokens whose probabilities reach p together (nucleus sampling).
 
-    Holtzman et al., 2020, https://arxiv.org/abs/1904.09751, section 3.1. Of equal tokens the first come first. Raises
-    ValueError for p outside (0, 1].
+    Holtzman et al., 2020, https://arxiv.org/abs/1904.09751, section 3.1. Of equal tokens the first
+    come first. Raises ValueError for p outside (0, 1].
 
     >>> top_p(jnp.log(jnp.array([[0.2, 0.5, 0.3]])), 0.7).round(2)
     Array([[ -inf, -0.69, -1.2 ]], dtype=float32)
@@ -108,7 +111,8 @@ def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
 
 
 def min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
-    """The tokens that are at least p times as likely as the likeliest (Nguyen et al., 2024, https://arxiv.org/abs/2407.01082).
+    """The tokens that are at least p times as likely as the likeliest (Nguyen et al., 2024,
+    https://arxiv.org/abs/2407.01082).
 
     Raises ValueError for p outside (0, 1].
 
@@ -124,10 +128,11 @@ def min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
 def penalise_repetition(
     logits: Float[Array, "B V"], is_used: Bool[Array, "B V"], penalty: float
 ) -> Float[Array, "B V"]:
-    """Logits of used tokens divided by the penalty where they are above 0, multiplied by it where below.
+    """Logits of used tokens divided by the penalty where they are above 0, multiplied by it where
+    below.
 
-    Keskar et al., 2019, https://arxiv.org/abs/1909.05858, section 4.1, with the sign handled as Transformers does.
-    Raises ValueError for a penalty of 0 or less.
+    Keskar et al., 2019, https://arxiv.org/abs/1909.05858, section 4.1, with the sign handled as
+    Transformers does. Raises ValueError for a penalty of 0 or less.
 
     >>> penalise_repetition(jnp.array([[2.0, -2.0, 1.0]]), jnp.array([[True, True, False]]), 2.0)
     Array([[ 1., -4.,  1.]], dtype=float32)

@@ -1,7 +1,9 @@
-"""Vectors of whole texts, as sentence encoders give them (Reimers and Gurevych, 2019, https://arxiv.org/abs/1908.10084).
+"""Vectors of whole texts, as sentence encoders give them (Reimers and Gurevych, 2019,
+https://arxiv.org/abs/1908.10084).
 
-How the vectors of the tokens become one is read from the files that sentence-transformers keeps beside a model:
-modules.json, 1_Pooling/config.json and sentence_bert_config.json. A model without them is pooled by the mean.
+How the vectors of the tokens become one is read from the files that sentence-transformers keeps
+beside a model: modules.json, 1_Pooling/config.json and sentence_bert_config.json. A model without
+them is pooled by the mean.
 """
 
 import json
@@ -51,7 +53,9 @@ class Pooling:
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """What sentence-transformers' files say. Raises PretrainedError for a module that is not implemented."""
+    """What sentence-transformers' files say. Raises PretrainedError for a module that is not
+    implemented.
+    """
     if not (folder / MODULES).is_file():
         return Pooling()
     if (folder / PROMPTS).is_file():  # it would stand before every text

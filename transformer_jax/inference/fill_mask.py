@@ -1,4 +1,6 @@
-"""What stands at a mask: the likeliest words of a masked language model (Devlin et al., 2019, section 3.1)."""
+"""What stands at a mask: the likeliest words of a masked language model (Devlin et al., 2019,
+section 3.1).
+"""
 
 from typing import NamedTuple
 
@@ -21,7 +23,8 @@ class Guess(NamedTuple):
 def fill_masks(
     model: MaskedLanguageModel, tokenizer: PretrainedTokenizer, text: str, top: int = 5
 ) -> list[list[Guess]]:
-    """The `top` likeliest tokens at each mask of the text, best first; each mask as if the others stayed masks.
+    """The `top` likeliest tokens at each mask of the text, best first; each mask as if the others
+    stayed masks.
 
     Raises ValueError where the text has no mask, or is longer than the model holds.
     """
@@ -37,7 +40,8 @@ def fill_masks(
         raise ValueError(
             f"the text has {len(tokens)} tokens; the model holds {model.config.max_length}"
         )
-    # Padded, so that a text of about the same length compiles nothing anew; the table may have rows to spare.
+    # Padded, so that a text of about the same length compiles nothing anew; the table may have rows
+    # to spare.
     room = min(-(-len(tokens) // 16) * 16, model.config.max_length) - len(tokens)
     padded = np.pad(tokens, (0, room), constant_values=tokenizer.pad_id)
     is_real = np.arange(len(padded)) < len(tokens)

@@ -1,4 +1,6 @@
-"""Models that write, for the commands: a run folder, or a published GPT-2 or Llama from a folder or the hub."""
+"""Models that write, for the commands: a run folder, or a published GPT-2 or Llama from a folder or
+the hub.
+"""
 
 import os
 from collections.abc import Sequence
@@ -71,7 +73,9 @@ def spelled(trained: Trained, token_id: int) -> str:
 
 
 def _is_place(source: str) -> bool:
-    """Whether it is of this machine; what is not there may be a name on the hub, but for runs/..., where runs lie."""
+    """Whether it is of this machine; what is not there may be a name on the hub, but for runs/...,
+    where runs lie.
+    """
     return os.path.exists(source) or source.startswith((".", "/", "~", "runs/"))
 
 

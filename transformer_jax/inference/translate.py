@@ -17,7 +17,9 @@ MORE = 16  # so many more
 def translate(
     trained: Trained, texts: Sequence[str], *, beams: int = 4, alpha: float = 0.6
 ) -> list[str]:
-    """The translation of every text, in order; an empty text's is empty. Longer texts than the model reads are cut."""
+    """The translation of every text, in order; an empty text's is empty. Longer texts than the
+    model reads are cut.
+    """
     return translated(trained.model, trained.tokenizer, texts, beams=beams, alpha=alpha)
 
 

@@ -1,4 +1,6 @@
-"""What a trained classifier computes on its way through one text: its rows, its layers and their maps."""
+"""What a trained classifier computes on its way through one text: its rows, its layers and their
+maps.
+"""
 
 from dataclasses import dataclass
 

@@ -2,11 +2,13 @@
 
     a_t = x_t int_0^1 df/dx_t(alpha x) d alpha        sum_t a_t = f(x) - f(0)
 
-Sundararajan, Taly and Yan, 2017, "Axiomatic attribution for deep networks" (https://arxiv.org/abs/1703.01365),
-equation 1 and proposition 1, along the straight way from nothing, 0, to x. The second equation holds of the integral;
-of the sum that stands for it, how far it fails says how far to trust it.
+Sundararajan, Taly and Yan, 2017, "Axiomatic attribution for deep networks"
+(https://arxiv.org/abs/1703.01365), equation 1 and proposition 1, along the straight way from
+nothing, 0, to x. The second equation holds of the integral; of the sum that stands for it, how far
+it fails says how far to trust it.
 
-The numbers depend on what counts as nothing, and say what the network computes, not what is so in the world.
+The numbers depend on what counts as nothing, and say what the network computes, not what is so in
+the world.
 """
 
 from collections.abc import Callable
@@ -52,14 +54,18 @@ class Attribution:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the gap is at most `tolerance` of the difference, or of 0.1 where that is smaller."""
+        """Whether the gap is at most `tolerance` of the difference, or of 0.1 where that is
+        smaller.
+        """
         return abs(self.gap) <= self.tolerance * max(abs(self.difference), SMALLEST)
 
 
 def log_odds(logits: Float[Array, "... C"], index: int | Int[Array, ""]) -> Float[Array, "..."]:
-    """logits_c - logsumexp of the others = log(p_c / (1 - p_c)), c the index: above 0 the class has more than a half.
+    """logits_c - logsumexp of the others = log(p_c / (1 - p_c)), c the index: above 0 the class has
+    more than a half.
 
-    Of two classes it is the difference of their logits. Float32 or wider. Raises ValueError for fewer than two classes.
+    Of two classes it is the difference of their logits. Float32 or wider. Raises ValueError for
+    fewer than two classes.
 
     >>> log_odds(jnp.array([2.0, 5.0]), 1)
     Array(3., dtype=float32)
@@ -94,9 +100,11 @@ def values_and_gradients(
 def nodes_and_weights(
     count: int,
 ) -> tuple[Float[np.ndarray, " A"], Float[np.ndarray, " A"]]:
-    """Gauss-Legendre: int_0^1 g = sum_i weight_i g(node_i), exact where g is a polynomial of degree below 2 count.
+    """Gauss-Legendre: int_0^1 g = sum_i weight_i g(node_i), exact where g is a polynomial of degree
+    below 2 count.
 
-    Press et al., 2007, Numerical Recipes, section 4.6. The nodes crowd at the ends, where a norm of almost nothing turns fast.
+    Press et al., 2007, Numerical Recipes, section 4.6. The nodes crowd at the ends, where a norm of
+    almost nothing turns fast.
 
     >>> nodes, weights = nodes_and_weights(2)
     >>> (weights * nodes**3).sum().round(6)  # int_0^1 x^3
@@ -113,11 +121,13 @@ def integrated_gradients(
     tolerance: float = 0.01,
     limit: int = 512,
 ) -> Attribution:
-    """a_t = x_t int_0^1 df/dx_t(alpha x) d alpha (Sundararajan et al., 2017, equation 1), summed in float64.
+    """a_t = x_t int_0^1 df/dx_t(alpha x) d alpha (Sundararajan et al., 2017, equation 1), summed in
+    float64.
 
-    `evaluate` gives f and its gradient at 8 points, as `values_and_gradients` does; the caller jits it. The nodes are
-    doubled from 8 until the attribution is complete to `tolerance`, or more would be above `limit`: then its
-    `is_complete` is False. Raises ValueError for a limit below 8 or a tolerance of 0 or less.
+    `evaluate` gives f and its gradient at 8 points, as `values_and_gradients` does; the caller jits
+    it. The nodes are doubled from 8 until the attribution is complete to `tolerance`, or more would
+    be above `limit`: then its `is_complete` is False. Raises ValueError for a limit below 8 or a
+    tolerance of 0 or less.
 
     >>> product = lambda points: values_and_gradients(lambda x: x[:, 0] * x[:, 1], points)
     >>> found = integrated_gradients(product, jnp.array([2.0, 3.0]))

@@ -1,4 +1,6 @@
-"""Why a trained classifier decided as it did on one text: the share of every word, by integrated gradients."""
+"""Why a trained classifier decided as it did on one text: the share of every word, by integrated
+gradients.
+"""
 
 from dataclasses import dataclass
 
@@ -24,7 +26,9 @@ from transformer_jax.text.words import Piece, pieces_of
 
 @dataclass(frozen=True)
 class Explanation:
-    """The pieces and the frame together hold every token: their values add up to `attribution.total`."""
+    """The pieces and the frame together hold every token: their values add up to
+    `attribution.total`.
+    """
 
     label: str  # what was predicted
     name: str  # the class that is explained
@@ -54,10 +58,11 @@ class Explanation:
 def explain(
     classifier: Trained, text: str, *, name: str | None = None, limit: int = 512
 ) -> Explanation:
-    """What moved the log odds of a class, that which is predicted or `name`, with at most `limit` nodes.
+    """What moved the log odds of a class, that which is predicted or `name`, with at most `limit`
+    nodes.
 
-    Nothing, where the way begins, is a text of as many places with a presence of 0: positions and segments, but no
-    words and no frame. Raises InputError where `name` is no class.
+    Nothing, where the way begins, is a text of as many places with a presence of 0: positions and
+    segments, but no words and no frame. Raises InputError where `name` is no class.
     """
     spec, tokenizer = classifier.spec, classifier.tokenizer
     if name is not None and name not in spec.classes:

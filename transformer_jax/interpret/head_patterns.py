@@ -1,8 +1,10 @@
-"""What a head attends to: the weights of attention reduced to a few scores, and points in two dimensions.
+"""What a head attends to: the weights of attention reduced to a few scores, and points in two
+dimensions.
 
-Clark et al., 2019, "What does BERT look at?" (https://arxiv.org/abs/1906.04341): heads that look at the token
-before, the token after, the separator, or broadly at everything. Every score here is a mean over the real queries,
-between 0 and 1; positions are counted over the real tokens, and nothing at a padded place is read.
+Clark et al., 2019, "What does BERT look at?" (https://arxiv.org/abs/1906.04341): heads that look at
+the token before, the token after, the separator, or broadly at everything. Every score here is a
+mean over the real queries, between 0 and 1; positions are counted over the real tokens, and nothing
+at a padded place is read.
 """
 
 import jax
@@ -16,7 +18,8 @@ from transformer_jax.functional.positions import count_positions
 def weight_at_offset(
     weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"], offset: int | Int[Array, ""]
 ) -> Float[Array, " N"]:
-    """The mean of w[t, t + offset] over the real queries t that have a real token there; 0 where none has.
+    """The mean of w[t, t + offset] over the real queries t that have a real token there; 0 where
+    none has.
 
     -1 is the previous token, 0 the token itself, +1 the next.
     """
@@ -30,7 +33,8 @@ def best_offset(
 ) -> tuple[Int[Array, " N"], Float[Array, " N"]]:
     """The offset k with the largest `weight_at_offset`, and that weight.
 
-    Only an offset that half of the real queries have is compared: at the far ends a single query would decide.
+    Only an offset that half of the real queries have is compared: at the far ends a single query
+    would decide.
     """
     offsets = jnp.arange(1 - is_token.shape[1], is_token.shape[1])
     offsets = offsets[jnp.argsort(jnp.abs(offsets))]  # of equal ones the nearest
@@ -50,7 +54,9 @@ def best_offset(
 def weight_on(
     weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"], is_target: Bool[Array, "B T"]
 ) -> Float[Array, " N"]:
-    """The mean weight that the real queries put on the keys of `is_target`, together: a separator, for instance."""
+    """The mean weight that the real queries put on the keys of `is_target`, together: a separator,
+    for instance.
+    """
     there = _pairs(is_token) & is_target[:, None, :]
     return _mean(jnp.where(there[:, None], weights, 0).sum(axis=-1), is_token)
 
@@ -63,13 +69,16 @@ def first_tokens(is_token: Bool[Array, "B T"]) -> Bool[Array, "B T"]:
 def weight_received(
     weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"]
 ) -> Float[Array, "B N T"]:
-    """How much of the weight of each text goes to each of its keys: over the real keys it adds up to 1."""
+    """How much of the weight of each text goes to each of its keys: over the real keys it adds up
+    to 1.
+    """
     weights = jnp.where(_pairs(is_token)[:, None], weights, 0)
     return _divide(weights.sum(axis=2), is_token.sum(axis=-1)[:, None, None])
 
 
 def broadness(weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"]) -> Float[Array, " N"]:
-    """The mean of -sum_s w[t, s] log w[t, s] / log(number of real keys): 1 is uniform, 0 is one key.
+    """The mean of -sum_s w[t, s] log w[t, s] / log(number of real keys): 1 is uniform, 0 is one
+    key.
 
     A text of one token has nothing to be broad over: its queries score 0.
     """
@@ -101,8 +110,8 @@ def head_scores(
 def pca(x: Float[Array, "n D"], components: int = 2) -> Float[Array, "n k"]:
     """Coordinates along the directions of the largest variance: U S of the SVD of x minus its mean.
 
-    Pearson, 1901. A direction is defined up to its sign: the largest coordinate of each is made positive. Where
-    there are fewer points or features than components, the rest are zeros.
+    Pearson, 1901. A direction is defined up to its sign: the largest coordinate of each is made
+    positive. Where there are fewer points or features than components, the rest are zeros.
     """
     u, s, _ = jnp.linalg.svd(x - x.mean(axis=0), full_matrices=False)
     points = (u * s)[:, :components]
@@ -130,8 +139,8 @@ MOST = 0.5  # of the weight, as Clark et al. count
 
 
 def head_name(scores: dict[str, float]) -> str:
-    """What a head is by its scores: "broad", the highest of those that name a place (of equal ones the first), or
-    "other" where no place gets half of the weight."""
+    """What a head is by its scores: "broad", the highest of those that name a place (of equal ones
+    the first), or "other" where no place gets half of the weight."""
     if scores["broad"] >= BROAD:
         return "broad"
     names = ("previous", "next", "itself", "first", "separator", "fixed")

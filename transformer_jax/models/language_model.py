@@ -1,4 +1,6 @@
-"""Models that write: a language model goes on from a text, an encoder-decoder writes one about another."""
+"""Models that write: a language model goes on from a text, an encoder-decoder writes one about
+another.
+"""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -57,12 +59,13 @@ class LanguageModel(nnx.Module):
         return_states: bool = False,
         implementation: Implementation | None = None,
     ):
-        """The logits [B, T, V]; after them, where asked for, the maps of attention, the states (what each layer reads, and
-        what the head does) and, where one is given, the cache.
+        """The logits [B, T, V]; after them, where asked for, the maps of attention, the states
+        (what each layer reads, and what the head does) and, where one is given, the cache.
 
-        `is_token` is False in padding, which may stand on either side. `segment_ids` keep several texts in a row apart:
-        each is read as if it were alone. With a cache the tokens follow those that it holds. `last` gives the logits
-        [B, V] after the last real token of each example alone.
+        `is_token` is False in padding, which may stand on either side. `segment_ids` keep several
+        texts in a row apart: each is read as if it were alone. With a cache the tokens follow those
+        that it holds. `last` gives the logits [B, V] after the last real token of each example
+        alone.
         """
         _check_length(tokens, self.config.max_length)
         if cache is not None and segment_ids is not None:
@@ -99,7 +102,9 @@ class LanguageModel(nnx.Module):
         return returned if rest else returned[0]
 
     def start(self, batch: int, capacity: int, *, dtype: DTypeLike | None = None) -> Cache:
-        """An empty cache for texts of up to `capacity` tokens, prompt included; in the dtype of the weights by default."""
+        """An empty cache for texts of up to `capacity` tokens, prompt included; in the dtype of the
+        weights by default.
+        """
         dtype = self.embedding.token.embedding.dtype if dtype is None else dtype
         return _empty_cache(self.config, batch, capacity, self.config.window, dtype)
 
@@ -131,7 +136,8 @@ class AttentionMaps(NamedTuple):
 
 
 class SequenceToSequence(nnx.Module):
-    """Encoder and decoder around one table of tokens (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, figure 1).
+    """Encoder and decoder around one table of tokens (Vaswani et al., 2017,
+    https://arxiv.org/abs/1706.03762, figure 1).
 
     logits[b, t] are of the target's token after target[b, t], given the whole source.
     """

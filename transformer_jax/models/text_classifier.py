@@ -1,4 +1,6 @@
-"""Whole models that read, composed from the encoder and its input layers; `language_model.py` has those that write."""
+"""Whole models that read, composed from the encoder and its input layers; `language_model.py` has
+those that write.
+"""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -18,10 +20,11 @@ from transformer_jax.nn.layers import Linear, dropout_key
 class TextClassifier(nnx.Module):
     """Embedding -> encoder -> pooling -> dropout -> one linear map to the class logits.
 
-    With `region_features` the strongest region of each kind, a short stretch of text, joins what is pooled from the
-    encoder: it counts for itself, wherever it stands. With a `patch_width` the encoder reads the strongest of as many
-    neighbouring regions instead of tokens: one table, and attention adds what their order and distance mean. The
-    logits of `ngrams`, a linear model of its own, are added to the others.
+    With `region_features` the strongest region of each kind, a short stretch of text, joins what is
+    pooled from the encoder: it counts for itself, wherever it stands. With a `patch_width` the
+    encoder reads the strongest of as many neighbouring regions instead of tokens: one table, and
+    attention adds what their order and distance mean. The logits of `ngrams`, a linear model of its
+    own, are added to the others.
     """
 
     def __init__(self, config: ClassifierConfig, *, rngs: nnx.Rngs):
@@ -74,7 +77,8 @@ class TextClassifier(nnx.Module):
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]]]:
         """The maps of attention are over tokens, P = T, or over patches, P = ceil(T / patch_width).
 
-        A `presence` multiplies every row that is looked up for a token: 1 as without it, 0 as if it was not read.
+        A `presence` multiplies every row that is looked up for a token: 1 as without it, 0 as if it
+        was not read.
         """
         if self.patch_width:  # patches begin with the text
             tokens, is_token, *moved = to_front(tokens, is_token, presence)

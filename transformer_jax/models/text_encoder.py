@@ -1,6 +1,8 @@
-"""Models that read, as they are published: an encoder of texts, alone, with masked words to fill, or with classes.
+"""Models that read, as they are published: an encoder of texts, alone, with masked words to fill,
+or with classes.
 
-BERT, RoBERTa, DistilBERT, MiniLM and ModernBERT are these, by their configuration; `pretrained/` has their weights.
+BERT, RoBERTa, DistilBERT, MiniLM and ModernBERT are these, by their configuration; `pretrained/`
+has their weights.
 """
 
 from string import ascii_lowercase
@@ -29,8 +31,8 @@ HEAD_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 class TextEncoder(nnx.Module):
     """Embedding -> encoder: a vector for each token, in its context (Devlin et al., 2019).
 
-    With a `window` most layers see so many tokens on each side, and every `global_every`-th, from the first, all
-    (Warner et al., 2024, https://arxiv.org/abs/2412.13663).
+    With a `window` most layers see so many tokens on each side, and every `global_every`-th, from
+    the first, all (Warner et al., 2024, https://arxiv.org/abs/2412.13663).
     """
 
     def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
@@ -64,14 +66,17 @@ class TextEncoder(nnx.Module):
         return_states: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"] | list, ...]:
-        """The vectors; behind them, where asked for, the weights of attention and the states of every layer.
+        """The vectors; behind them, where asked for, the weights of attention and the states of
+        every layer.
 
-        Padding may stand on either side. The states are the embeddings and what each layer gives, the last one through
-        the norm at the end where there is one. A `presence` multiplies the row of every token (`BertEmbedding`).
+        Padding may stand on either side. The states are the embeddings and what each layer gives,
+        the last one through the norm at the end where there is one. A `presence` multiplies the row
+        of every token (`BertEmbedding`).
 
-        Several texts may stand in a row, one behind the other: `text_ids` then says which one a token is of. Each has the
-        vectors that it has alone (Krell et al., 2021, https://arxiv.org/abs/2107.02027). `max_length` is then what a
-        text may have, and a row may be longer; the vectors of a longer text are NaN where positions are learned.
+        Several texts may stand in a row, one behind the other: `text_ids` then says which one a
+        token is of. Each has the vectors that it has alone (Krell et al., 2021,
+        https://arxiv.org/abs/2107.02027). `max_length` is then what a text may have, and a row may
+        be longer; the vectors of a longer text are NaN where positions are learned.
         """
         config = self.config
         packed = text_ids is not None
@@ -114,7 +119,9 @@ class TextEncoder(nnx.Module):
         )
 
     def pooled(self, x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
-        """tanh(W x_[CLS] + b): BERT's vector of a text. Raises ValueError where the model has no pooler."""
+        """tanh(W x_[CLS] + b): BERT's vector of a text. Raises ValueError where the model has no
+        pooler.
+        """
         if self.pooler is None:
             raise ValueError("the model has no pooler; pool its vectors, as `mean_pool` does")
         return jnp.tanh(self.pooler(cls_pool(x, is_token)))
@@ -127,7 +134,9 @@ def _own_text(is_token: Bool[Array, "B T"], text_ids: Int[Array, "B T"] | None) 
 
 
 class MaskedHead(nnx.Module):
-    """norm(f(W x + b)) E^T + bias, f the network's activation and E the table of tokens (Devlin et al., 2019)."""
+    """norm(f(W x + b)) E^T + bias, f the network's activation and E the table of tokens (Devlin et
+    al., 2019).
+    """
 
     def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
         D, stack = config.encoder.embed_dim, config.encoder
@@ -147,7 +156,9 @@ class MaskedHead(nnx.Module):
 
 
 class MaskedLanguageModel(nnx.Module):
-    """A text encoder and, for each token, the logits of what stands there (Devlin et al., 2019, section 3.1)."""
+    """A text encoder and, for each token, the logits of what stands there (Devlin et al., 2019,
+    section 3.1).
+    """
 
     def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
         self.text = TextEncoder(config, rngs=rngs)
@@ -160,7 +171,9 @@ class MaskedLanguageModel(nnx.Module):
         is_token: Bool[Array, "B T"],
         **options,
     ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"] | list, ...]:
-        """The logits; the options, and what they return behind the logits, are those of `TextEncoder`."""
+        """The logits; the options, and what they return behind the logits, are those of
+        `TextEncoder`.
+        """
         x = self.text(tokens, is_token, **options)
         x, *rest = x if isinstance(x, tuple) else (x,)
         logits = self.logits(x)
@@ -172,10 +185,12 @@ class MaskedLanguageModel(nnx.Module):
 
 
 class EncoderClassifier(nnx.Module):
-    """A text encoder -> pooling -> where there is one, f(W x + b) -> dropout -> one linear map to the class logits.
+    """A text encoder -> pooling -> where there is one, f(W x + b) -> dropout -> one linear map to
+    the class logits.
 
-    Pooled by the mean, a text longer than the encoder holds is read in passages of as many tokens, which do not see each other.
-    The logits of `ngrams`, a linear model of its own, are added to the others.
+    Pooled by the mean, a text longer than the encoder holds is read in passages of as many tokens,
+    which do not see each other. The logits of `ngrams`, a linear model of its own, are added to the
+    others.
     """
 
     def __init__(self, config: EncoderClassifierConfig, *, rngs: nnx.Rngs):
@@ -197,7 +212,9 @@ class EncoderClassifier(nnx.Module):
         return_weights: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]:
-        """The logits of the classes, and with return_weights the weights of attention of every layer."""
+        """The logits of the classes, and with return_weights the weights of attention of every
+        layer.
+        """
         config, most = self.config, self.config.text.max_length
         in_passages = config.in_passages and tokens.shape[1] > most
         x = self.text(
@@ -222,5 +239,7 @@ class EncoderClassifier(nnx.Module):
 
 
 def _passages(is_token: Bool[Array, "B T"], most: int) -> Int[Array, "B T"]:
-    """Which passage of so many tokens each token is in, from 1; 0 in padding. Counted over the real tokens."""
+    """Which passage of so many tokens each token is in, from 1; 0 in padding. Counted over the real
+    tokens.
+    """
     return jnp.where(is_token, 1 + count_positions(is_token) // most, 0)

@@ -41,7 +41,9 @@ def _one_of(config, name, choices):
 
 @dataclass(frozen=True)
 class StackConfig:
-    """A stack of layers, an encoder's or a decoder's; the defaults are the base model of Vaswani et al., 2017, table 3."""
+    """A stack of layers, an encoder's or a decoder's; the defaults are the base model of Vaswani et
+    al., 2017, table 3.
+    """
 
     num_layers: int = 6
     embed_dim: int = 512
@@ -129,7 +131,9 @@ class ClassifierConfig:
 
 @dataclass(frozen=True)
 class TextEncoderConfig:
-    """Tokens in, a vector for each out: BERT and what came of it. The defaults are BERT's (Devlin et al., 2019)."""
+    """Tokens in, a vector for each out: BERT and what came of it. The defaults are BERT's (Devlin
+    et al., 2019).
+    """
 
     vocab_size: int
     max_length: int = 512
@@ -176,13 +180,17 @@ class EncoderClassifierConfig:
 
     @property
     def in_passages(self) -> bool:
-        """Whether texts longer than the encoder holds are read, in passages of what it holds: a mean can be taken over them."""
+        """Whether texts longer than the encoder holds are read, in passages of what it holds: a
+        mean can be taken over them.
+        """
         return self.pooling == "mean"
 
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Rotary positions slowed down for longer texts; the arguments of `rope_frequencies` that say how."""
+    """Rotary positions slowed down for longer texts; the arguments of `rope_frequencies` that say
+    how.
+    """
 
     scaling: str
     factor: float
@@ -203,7 +211,9 @@ POSITIONS = ("learned", "sinusoidal", "rotary", "alibi", "none")
 
 @dataclass(frozen=True)
 class LanguageModelConfig:
-    """Tokens in, logits of the next token out; GPT-2 and LLaMA are two of these (`published.py` has their sizes)."""
+    """Tokens in, logits of the next token out; GPT-2 and LLaMA are two of these (`published.py` has
+    their sizes).
+    """
 
     vocab_size: int
     max_length: int  # how many tokens of a text are read, or written

@@ -1,4 +1,6 @@
-"""The decoder (Vaswani et al., 2017, figure 1, right): with cross-attention, or without it as in GPT."""
+"""The decoder (Vaswani et al., 2017, figure 1, right): with cross-attention, or without it as in
+GPT.
+"""
 
 from functools import partial
 
@@ -18,7 +20,9 @@ from transformer_jax.nn.layers import attention_of, feed_forward_of, norm_of
 
 
 class DecoderLayer(nnx.Module):
-    """Self-attention, cross-attention to a memory where there is one, and a feed-forward network, each in a `residual`."""
+    """Self-attention, cross-attention to a memory where there is one, and a feed-forward network,
+    each in a `residual`.
+    """
 
     def __init__(self, config: StackConfig, *, cross: bool = False, rngs: nnx.Rngs):
         self.attention = attention_of(config, rngs=rngs)
@@ -44,7 +48,8 @@ class DecoderLayer(nnx.Module):
     ) -> tuple[Float[Array, "B T D"], tuple[Array | None, Array | None], KeysAndValues | None]:
         """x, its maps of self- and of cross-attention, and the layer of the cache.
 
-        `memory` are the `keys_and_values` of `cross_attention`. With a cache the mask is over its keys.
+        `memory` are the `keys_and_values` of `cross_attention`. With a cache the mask is over its
+        keys.
         """
         weights, written = [None, None], None
         options = {"rngs": rngs, "return_weights": return_weights, "implementation": implementation}
@@ -107,12 +112,13 @@ class Decoder(nnx.Module):
         return_states: bool = False,
         implementation: Implementation | None = None,
     ):
-        """x after every layer; after it, where asked for, the maps and the states and, where one is given, the cache with
-        the new tokens.
+        """x after every layer; after it, where asked for, the maps and the states and, where one is
+        given, the cache with the new tokens.
 
-        The states are what each layer reads, and x. The maps are two lists, of self- and of cross-attention, one array a layer. The caller makes the mask, since only
-        it knows the rule: causal in a language model. With a cache `step` is `cache.step(is_token)`, whose positions the
-        mask needs too.
+        The states are what each layer reads, and x. The maps are two lists, of self- and of
+        cross-attention, one array a layer. The caller makes the mask, since only it knows the rule:
+        causal in a language model. With a cache `step` is `cache.step(is_token)`, whose positions
+        the mask needs too.
         """
         maps, layers, states = ([], []), [], []
         for i, layer in enumerate(self.layers):
@@ -148,7 +154,9 @@ class Decoder(nnx.Module):
     def memory_of(
         self, memory: Float[Array, "B M D"], is_memory: Bool[Array, "B M"]
     ) -> tuple[tuple[Float[Array, "B M K H"], Float[Array, "B M K O"]], ...]:
-        """What each layer's cross-attention reads of an encoder's output: computed once, whatever is written."""
+        """What each layer's cross-attention reads of an encoder's output: computed once, whatever
+        is written.
+        """
         # Nobody sees padding: a NaN there would enter the gradient of the kernels as 0 * NaN.
         memory = jnp.where(is_memory[..., None], memory, 0)
         return tuple(layer.cross_attention.keys_and_values(memory) for layer in self.layers)

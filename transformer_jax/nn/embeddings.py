@@ -1,4 +1,6 @@
-"""Input layers, as Flax NNX shells: from token ids, with their places, to the vectors that a stack of layers reads."""
+"""Input layers, as Flax NNX shells: from token ids, with their places, to the vectors that a stack
+of layers reads.
+"""
 
 import math
 from string import ascii_lowercase
@@ -45,7 +47,8 @@ class TokenEmbedding(nnx.Module):
         dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        # Times sqrt(D) the variance is 1, and without it the logits of a normed vector have variance 1.
+        # Times sqrt(D) the variance is 1, and without it the logits of a normed vector have
+        # variance 1.
         stddev = features**-0.5 if positions == "sinusoidal" else 0.02
         self.token = Embedding(vocab_size, features, stddev=stddev, rngs=rngs)
         learned = positions == "learned"
@@ -105,10 +108,11 @@ class RegionEmbedding(nnx.Module):
 class BertEmbedding(nnx.Module):
     """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
 
-    Positions that are not given are counted over the real tokens, so padding on either side changes nothing. With a
-    `region_width` above 1 a token is embedded together with its neighbours. Without `positions` these come in with
-    attention (ModernBERT); with `num_segments=0` there is no segment (DistilBERT). A `presence` of 0 to 1 multiplies
-    what is looked up for a token, its row and not its position or segment.
+    Positions that are not given are counted over the real tokens, so padding on either side changes
+    nothing. With a `region_width` above 1 a token is embedded together with its neighbours. Without
+    `positions` these come in with attention (ModernBERT); with `num_segments=0` there is no segment
+    (DistilBERT). A `presence` of 0 to 1 multiplies what is looked up for a token, its row and not
+    its position or segment.
     """
 
     def __init__(
@@ -153,7 +157,8 @@ class BertEmbedding(nnx.Module):
         if self.position is not None:
             x += self.position(count_positions(is_token) if positions is None else positions)
         if self.segment is not None:
-            # Without segments one row is added everywhere: a sum for its gradient, where an accelerator's scatter would be slow.
+            # Without segments one row is added everywhere: a sum for its gradient, where an
+            # accelerator's scatter would be slow.
             x += self.segment(jnp.zeros((1, 1), tokens.dtype) if segments is None else segments)
         return dropout(
             self.norm(x.astype(rows.dtype)), self.dropout_rate, dropout_key(rngs, self.dropout_rate)
@@ -180,9 +185,11 @@ class RegionFeatures(nnx.Module):
 
 
 class NgramEvidence(nnx.Module):
-    """Stores the tables of `ngram_evidence`, and makes logits of it: z + b, or -z/2 and z/2 for two classes.
+    """Stores the tables of `ngram_evidence`, and makes logits of it: z + b, or -z/2 and z/2 for two
+    classes.
 
-    They begin at zero and say nothing: a solver fits them (`train/classifier/ngram_solver.py`), no gradient does.
+    They begin at zero and say nothing: a solver fits them (`train/classifier/ngram_solver.py`), no
+    gradient does.
     """
 
     def __init__(self, num_classes: int, *, longest: int, bits: int):
@@ -214,7 +221,9 @@ def evidence_of(config: ClassifierConfig | EncoderClassifierConfig) -> NgramEvid
 
 
 class PatchEmbedding(nnx.Module):
-    """LayerNorm(W dropout(patch) + b + position): features of a text, by patches, as an encoder reads them."""
+    """LayerNorm(W dropout(patch) + b + position): features of a text, by patches, as an encoder
+    reads them.
+    """
 
     def __init__(
         self,

@@ -111,9 +111,11 @@ class Encoder(nnx.Module):
         return_states: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"] | list, ...]:
-        """x after every layer; behind it, where asked for, the attention weights, an array a layer, and the states.
+        """x after every layer; behind it, where asked for, the attention weights, an array a layer,
+        and the states.
 
-        The states are what each layer reads, and x. A list of rotary positions or masks has one for each layer.
+        The states are what each layer reads, and x. A list of rotary positions or masks has one for
+        each layer.
         """
         maps, states = [], []
         for i, layer in enumerate(self.layers):

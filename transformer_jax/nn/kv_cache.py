@@ -1,14 +1,17 @@
-"""Keys and values of the tokens that were read, kept for those that follow: a plain pytree of fixed capacity.
+"""Keys and values of the tokens that were read, kept for those that follow: a plain pytree of fixed
+capacity.
 
-A token at position p (its number among the real tokens of its example) is written to slot p, or p mod C where a window
-makes the cache a ring. So padding takes no slot, on whichever side it stands, examples may have any lengths, and the
-rules of attention need to know of the cache only at which positions its slots stand:
+A token at position p (its number among the real tokens of its example) is written to slot p, or p
+mod C where a window makes the cache a ring. So padding takes no slot, on whichever side it stands,
+examples may have any lengths, and the rules of attention need to know of the cache only at which
+positions its slots stand:
 
     step = cache.step(is_token)              # once a call, for all layers
     mask = causal(query_positions=step.positions, key_positions=step.key_positions) & padding(step.is_key)
 
-A slot that was never written is no key: nothing reads it. A full cache that is no ring takes no more: what comes of an
-example that has more tokens than slots is NaN, never an answer that has forgotten some.
+A slot that was never written is no key: nothing reads it. A full cache that is no ring takes no
+more: what comes of an example that has more tokens than slots is NaN, never an answer that has
+forgotten some.
 """
 
 from collections.abc import Sequence
@@ -31,8 +34,8 @@ class KeysAndValues(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Where the new tokens of a call stand and are written, and the keys that they attend to: C slots, or in a ring that
-    is given several tokens at once its C slots and these tokens."""
+    """Where the new tokens of a call stand and are written, and the keys that they attend to: C
+    slots, or in a ring that is given several tokens at once its C slots and these tokens."""
 
     positions: Int[Array, "B T"]  # of the new tokens; 0 or more for padding too
     slots: Int[Array, "B T"]  # C where a token is not written: padding, or soon overwritten
@@ -45,11 +48,13 @@ class Step(NamedTuple):
 class Cache:
     """What generation carries from token to token."""
 
-    # JAX builds pytrees of placeholders, so that the fields are not checked: shapes stand behind them.
+    # JAX builds pytrees of placeholders, so that the fields are not checked: shapes stand behind
+    # them.
     layers: Any  # a tuple of KeysAndValues, one a layer
     lengths: Any  # [B], how many tokens each example has
     window: int | None = None  # how many tokens before its own one sees; None: the cache is no ring
-    # Of an encoder-decoder: what each layer's cross-attention reads, computed once, and which of it is a token.
+    # Of an encoder-decoder: what each layer's cross-attention reads, computed once, and which of it
+    # is a token.
     memory: Any = ()  # a tuple of (keys [B, S, K, H], values), one a layer
     is_memory: Any = None  # [B, S]
 
@@ -84,7 +89,8 @@ class Cache:
         if T == 1:  # written before it is read
             key_positions = _in_ring(slot, after[:, None], C)
             return Step(positions, slots, key_positions, key_positions >= 0, after)
-        # The first of the new tokens sees what the last of them overwrites: they are read beside the ring.
+        # The first of the new tokens sees what the last of them overwrites: they are read beside
+        # the ring.
         old = _in_ring(slot, self.lengths[:, None], C)
         key_positions = jnp.concatenate([old, positions], axis=1)
         is_key = jnp.concatenate([old >= 0, is_token], axis=1)
@@ -119,8 +125,8 @@ class Cache:
         return replace(self, layers=tuple(layers), lengths=step.lengths)
 
     def rows(self, index: Int[Array, " R"]) -> "Cache":
-        """The cache of these examples, in this order: a beam goes on from another. What is read across is not touched,
-        since the beams of an example share it."""
+        """The cache of these examples, in this order: a beam goes on from another. What is read
+        across is not touched, since the beams of an example share it."""
         layers, lengths = jax.tree.map(lambda array: array[index], (self.layers, self.lengths))
         return replace(self, layers=layers, lengths=lengths)
 
@@ -140,7 +146,9 @@ def empty_cache(
     window: int | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> Cache:
-    """A cache in which nothing is written, of `capacity` tokens; of window + 1, as a ring, where that is less."""
+    """A cache in which nothing is written, of `capacity` tokens; of window + 1, as a ring, where
+    that is less.
+    """
     if capacity < 1:
         raise ValueError(f"capacity must be 1 or more; got {capacity}")
     if window is not None and window + 1 < capacity:
@@ -158,7 +166,9 @@ def empty_cache(
 
 
 def _in_ring(slot, length, C):
-    """The position of what stands in a slot after `length` tokens: the last one congruent to it; below 0 for none."""
+    """The position of what stands in a slot after `length` tokens: the last one congruent to it;
+    below 0 for none.
+    """
     last = length - 1
     return last - (last - slot) % C
 

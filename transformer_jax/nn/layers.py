@@ -1,7 +1,7 @@
 """Flax NNX shells: each stores parameters and calls one pure function.
 
-Parameters are float32 `nnx.Param`s; a module holds no random state. `rngs` at construction draws the initial
-values, `rngs` at a call draws dropout, and without it there is none.
+Parameters are float32 `nnx.Param`s; a module holds no random state. `rngs` at construction draws
+the initial values, `rngs` at a call draws dropout, and without it there is none.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,9 @@ def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
 
 
 class Shapes(nnx.Rngs):
-    """In the place of random numbers, under `nnx.eval_shape`: to trace what draws takes a millisecond an array."""
+    """In the place of random numbers, under `nnx.eval_shape`: to trace what draws takes a
+    millisecond an array.
+    """
 
 
 def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
@@ -150,10 +152,11 @@ class FeedForward(nnx.Module):
 
 
 class MultiHeadAttention(nnx.Module):
-    """Stores the four projections of `multi_head_attention`, with biases as BERT and GPT-2 have them.
+    """Stores the four projections of `multi_head_attention`, with biases as BERT and GPT-2 have
+    them.
 
-    A cache keeps keys and values apart from the queries that come later: `keys_and_values`, then `attend`, are the two
-    halves of a call.
+    A cache keeps keys and values apart from the queries that come later: `keys_and_values`, then
+    `attend`, are the two halves of a call.
     """
 
     def __init__(

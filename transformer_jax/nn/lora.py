@@ -1,7 +1,9 @@
-"""LoRA: a model learns by thin matrices beside its kernels (Hu et al., 2021, https://arxiv.org/abs/2106.09685).
+"""LoRA: a model learns by thin matrices beside its kernels (Hu et al., 2021,
+https://arxiv.org/abs/2106.09685).
 
-W' = W + (alpha / rank) A B for every kernel W of the layers, A [inputs, rank] and B [rank, outputs]. B begins at zero, so
-that the model begins as it was. What is kept is W' alone: a plain model again, as fast as before.
+W' = W + (alpha / rank) A B for every kernel W of the layers, A [inputs, rank] and B [rank,
+outputs]. B begins at zero, so that the model begins as it was. What is kept is W' alone: a plain
+model again, as fast as before.
 """
 
 import jax
@@ -45,7 +47,8 @@ class LowRank(nnx.Module):
 
 
 class Lora(nnx.Module):
-    """A model, and beside every kernel of its layers A and B; called like the model, it computes with W'.
+    """A model, and beside every kernel of its layers A and B; called like the model, it computes
+    with W'.
 
     Nothing of the model is frozen here: that is the optimizer's to do.
     """

@@ -1,7 +1,8 @@
-"""Data parallelism: the rows of a batch are spread over the devices, everything else is on each of them.
+"""Data parallelism: the rows of a batch are spread over the devices, everything else is on each of
+them.
 
-The compiled function is the same: XLA sees where its arguments lie, and adds up what the devices have. With one
-device nothing is done.
+The compiled function is the same: XLA sees where its arguments lie, and adds up what the devices
+have. With one device nothing is done.
 """
 
 from typing import Any
@@ -33,7 +34,8 @@ def keep_replicated(tree: Any) -> Any:
 
 
 def vary_like(tree: Any, like: Any) -> Any:
-    """The same arrays, which inside a `shard_map` differ between the devices where any of the others does.
+    """The same arrays, which inside a `shard_map` differ between the devices where any of the
+    others does.
 
     A loop there must begin with the type that it ends with, and zeros are the same on every device.
     """

@@ -1,11 +1,12 @@
-"""Pretrained models without PyTorch: weights in the layout of Hugging Face, loaded, used and given back.
+"""Pretrained models without PyTorch: weights in the layout of Hugging Face, loaded, used and given
+back.
 
     from transformer_jax.pretrained import from_pretrained, tokenizer_of
     model, tokenizer = from_pretrained("bert-base-uncased"), tokenizer_of("bert-base-uncased")
 
-One file a family holds the table of its names (`bert`, `roberta`, `distilbert`, `modernbert`, `gpt2`, `llama`);
-`layout` says how a kernel lies in a tensor, `files` and `hub` find the tensors, `loading` and `saving` go either way; `sentences` and
-`filling` use them.
+One file a family holds the table of its names (`bert`, `roberta`, `distilbert`, `modernbert`,
+`gpt2`, `llama`); `layout` says how a kernel lies in a tensor, `files` and `hub` find the tensors,
+`loading` and `saving` go either way; `sentences` and `filling` use them.
 """
 
 from transformer_jax.pretrained.files import PretrainedError

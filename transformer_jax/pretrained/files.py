@@ -1,6 +1,8 @@
-"""config.json and safetensors of a folder as Hugging Face lays it out, read with care: every mistake is one line.
+"""config.json and safetensors of a folder as Hugging Face lays it out, read with care: every
+mistake is one line.
 
-Nothing is unpickled. Tensors are read one by one, so that a file never stands in memory beside the model.
+Nothing is unpickled. Tensors are read one by one, so that a file never stands in memory beside the
+model.
 """
 
 import json
@@ -92,7 +94,9 @@ class Settings:
         return self._get(name, default, lambda v: isinstance(v, str), "a string")
 
     def choice(self, name: str, choices: dict[str, Any], default: str | None = None) -> Any:
-        """What a name stands for; an unknown one is an error, since another function would be computed."""
+        """What a name stands for; an unknown one is an error, since another function would be
+        computed.
+        """
         value = self.text(name, default)
         if value not in choices:
             raise self.error(f"{name} is {value!r:.60}; known are {', '.join(choices)}")

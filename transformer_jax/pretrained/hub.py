@@ -1,7 +1,9 @@
-"""From the name of a model to a folder: a local one as it is, one of the Hugging Face Hub through its cache.
+"""From the name of a model to a folder: a local one as it is, one of the Hugging Face Hub through
+its cache.
 
-The hub is asked first, since other programs may have cached a part of a model's files; what is cached is not fetched again.
-A hub that does not answer is given up after five seconds, and what the cache has is taken.
+The hub is asked first, since other programs may have cached a part of a model's files; what is
+cached is not fetched again. A hub that does not answer is given up after five seconds, and what the
+cache has is taken.
 """
 
 import os
@@ -71,7 +73,8 @@ def _fetched(name: str, revision: str | None) -> Path:
 def _silence(name: str) -> str | None:
     """Why the hub does not answer, None where it does, if only to say that it has no such model.
 
-    In a thread that is left behind: a name server that hangs does not know of the client's time limit.
+    In a thread that is left behind: a name server that hangs does not know of the client's time
+    limit.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError

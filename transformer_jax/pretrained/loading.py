@@ -1,4 +1,6 @@
-"""Models from folders as Hugging Face lays them out: what config.json describes, with the tensors of its files."""
+"""Models from folders as Hugging Face lays them out: what config.json describes, with the tensors
+of its files.
+"""
 
 import itertools
 import os
@@ -50,13 +52,14 @@ def from_pretrained(
 ) -> nnx.Module:
     """The model of a folder, of a name on the Hugging Face Hub, or of a run folder of ours.
 
-    BERT, RoBERTa, XLM-R, DistilBERT, MiniLM and ModernBERT come as `TextEncoder` ("encoder"), `MaskedLanguageModel`
-    ("masked") or `EncoderClassifier` ("classifier"), GPT-2, Llama, SmolLM and Qwen as `LanguageModel` ("language"): the
-    `kind` that config.json says the file holds, or a lesser one that is asked for. The parameters get `dtype`, whatever
-    the file has.
+    BERT, RoBERTa, XLM-R, DistilBERT, MiniLM and ModernBERT come as `TextEncoder` ("encoder"),
+    `MaskedLanguageModel` ("masked") or `EncoderClassifier` ("classifier"), GPT-2, Llama, SmolLM and
+    Qwen as `LanguageModel` ("language"): the `kind` that config.json says the file holds, or a
+    lesser one that is asked for. The parameters get `dtype`, whatever the file has.
 
-    Raises PretrainedError, in one line, where anything does not fit: the architecture, a setting that is not implemented,
-    a tensor that is missing, unknown or of another shape, a file that is cut, a pickle, a hub that cannot be reached.
+    Raises PretrainedError, in one line, where anything does not fit: the architecture, a setting
+    that is not implemented, a tensor that is missing, unknown or of another shape, a file that is
+    cut, a pickle, a hub that cannot be reached.
     """
     folder = folder_of(source, revision)
     settings = Settings(folder / CONFIG)
@@ -184,7 +187,8 @@ def _read(
         parts = tensor.read(entries[tensor.name].read(), shapes)
         return {name: jnp.asarray(part, dtype) for name, part in parts.items()}
 
-    # Axes are exchanged in threads: NumPy copies with one, and a few tensors at a time are all that stands in memory.
+    # Axes are exchanged in threads: NumPy copies with one, and a few tensors at a time are all that
+    # stands in memory.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         return dict(
             itertools.chain.from_iterable(found.items() for found in pool.map(read, tensors))

@@ -33,7 +33,8 @@ def save_pretrained(
     tokenizer: PretrainedTokenizer | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> None:
-    """Writes config.json, model.safetensors and the tokenizer's files; Transformers loads them and gives our outputs.
+    """Writes config.json, model.safetensors and the tokenizer's files; Transformers loads them and
+    gives our outputs.
 
     The family follows from the configuration. Raises ValueError for a model that no family holds.
     """
@@ -57,7 +58,8 @@ def save_pretrained(
         for tensor in family.tensors(model.config, kind)
     }
     dtype = str(next(iter(arrays.values())).dtype)
-    # Left out, Transformers would take ids that it knows of the family, which this vocabulary may not have.
+    # Left out, Transformers would take ids that it knows of the family, which this vocabulary may
+    # not have.
     ids = {f"{name}_token_id": _id(tokenizer, name) for name in ("pad", "bos", "eos", "cls", "sep")}
     content = ids | settings | {"dtype": dtype, "torch_dtype": dtype}
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +91,9 @@ def _written(model: nnx.Module, family, kind: str, classes: tuple[str, ...] | No
 
 
 def _outputs(config) -> dict:
-    """What of a configuration decides the outputs: all but dropout, and what is left out spelled out."""
+    """What of a configuration decides the outputs: all but dropout, and what is left out spelled
+    out.
+    """
     found = {}
     for name, value in vars(config).items():
         if isinstance(value, StackConfig):

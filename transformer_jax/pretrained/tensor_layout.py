@@ -1,8 +1,9 @@
 """How the parameters of a model lie in the tensors of a file: names, and one of four layouts.
 
-A kernel of ours is [inputs ..., outputs ...], heads being axes: [D, N, H] of queries, [N, H, D] behind attention. PyTorch's
-`Linear` has [outputs, inputs], GPT-2's `Conv1D` [inputs, outputs]. Where a file has several kernels in one tensor (queries,
-keys and values) their outputs stand side by side.
+A kernel of ours is [inputs ..., outputs ...], heads being axes: [D, N, H] of queries, [N, H, D]
+behind attention. PyTorch's `Linear` has [outputs, inputs], GPT-2's `Conv1D` [inputs, outputs].
+Where a file has several kernels in one tensor (queries, keys and values) their outputs stand side
+by side.
 """
 
 from dataclasses import dataclass
@@ -66,7 +67,9 @@ class Tensor:
 
 
 def _turned(matrix: np.ndarray) -> np.ndarray:
-    """The transpose, written a stripe at a time: of a large matrix three times as fast as NumPy's own copy."""
+    """The transpose, written a stripe at a time: of a large matrix three times as fast as NumPy's
+    own copy.
+    """
     turned = np.empty(matrix.shape[::-1], matrix.dtype)
     for row in range(0, len(matrix), STRIPE):
         turned[:, row : row + STRIPE] = matrix[row : row + STRIPE].T
@@ -74,7 +77,9 @@ def _turned(matrix: np.ndarray) -> np.ndarray:
 
 
 def linear(name: str, ours: str, *, bias: bool = True, inputs: int = 1) -> list[Tensor]:
-    """A PyTorch `Linear` `name` as the `kernel` and `bias` of ours: `ours` is "head." or "attention.query_"."""
+    """A PyTorch `Linear` `name` as the `kernel` and `bias` of ours: `ours` is "head." or
+    "attention.query_".
+    """
     return fused_linear(name, (ours,), bias=bias, inputs=inputs)
 
 

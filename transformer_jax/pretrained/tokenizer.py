@@ -3,9 +3,9 @@
     tokenizer = load_pretrained_tokenizer("path/of/a/model")
     tokens, is_token, segment_ids = tokenizer(["A question?"], ["Its answer."], max_length=512)
 
-The ids are those of Hugging Face Transformers, to the last one: a special token that is spelled out in a text is
-read as that token (in `transformer_jax.text.tokenizer` it is text), what is too long is cut from the right, of a pair the
-longer text first.
+The ids are those of Hugging Face Transformers, to the last one: a special token that is spelled out
+in a text is read as that token (in `transformer_jax.text.tokenizer` it is text), what is too long
+is cut from the right, of a pair the longer text first.
 """
 
 import json
@@ -48,7 +48,9 @@ KINDS = {
 
 
 class Encoded(NamedTuple):
-    """What a model takes: ids, which of them are not padding, and which text each belongs to (0 in padding)."""
+    """What a model takes: ids, which of them are not padding, and which text each belongs to (0 in
+    padding).
+    """
 
     tokens: Int32[np.ndarray, "B T"]
     is_token: Bool[np.ndarray, "B T"]
@@ -58,8 +60,8 @@ class Encoded(NamedTuple):
 class PretrainedTokenizer:
     """A published vocabulary with its rules, its special tokens and its frame.
 
-    An id is None where the model has no such token. `pad_id` is never None where there is an `eos_id`: GPT-2 and LLaMA
-    have no token for padding, and what stands there is hidden anyway.
+    An id is None where the model has no such token. `pad_id` is never None where there is an
+    `eos_id`: GPT-2 and LLaMA have no token for padding, and what stands there is hidden anyway.
     """
 
     vocab_size: int
@@ -106,8 +108,9 @@ class PretrainedTokenizer:
     ) -> Encoded:
         """Each text in the model's frame, or each with its pair, padded on `side` to the longest.
 
-        At most `max_length` ids, the frame's included. Of a pair the longer text is cut until both are as long, then
-        both; the odd token goes to the longer one, of equally long ones to the second.
+        At most `max_length` ids, the frame's included. Of a pair the longer text is cut until both
+        are as long, then both; the odd token goes to the longer one, of equally long ones to the
+        second.
         """
         if side not in get_args(Side):
             raise ValueError(f"side must be 'right' or 'left', got {side!r}")
@@ -136,15 +139,17 @@ class PretrainedTokenizer:
     ) -> list[Int32[np.ndarray, " _"]]:
         """Each text in the model's frame, at most `max_length` ids in all and never padded.
 
-        "head" keeps the start of a text; "head-tail" the first half of what fits, rounded up, and the last half,
-        rounded down, as in `transformer_jax.text.tokenizer.Tokenizer.encode`.
+        "head" keeps the start of a text; "head-tail" the first half of what fits, rounded up, and
+        the last half, rounded down, as in `transformer_jax.text.tokenizer.Tokenizer.encode`.
         """
         return self.encode_with_cuts(texts, max_length, truncate)[0]
 
     def encode_with_cuts(
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
-        """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it fits)."""
+        """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it
+        fits).
+        """
         _must_be_texts("texts", texts)
         room = self._room(self._single, max_length)
         return framed_with_cuts(self._core, texts, room, truncate, self._framed)
@@ -168,7 +173,9 @@ class PretrainedTokenizer:
         return tokens_by_word(self._core, texts)
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
-        """The text of the ids, without padding and the tokens of frames; what was unknown or masked says so."""
+        """The text of the ids, without padding and the tokens of frames; what was unknown or masked
+        says so.
+        """
         frame = {self.pad_id, self.cls_id, self.sep_id, self.bos_id, self.eos_id}
         kept = [self._valid_id(i) for i in ids if int(i) not in frame]
         with told(f"{self._files.source} does not say how tokens are joined"):
@@ -186,7 +193,9 @@ class PretrainedTokenizer:
         return self._core.token_to_id(token)
 
     def save(self, folder: str | Path) -> None:
-        """Writes files from which Transformers, beside the model's config.json, reads the same tokenizer."""
+        """Writes files from which Transformers, beside the model's config.json, reads the same
+        tokenizer.
+        """
         write_tokenizer_files(Path(folder), self._files)
 
     def _valid_id(self, token_id: int | np.integer) -> int:
@@ -206,7 +215,9 @@ class PretrainedTokenizer:
         return max_length - special
 
     def _frame(self, pair: bool) -> list[tuple[int, int]]:
-        """What stands around a text or a pair, in order: an id, or FIRST or SECOND, each with its segment."""
+        """What stands around a text or a pair, in order: an id, or FIRST or SECOND, each with its
+        segment.
+        """
         with told(f"{self._files.source} cannot cut or frame a text"):
             text = self._some_text()
             framed = self._core.encode(text, text if pair else None)
@@ -243,23 +254,29 @@ class PretrainedTokenizer:
 def load_pretrained_tokenizer(
     folder: str | Path, model_type: str | None = None
 ) -> PretrainedTokenizer:
-    """The tokenizer in a folder of a published model: from tokenizer.json, else vocab.txt, else vocab.json and merges.txt.
+    """The tokenizer in a folder of a published model: from tokenizer.json, else vocab.txt, else
+    vocab.json and merges.txt.
 
-    The last two say neither their rules nor their frame; those of `model_type` are taken (without one, that of the
-    folder's config.json). Raises TokenizerError, in one line, where there is none that can be read.
+    The last two say neither their rules nor their frame; those of `model_type` are taken (without
+    one, that of the folder's config.json). Raises TokenizerError, in one line, where there is none
+    that can be read.
     """
     return PretrainedTokenizer(read_tokenizer_files(Path(folder), model_type))
 
 
 def tokenizer_of(source: str | Path, revision: str | None = None) -> PretrainedTokenizer:
-    """The tokenizer of a folder or of a name on the hub. Raises PretrainedError where there is neither."""
+    """The tokenizer of a folder or of a name on the hub. Raises PretrainedError where there is
+    neither.
+    """
     return load_pretrained_tokenizer(folder_of(source, revision))
 
 
 def as_published(tokenizer: Tokenizer) -> PretrainedTokenizer:
-    """One that was learned here, in the form in which encoders have theirs: [MASK] in a text is then the mask.
+    """One that was learned here, in the form in which encoders have theirs: [MASK] in a text is
+    then the mask.
 
-    As in RoBERTa the mask takes the space before it along, which byte-level pieces have at their front.
+    As in RoBERTa the mask takes the space before it along, which byte-level pieces have at their
+    front.
     """
     content = json.loads(tokenizer.to_json())
     for token in content["added_tokens"]:

@@ -37,7 +37,9 @@ ORIGIN = ("name_or_path", "auto_map", "tokenizer_file", "vocab_file", "special_t
 
 
 class TokenizerFiles(NamedTuple):
-    """What a folder says: the tokenizer, the names of its special tokens, its settings, the file it was read from."""
+    """What a folder says: the tokenizer, the names of its special tokens, its settings, the file it
+    was read from.
+    """
 
     core: tokenizers.Tokenizer
     special: dict[str, str]
@@ -52,14 +54,17 @@ def read_tokenizer_files(folder: Path, model_type: str | None) -> TokenizerFiles
     special = _special_tokens(core, settings)
     with told(f"{source} does not take its special tokens"):
         known = {token.content for token in core.get_added_tokens_decoder().values()}
-        # Ordinary words of the vocabulary so far. Spelled out in a text, they too are read as special.
+        # Ordinary words of the vocabulary so far. Spelled out in a text, they too are read as
+        # special.
         named = [*special.values(), *_more_tokens(settings)]
         core.add_special_tokens([token for token in dict.fromkeys(named) if token not in known])
     return TokenizerFiles(core, special, settings, source)
 
 
 def write_tokenizer_files(folder: Path, files: TokenizerFiles) -> None:
-    """tokenizer.json, tokenizer_config.json and, of the kinds that have them, the vocabulary's own files."""
+    """tokenizer.json, tokenizer_config.json and, of the kinds that have them, the vocabulary's own
+    files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     text = files.core.to_str(pretty=True)
     content = json.loads(text)
@@ -134,12 +139,15 @@ def _add_tokens(core: tokenizers.Tokenizer, folder: Path, settings: dict[str, An
 
 
 def _special_tokens(core: tokenizers.Tokenizer, settings: dict[str, Any]) -> dict[str, str]:
-    """Of each role, as the settings have it; where they are silent, by a usual name that the vocabulary has."""
+    """Of each role, as the settings have it; where they are silent, by a usual name that the
+    vocabulary has.
+    """
     special = {}
     for role in ROLES:
         names = [name for name in USUAL_NAMES[role] if core.token_to_id(name) is not None]
         if role in ("cls", "sep") and core.token_to_id("<mask>") is None:
-            # LLaMA has <s> and </s> as well, and no use for [CLS] and [SEP]; those who fill in masks do.
+            # LLaMA has <s> and </s> as well, and no use for [CLS] and [SEP]; those who fill in
+            # masks do.
             names = [name for name in names if name.startswith("[")]
         name = settings.get(f"{role}_token", names[0] if names else None)
         if name is not None:
@@ -165,7 +173,9 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _plain_tokens(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The settings with each special token as text, which may stand there as an object with its flags."""
+    """The settings with each special token as text, which may stand there as an object with its
+    flags.
+    """
 
     def plain(value: Any) -> str | None:
         if isinstance(value, dict):
@@ -209,7 +219,9 @@ def _described(token: AddedToken) -> str | dict[str, Any]:
 
 
 def _by_id(vocabulary: dict[str, int]) -> list[str]:
-    """The tokens in the order of their ids. A place left empty gets the token behind it: the later line counts."""
+    """The tokens in the order of their ids. A place left empty gets the token behind it: the later
+    line counts.
+    """
     tokens = {token_id: token for token, token_id in vocabulary.items()}
     places: list[str] = []
     for token_id in range(max(tokens), -1, -1):

@@ -1,7 +1,7 @@
 """The rules of tokenizers whose files hold a vocabulary alone: BERT's, RoBERTa's and GPT-2's.
 
-How a text is normalised and what stands around it is known here for the models named below; any other must bring
-a tokenizer.json. What cannot be used is a ValueError: the reader knows the file.
+How a text is normalised and what stands around it is known here for the models named below; any
+other must bring a tokenizer.json. What cannot be used is a ValueError: the reader knows the file.
 """
 
 from typing import Any
@@ -48,9 +48,11 @@ def word_pieces(
 def byte_pairs(
     vocabulary: dict[str, int], lines: list[str], settings: dict[str, Any], model_type: str | None
 ) -> tokenizers.Tokenizer:
-    """Byte-level BPE as in GPT-2 (Radford et al., 2019), which has no frame, and RoBERTa (Liu et al., 2019).
+    """Byte-level BPE as in GPT-2 (Radford et al., 2019), which has no frame, and RoBERTa (Liu et
+    al., 2019).
 
-    RoBERTa's frame is <s> A </s></s> B </s>, all of segment 0. With no `model_type` the vocabulary tells.
+    RoBERTa's frame is <s> A </s></s> B </s>, all of segment 0. With no `model_type` the vocabulary
+    tells.
     """
     _must_be_known(model_type, ROBERTA_LIKE + GPT2_LIKE)
     if model_type is None:

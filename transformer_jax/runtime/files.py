@@ -6,7 +6,9 @@ from pathlib import Path
 
 
 def write(path: Path, writer: Callable[[Path], object]) -> None:
-    """Calls `writer` with a neighbouring path, waits for the disk and renames the result into place."""
+    """Calls `writer` with a neighbouring path, waits for the disk and renames the result into
+    place.
+    """
     beside = path.with_name(f".{path.name}.part")
     try:
         writer(beside)
@@ -22,6 +24,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until the disk has it: a rename that outruns its data is no safety, and a full disk says so here."""
+    """Waits until the disk has it: a rename that outruns its data is no safety, and a full disk
+    says so here.
+    """
     with open(path, "rb") as file:
         os.fsync(file.fileno())

@@ -1,13 +1,15 @@
 """Memory that the C library keeps instead of giving it back to the system after every step.
 
-XLA on a CPU takes one block for all temporaries of a call and gives it back at the end; the system then hands out, and
-clears, its pages anew, with a fault for every 4 KiB. In a training step of 1 GiB of temporaries that can cost as much
-as the arithmetic. https://man7.org/linux/man-pages/man3/mallopt.3.html
+XLA on a CPU takes one block for all temporaries of a call and gives it back at the end; the system
+then hands out, and clears, its pages anew, with a fault for every 4 KiB. In a training step of 1
+GiB of temporaries that can cost as much as the arithmetic.
+https://man7.org/linux/man-pages/man3/mallopt.3.html
 """
 
 import ctypes
 
-# From malloc.h; -1 for the threshold stands for never. One arena, since those of threads hold at most 64 MiB a block.
+# From malloc.h; -1 for the threshold stands for never. One arena, since those of threads hold at
+# most 64 MiB a block.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 SETTINGS = ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1))
 
@@ -17,8 +19,9 @@ _kept = False
 def keep_freed_memory() -> bool:
     """From now on freed memory stays with the process; False where that cannot be had.
 
-    For programs that call one large function many times, and before JAX computes anything: an arena that a thread has
-    begun stays. The process stays as large as it once was. Only glibc knows these settings.
+    For programs that call one large function many times, and before JAX computes anything: an arena
+    that a thread has begun stays. The process stays as large as it once was. Only glibc knows these
+    settings.
     """
     global _kept
     try:

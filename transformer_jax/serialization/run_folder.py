@@ -118,13 +118,16 @@ def save_weights(path: Path, params: nnx.State) -> None:
 def load_classifier(folder: str | Path) -> Trained:
     """The classifier of a run folder, made anew or from a pretrained encoder, in float32.
 
-    Raises RunFolderError when the folder is not a run, or a file of it is cut, unknown or of another model.
+    Raises RunFolderError when the folder is not a run, or a file of it is cut, unknown or of
+    another model.
     """
     return load_model(folder, "TextClassifier", "EncoderClassifier")
 
 
 def load_model(folder: str | Path, *kinds: str) -> Trained:
-    """The model of a run folder, which must be of one of these kinds (`KINDS`). Raises as `load_classifier` does."""
+    """The model of a run folder, which must be of one of these kinds (`KINDS`). Raises as
+    `load_classifier` does.
+    """
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
         if not os.path.isfile(
@@ -150,7 +153,9 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
 
 
 def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
-    """The weights in the structure of `shapes`, each tensor checked: its name, shape and type before any is read."""
+    """The weights in the structure of `shapes`, each tensor checked: its name, shape and type
+    before any is read.
+    """
     found = _tensors(path)
     expected = {name: (leaf.shape, "F32") for name, leaf in named_parameters(shapes)}
     for problem, names in (
@@ -184,7 +189,9 @@ def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def _check_layers(path: Path, config: Any) -> None:
-    """Before the model is laid out: a wrong size costs nothing there, each wrong layer milliseconds."""
+    """Before the model is laid out: a wrong size costs nothing there, each wrong layer
+    milliseconds.
+    """
     found = {m[0] for name in _tensors(path) if (m := re.match(r".*?\.layers\.\d+", name))}
     config = getattr(config, "text", config)
     at = "text." if isinstance(config, TextEncoderConfig) else ""

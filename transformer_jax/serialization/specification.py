@@ -1,4 +1,6 @@
-"""What the config.json of a run folder holds: the configuration of its model, and what it takes to use it on texts."""
+"""What the config.json of a run folder holds: the configuration of its model, and what it takes to
+use it on texts.
+"""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,6 @@
-"""A dataclass back from the JSON that it was written as, every value of the type that the field says."""
+"""A dataclass back from the JSON that it was written as, every value of the type that the field
+says.
+"""
 
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
@@ -26,7 +28,9 @@ def from_dict(cls: type, values: Any) -> Any:
 
 
 def _typed(name: str, value: Any, expected: Any) -> Any:
-    """`value` as the annotation `expected` has it: JSON spells a tuple as a list, and may spell 1.0 as 1."""
+    """`value` as the annotation `expected` has it: JSON spells a tuple as a list, and may spell 1.0
+    as 1.
+    """
     kind, inner = get_origin(expected), get_args(expected)
     if is_dataclass(expected):
         return from_dict(expected, value)

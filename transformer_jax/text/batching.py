@@ -1,9 +1,11 @@
-"""Batches of few shapes: examples of similar length together, about the same number of tokens in each.
+"""Batches of few shapes: examples of similar length together, about the same number of tokens in
+each.
 
-A compiled step is compiled once for every shape, so lengths are rounded up to a few buckets and every batch
-of a bucket has the same [B, T]. What an epoch holds and in which order is decided by (seed, epoch) alone and
-costs milliseconds, so a resumed run takes the list and starts at batch k. What does not fill a batch of its
-bucket moves on to the next longer one: at most the last batch of an epoch has empty rows.
+A compiled step is compiled once for every shape, so lengths are rounded up to a few buckets and
+every batch of a bucket has the same [B, T]. What an epoch holds and in which order is decided by
+(seed, epoch) alone and costs milliseconds, so a resumed run takes the list and starts at batch k.
+What does not fill a batch of its bucket moves on to the next longer one: at most the last batch of
+an epoch has empty rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +17,9 @@ from jaxtyping import Bool, Int, Int32, Shaped
 
 
 class Batch(NamedTuple):
-    """A tuple, so that JAX takes it as it is. An empty row is all padding, with label 0 and index -1."""
+    """A tuple, so that JAX takes it as it is. An empty row is all padding, with label 0 and index
+    -1.
+    """
 
     tokens: Int32[np.ndarray, "B T"]
     labels: Int32[np.ndarray, " B"]
@@ -40,8 +44,8 @@ def bucket_lengths(
 ) -> tuple[int, ...]:
     """At most `num_buckets` ascending lengths with the least padding for examples of these lengths.
 
-    All are multiples of `multiple`, and the last is what the longest example needs; `max_length` itself
-    stands for the multiple above it, since a model has no positions beyond.
+    All are multiples of `multiple`, and the last is what the longest example needs; `max_length`
+    itself stands for the multiple above it, since a model has no positions beyond.
     """
     lengths = np.asarray(lengths)
     if lengths.size == 0:
@@ -57,8 +61,9 @@ def bucket_lengths(
     sizes, counts = np.unique(needed, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])  # examples shorter than sizes[j]
 
-    # tokens[j]: the fewest padded tokens of all examples up to sizes[j], with sizes[j] a bucket. One more
-    # bucket splits off those up to some sizes[i], i < j, which the fewer buckets before served best.
+    # tokens[j]: the fewest padded tokens of all examples up to sizes[j], with sizes[j] a bucket.
+    # One more bucket splits off those up to some sizes[i], i < j, which the fewer buckets before
+    # served best.
     tokens = sizes * below[1:]
     splits: list[np.ndarray] = []
     for _ in range(min(num_buckets, len(sizes)) - 1):
@@ -84,7 +89,8 @@ def epoch_plans(
     """An epoch of training: every example once, batches of all buckets in a random order."""
     lengths = np.asarray(lengths)
     rng = np.random.default_rng([seed, epoch])
-    # The examples first: which of a bucket move on to the next, and who sits beside whom, changes by epoch.
+    # The examples first: which of a bucket move on to the next, and who sits beside whom, changes
+    # by epoch.
     plans = _fill(lengths, rng.permutation(len(lengths)), buckets, batch_tokens)
     return [plans[i] for i in rng.permutation(len(plans))]
 
@@ -118,7 +124,8 @@ def _fill(
     plans = []
     waiting = order[:0]
     for b, length in enumerate(buckets):
-        # Not many more rows than examples: one text to predict is one row. Powers of two: any number of them compiles few.
+        # Not many more rows than examples: one text to predict is one row. Powers of two: any
+        # number of them compiles few.
         rows = min(batch_tokens // length, 1 << (len(lengths) - 1).bit_length())
         waiting = np.concatenate([waiting, order[bucket_of == b]])
         full = len(waiting) if length == buckets[-1] else len(waiting) // rows * rows
@@ -180,7 +187,8 @@ def in_order(
 ) -> Shaped[np.ndarray, "n ..."]:
     """The rows of (batch, output) pairs as they stand in the data set; empty rows are left out.
 
-    Raises ValueError unless every one of `num_examples` came exactly once: a score of anything else is wrong.
+    Raises ValueError unless every one of `num_examples` came exactly once: a score of anything else
+    is wrong.
     """
     pairs = [(b.index[b.is_example], np.asarray(out)[b.is_example]) for b, out in results]
     index = np.concatenate([index for index, _ in pairs]) if pairs else np.zeros(0, np.int32)

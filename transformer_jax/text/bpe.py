@@ -1,4 +1,5 @@
-"""Byte-pair encoding, the readable trainer (Sennrich et al., 2016, https://arxiv.org/abs/1508.07909, algorithm 1).
+"""Byte-pair encoding, the readable trainer (Sennrich et al., 2016,
+https://arxiv.org/abs/1508.07909, algorithm 1).
 
     >>> merges = train_bpe({"old": 7, "older": 3, "finest": 9, "lowest": 4}, 3)
     >>> merges
@@ -6,12 +7,14 @@
     >>> apply_merges("newest", merges)
     ['n', 'e', 'w', 'est</w>']
 
-A word is its characters and a marker of its end; training joins the pair of neighbours that occurs most often,
-again and again. Where pairs are equally frequent, the one that appears first in the corpus (the order of
-`counts`, then from left to right) wins. The `tokenizers` library gives such ties to the pair with the smallest
-ids instead, so from the first tie on its merges may be others; up to there they are the same.
+A word is its characters and a marker of its end; training joins the pair of neighbours that occurs
+most often, again and again. Where pairs are equally frequent, the one that appears first in the
+corpus (the order of `counts`, then from left to right) wins. The `tokenizers` library gives such
+ties to the pair with the smallest ids instead, so from the first tie on its merges may be others;
+up to there they are the same.
 
-Plain loops that count every pair again for every merge: for real corpora there is `tokenizers.train_tokenizer`.
+Plain loops that count every pair again for every merge: for real corpora there is
+`tokenizers.train_tokenizer`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +46,9 @@ def train_bpe(counts: Mapping[str, int], num_merges: int) -> list[Pair]:
 
 
 def pair_counts(words: Mapping[tuple[str, ...], int]) -> dict[Pair, int]:
-    """How often each two symbols are neighbours, each word counted as often as it occurs; first seen, first."""
+    """How often each two symbols are neighbours, each word counted as often as it occurs; first
+    seen, first.
+    """
     pairs: dict[Pair, int] = {}
     for word, count in words.items():
         for pair in pairwise(word):
@@ -56,7 +61,8 @@ def apply_merges(word: str, merges: Sequence[Pair]) -> list[str]:
 
     A character that training never saw stays a token of its own, which no vocabulary holds.
     """
-    # A pair can be learnt again, once its left or right side is made in a second way: its first rank counts.
+    # A pair can be learnt again, once its left or right side is made in a second way: its first
+    # rank counts.
     ranks = {pair: rank for rank, pair in reversed(list(enumerate(merges)))}
     symbols = _symbols(word)
     while known := [pair for pair in pairwise(symbols) if pair in ranks]:
@@ -65,7 +71,9 @@ def apply_merges(word: str, merges: Sequence[Pair]) -> list[str]:
 
 
 def vocabulary(counts: Mapping[str, int], merges: Sequence[Pair]) -> dict[str, int]:
-    """Token to id: the characters and the end marker as they first appear, then what each merge made."""
+    """Token to id: the characters and the end marker as they first appear, then what each merge
+    made.
+    """
     symbols = [symbol for word in counts for symbol in _symbols(word)]
     tokens = dict.fromkeys([*symbols, *(left + right for left, right in merges)])
     return {token: index for index, token in enumerate(tokens)}

@@ -1,4 +1,5 @@
-"""Many texts through a tokenizer of the `tokenizers` library: ids, a progress bar, cuts, and mistakes as one line.
+"""Many texts through a tokenizer of the `tokenizers` library: ids, a progress bar, cuts, and
+mistakes as one line.
 
 What `tokenizers.Tokenizer` and `pretrained.tokenizer.PretrainedTokenizer` have in common.
 """
@@ -26,7 +27,9 @@ def framed_with_cuts(
     truncate: Truncation,
     frame: Callable[[list[int]], list[int]],
 ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
-    """`frame` of at most `room` ids of each text, and how many it lost: what `encode_with_cuts` gives."""
+    """`frame` of at most `room` ids of each text, and how many it lost: what `encode_with_cuts`
+    gives.
+    """
     head, tail = _ends(room, truncate)
     encoded = []
     cuts = np.zeros(len(texts), np.int32)
@@ -116,7 +119,9 @@ def _encodings(
 
 
 def valid(text: str) -> str:
-    """The text itself, but for half characters (lone surrogates), which become U+FFFD, as in tiktoken."""
+    """The text itself, but for half characters (lone surrogates), which become U+FFFD, as in
+    tiktoken.
+    """
     if not isinstance(text, str):
         raise TypeError(f"a text must be a string, got {type(text).__name__}: {text!r}")
     try:
@@ -128,7 +133,9 @@ def valid(text: str) -> str:
 
 @contextmanager
 def told(problem: str) -> Iterator[None]:
-    """Makes a TokenizerError of what the library raises: plain Exceptions, and panics, which are not even those."""
+    """Makes a TokenizerError of what the library raises: plain Exceptions, and panics, which are
+    not even those.
+    """
     try:
         yield
     except BaseException as error:

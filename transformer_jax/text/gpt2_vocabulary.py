@@ -1,4 +1,6 @@
-"""The two published files of GPT-2's vocabulary: from a folder, from tiktoken's cache, or through tiktoken from home."""
+"""The two published files of GPT-2's vocabulary: from a folder, from tiktoken's cache, or through
+tiktoken from home.
+"""
 
 import threading
 from pathlib import Path
@@ -37,8 +39,8 @@ def _read(path: Path) -> bytes:
 def _fetch(name: str) -> bytes:
     """The file from tiktoken's cache, or through tiktoken from its home.
 
-    tiktoken waits for ever for a network that does not answer, name lookup included. A thread that is
-    given up does not keep the program from ending.
+    tiktoken waits for ever for a network that does not answer, name lookup included. A thread that
+    is given up does not keep the program from ending.
     """
     outcome: list[bytes | Exception] = []
 

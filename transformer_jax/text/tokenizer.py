@@ -1,4 +1,5 @@
-"""Texts to token ids and back: one small wrapper around one file format for four kinds of vocabulary.
+"""Texts to token ids and back: one small wrapper around one file format for four kinds of
+vocabulary.
 
     bpe:N    byte-level BPE of N tokens, learned from the training texts (`bpe` alone: 16384)
     word:N   the most frequent words and punctuation marks, N tokens in all (`word` alone: 30000)
@@ -6,11 +7,11 @@
     gpt2     the published GPT-2 vocabulary with [PAD], [CLS], [SEP] behind it
 
 All are `tokenizers` JSON, GPT-2 included: tiktoken fetches its files and keeps them, but what is
-saved needs neither tiktoken nor a network. The rules that turn a text into words stand in that file too,
-so that training and prediction cannot come to differ.
+saved needs neither tiktoken nor a network. The rules that turn a text into words stand in that file
+too, so that training and prediction cannot come to differ.
 
-A text is data: "[PAD]" or "<|endoftext|>" in it is spelled out like any other text, and `<br />` is a space unless
-the tokenizer is `lossless`, as a text that is to be written again needs.
+A text is data: "[PAD]" or "<|endoftext|>" in it is spelled out like any other text, and `<br />` is
+a space unless the tokenizer is `lossless`, as a text that is to be written again needs.
 """
 
 import json
@@ -44,16 +45,16 @@ SMALLEST_SIZES = {"bpe": 256 + len(SPECIAL_TOKENS), "word": 1 + len(SPECIAL_TOKE
 
 # A run of tags with the spaces behind it, so that the usual "<br /><br />" is one space.
 LINE_BREAKS = r"(?i)(?:<br\s*/?>\s*)+"
-# Letters and digits of any script, with what follows an apostrophe ("don't" is one word: the negation
-# stays with its verb); any other visible character is a word of its own.
+# Letters and digits of any script, with what follows an apostrophe ("don't" is one word: the
+# negation stays with its verb); any other visible character is a word of its own.
 WORD = r"[\p{L}\p{M}\p{N}]+(?:'[\p{L}\p{M}]+)*|[^\s\p{L}\p{M}\p{N}]"
 
 
 class Tokenizer:
     """A vocabulary and the rules that cut a text into it.
 
-    `unk_id` and `mask_id` are None for gpt2, whose vocabulary has neither. `bpe` has an unknown token for
-    the sake of one layout and never produces it: every byte is a token.
+    `unk_id` and `mask_id` are None for gpt2, whose vocabulary has neither. `bpe` has an unknown
+    token for the sake of one layout and never produces it: every byte is a token.
     """
 
     vocab_size: int
@@ -87,7 +88,9 @@ class Tokenizer:
 
     @property
     def spec(self) -> str:
-        """What it is, as `train_tokenizer` takes it: "gpt2", "char", or "bpe:N" or "word:N" with the N it came to."""
+        """What it is, as `train_tokenizer` takes it: "gpt2", "char", or "bpe:N" or "word:N" with
+        the N it came to.
+        """
         if isinstance(self._core.model, models.WordLevel):
             if isinstance(self._core.decoder, decoders.Fuse):
                 return "char"
@@ -105,15 +108,17 @@ class Tokenizer:
     ) -> list[Int32[np.ndarray, " _"]]:
         """[CLS] tokens [SEP] of each text, at most `max_length` ids in all and never padded.
 
-        "head" keeps the first max_length - 2 tokens of a text; "head-tail" the first half of them, rounded
-        up, and the last half, rounded down, since a review often ends with its verdict.
+        "head" keeps the first max_length - 2 tokens of a text; "head-tail" the first half of them,
+        rounded up, and the last half, rounded down, since a review often ends with its verdict.
         """
         return self.encode_with_cuts(texts, max_length, truncate)[0]
 
     def encode_with_cuts(
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
-        """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it fits)."""
+        """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it
+        fits).
+        """
         room = self._room(max_length)
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of strings, got one string; pass [text]")
@@ -146,7 +151,9 @@ class Tokenizer:
             return self._core.decode(kept, skip_special_tokens=False)
 
     def id_of(self, token: str) -> int | None:
-        """Of a token by its text, as it stands in a text or as `token` names a special one; None where there is none."""
+        """Of a token by its text, as it stands in a text or as `token` names a special one; None
+        where there is none.
+        """
         if token in SPECIAL_TOKENS:
             return self._core.token_to_id(token)
         ids = self.pieces([token])[0].tolist()
@@ -186,14 +193,14 @@ def train_tokenizer(
 ) -> Tokenizer:
     """A tokenizer of the kind that `spec` names, learned from `texts` and nothing else.
 
-    N counts every id, the five special ones included. `word:N` takes the most frequent words; of equally
-    frequent ones, those first in code point order. The same texts, in any order, give the same file.
-    Small texts may give fewer than N tokens: a BPE pair has to occur twice to be merged.
+    N counts every id, the five special ones included. `word:N` takes the most frequent words; of
+    equally frequent ones, those first in code point order. The same texts, in any order, give the
+    same file. Small texts may give fewer than N tokens: a BPE pair has to occur twice to be merged.
 
-    With `lossless` the text comes back as it was, to the last space (`word` cannot), and each digit is a token, as in
-    LLaMA; `char` always is. `gpt2` reads no
-    texts and keeps case: tiktoken's copy of its files (fetched once, then cached), or a folder `gpt2_files` with
-    encoder.json and vocab.bpe.
+    With `lossless` the text comes back as it was, to the last space (`word` cannot), and each digit
+    is a token, as in LLaMA; `char` always is. `gpt2` reads no texts and keeps case: tiktoken's copy
+    of its files (fetched once, then cached), or a folder `gpt2_files` with encoder.json and
+    vocab.bpe.
     """
     match = re.fullmatch(r"(bpe|word)(?::([0-9]{1,9}))?|(gpt2)|(char)", spec)
     if match is None:
@@ -262,7 +269,9 @@ def _characters(texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def _gpt2(folder: str | Path | None, lossless: bool) -> tokenizers.Tokenizer:
-    """GPT-2's vocabulary; [PAD], [CLS], [SEP] take the three ids behind it, as in the tutorial's listing 1.25."""
+    """GPT-2's vocabulary; [PAD], [CLS], [SEP] take the three ids behind it, as in the tutorial's
+    listing 1.25.
+    """
     vocabulary, merges = read_gpt2_files(folder)
     with told(f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged"):
         _, *lines = merges.decode().splitlines()  # the first line is the format's version

@@ -1,4 +1,6 @@
-"""Numbers of tokens as numbers of the words that they came from, in the user's own text: case and spaces kept."""
+"""Numbers of tokens as numbers of the words that they came from, in the user's own text: case and
+spaces kept.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -18,7 +20,9 @@ _words = pre_tokenizers.Split(Regex(f"{LINE_BREAK}|{WORD}"), "removed", invert=T
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of the text. All pieces, joined, are the text, with a note where some of it was not read."""
+    """A stretch of the text. All pieces, joined, are the text, with a note where some of it was not
+    read.
+    """
 
     text: str
     value: float | None = None  # the sum over its tokens; None where it has none
@@ -35,11 +39,12 @@ class _Token:
 def pieces_of(
     located: Located, values: Float[np.ndarray, " T"], unknown_id: int | None
 ) -> tuple[list[Piece], list[int]]:
-    """The text in pieces with the values of its tokens, and the places of the tokens that belong to no piece.
+    """The text in pieces with the values of its tokens, and the places of the tokens that belong to
+    no piece.
 
-    A piece is a word, a mark or a line break, by the rule of `tokenizers.WORD`, or several where a token reaches over
-    them. A token of nothing but space counts for the word behind it, else for the one before, as byte-level
-    vocabularies mean it. Those of the frame belong to no piece.
+    A piece is a word, a mark or a line break, by the rule of `tokenizers.WORD`, or several where a
+    token reaches over them. A token of nothing but space counts for the word behind it, else for
+    the one before, as byte-level vocabularies mean it. Those of the frame belong to no piece.
     """
     text, gap = located.text, located.gap
     spans = list(enumerate(located.spans))
@@ -107,7 +112,9 @@ def _side(
 
 
 def _trimmed(token: _Token, text: str, is_blank: list[bool]) -> tuple[int, int] | None:
-    """Where a token stands without the space and the line breaks around it; None where it is space alone."""
+    """Where a token stands without the space and the line breaks around it; None where it is space
+    alone.
+    """
     start = min(max(token.start, 0), max(len(text) - 1, 0))
     end = min(max(token.end, start + 1), len(text))  # some say of a space that it is 0 wide
     if not text[start:end].strip():

@@ -1,7 +1,9 @@
-"""One text through attention, every array on the way: the steps of a small seeded model, or of a trained one.
+"""One text through attention, every array on the way: the steps of a small seeded model, or of a
+trained one.
 
-Nothing is computed a second way: projections are `linear`, weights are `attention_weights`, the blend is
-`dot_product_attention`, and the last step is `multi_head_attention` on the same parameters.
+Nothing is computed a second way: projections are `linear`, weights are `attention_weights`, the
+blend is `dot_product_attention`, and the last step is `multi_head_attention` on the same
+parameters.
 """
 
 from collections.abc import Sequence
@@ -35,7 +37,9 @@ class WordModel:
 
 
 def word_model(vocab_size: int, embed_dim: int, num_heads: int, seed: int) -> WordModel:
-    """Normal values; the kernels divided by sqrt(D), so that scores come out neither flat nor extreme."""
+    """Normal values; the kernels divided by sqrt(D), so that scores come out neither flat nor
+    extreme.
+    """
     D, N, H = embed_dim, num_heads, embed_dim // num_heads
     random = np.random.default_rng(seed)
     shapes = {"query": (D, N, H), "key": (D, N, H), "value": (D, N, H), "out": (N, H, D)}
@@ -104,7 +108,8 @@ def attention_steps(
 ) -> list[Step]:
     """One head from `x` to its blend, then all heads to the output.
 
-    `parameters` are arguments of `multi_head_attention` by name: four kernels, and biases where there are any.
+    `parameters` are arguments of `multi_head_attention` by name: four kernels, and biases where
+    there are any.
     """
     labels = tuple(labels)
     N, H = parameters["query_kernel"].shape[1:]
@@ -219,7 +224,8 @@ def context_step(
 ) -> Step | None:
     """How far apart the vectors of a word are that stands in two texts, before and after attention.
 
-    Each text is its ids and its words; None where they share no word. `options` are those of `word_steps`.
+    Each text is its ids and its words; None where they share no word. `options` are those of
+    `word_steps`.
     """
     arrays = ("E", "X", "output")
     first = {id: i for i, id in reversed(list(enumerate(here[0])))}  # where a word stands first

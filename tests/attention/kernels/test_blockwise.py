@@ -1,4 +1,6 @@
-"""Attention in blocks is the reference's, value and gradient, under everything that JAX does with a function."""
+"""Attention in blocks is the reference's, value and gradient, under everything that JAX does with a
+function.
+"""
 
 import os
 import subprocess
@@ -49,7 +51,8 @@ def assert_close(ours, theirs, bound=1e-5):
         np.testing.assert_allclose(one, other, rtol=0, atol=bound * size)
 
 
-# Whatever the reference takes ----------------------------------------------------------------------------
+# Whatever the reference takes
+# ----------------------------------------------------------------------------
 
 
 def data(seed):
@@ -116,7 +119,9 @@ CASES = list(zip(MASKS, cycle(BIASES), cycle(OPTIONS), strict=False))
 
 
 def both_ways(mask, bias, implementation, **options):
-    """(inputs, numbers, data, key, cotangents) -> output, logsumexp and the gradient of both, compiled."""
+    """(inputs, numbers, data, key, cotangents) -> output, logsumexp and the gradient of both,
+    compiled.
+    """
 
     def run(inputs, numbers, data, key, cotangents):
         def loss(inputs, numbers):
@@ -268,7 +273,8 @@ def test_huge_logits_do_not_overflow():
     assert_close(ours, run("reference"))
 
 
-# What JAX does with a function ---------------------------------------------------------------------------
+# What JAX does with a function
+# ---------------------------------------------------------------------------
 
 
 def gradient(implementation, mask_of=lambda seen: seen):
@@ -408,7 +414,8 @@ def test_it_lowers_for_cuda_and_tpu(dtype):
     assert exported.platforms == ("cuda", "tpu")
 
 
-# The gradient once, and backwards --------------------------------------------------------------------------
+# The gradient once, and backwards
+# --------------------------------------------------------------------------
 
 
 def value(query):
@@ -439,7 +446,8 @@ def test_the_gradient_forwards_is_refused_by_jax():
         jax.jvp(value, (query,), (query,))
 
 
-# Nothing of size T x S -----------------------------------------------------------------------------------
+# Nothing of size T x S
+# -----------------------------------------------------------------------------------
 
 LONG_MASKS = {
     "none": lambda ids: None,

@@ -1,6 +1,8 @@
-"""What is ours around NVIDIA's kernel, with XLA's in its place: names of masks, rows that see nothing, broadcasting.
+"""What is ours around NVIDIA's kernel, with XLA's in its place: names of masks, rows that see
+nothing, broadcasting.
 
-The same contract holds as of every implementation (test_mask_contract.py, test_loops.py). On a GPU, the kernel itself.
+The same contract holds as of every implementation (test_mask_contract.py, test_loops.py). On a GPU,
+the kernel itself.
 """
 
 from unittest.mock import patch

@@ -54,7 +54,8 @@ def plan(query=LONG, key=None, value=None, dtype=jnp.float32, **options):
     return attention_plan(*arrays, **options)
 
 
-# On a CPU --------------------------------------------------------------------------------------------------
+# On a CPU
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,8 @@ def test_arrays_need_not_be_there():
     assert attention_plan(x, x, x) == plan((1, 4, 2, 8))
 
 
-# On a GPU --------------------------------------------------------------------------------------------------
+# On a GPU
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -298,7 +300,8 @@ def test_a_gpu_of_another_maker_has_no_such_kernel(gpu):
         plan(**HALF, implementation="cudnn")
 
 
-# Functions and modules pass it on ----------------------------------------------------------------------------
+# Functions and modules pass it on
+# ----------------------------------------------------------------------------
 
 B, T, D, N, K = 2, 7, 12, 6, 2
 

@@ -23,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("strict")
 ROOT = Path(__file__).parents[3]
 
 
-# How much is visited ---------------------------------------------------------------------------------------
+# How much is visited
+# ---------------------------------------------------------------------------------------
 
 
 def test_half_of_a_causal_matrix_is_visited():
@@ -141,7 +142,8 @@ def test_examples_that_are_worked_on_together_visit_what_any_of_them_sees():
     np.testing.assert_array_equal(plan.whole, [[1], [0]])
 
 
-# How they are chosen ---------------------------------------------------------------------------------------
+# How they are chosen
+# ---------------------------------------------------------------------------------------
 
 
 def chosen_for(B, T, N, K, mask, **options):
@@ -228,7 +230,8 @@ def test_a_batch_that_is_spread_over_devices_stays_where_it_is(monkeypatch):
     assert (chosen.examples, chosen.key_heads) == (16, 4)
 
 
-# Memory of the process -------------------------------------------------------------------------------------
+# Memory of the process
+# -------------------------------------------------------------------------------------
 
 CHILD = """
 import sys, time
@@ -254,12 +257,15 @@ for length in lengths:
     print(length, status("VmHWM") - before, status("VmHWM"))
     del result
 """
-# glibc keeps freed memory up to a limit that it raises as it goes: what is kept would hide what is taken.
+# glibc keeps freed memory up to a limit that it raises as it goes: what is kept would hide what is
+# taken.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
 def resident(heads, *lengths):
-    """(bytes by which value and gradient raise the memory, the most that the process had), for each length."""
+    """(bytes by which value and gradient raise the memory, the most that the process had), for each
+    length.
+    """
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(heads), *map(str, lengths)],
         capture_output=True, text=True, cwd=ROOT, env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)},

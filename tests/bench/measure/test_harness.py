@@ -70,7 +70,8 @@ def pytest_in_child(*arguments, cwd=ROOT):
         capture_output=True,
         text=True,
         cwd=cwd,
-        # Of a worker of pytest-xdist the child would think that it is one: it measures nothing then.
+        # Of a worker of pytest-xdist the child would think that it is one: it measures nothing
+        # then.
         env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")},
         check=False,
     )

@@ -1,4 +1,6 @@
-"""Every program that writes a page writes the same one from its numbers alone, or says in one line that there are none."""
+"""Every program that writes a page writes the same one from its numbers alone, or says in one line
+that there are none.
+"""
 
 from pathlib import Path
 from shutil import copytree

@@ -1,4 +1,6 @@
-"""Curves against the clock: what a log of the tutorial's program says, and when a curve first passed a bar."""
+"""Curves against the clock: what a log of the tutorial's program says, and when a curve first
+passed a bar.
+"""
 
 import json
 

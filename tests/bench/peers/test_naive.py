@@ -175,7 +175,8 @@ def test_exact_and_tanh_gelu_differ_by_more_than_the_tolerance():
     assert abs(naive.gelu(2.0) - naive.gelu_tanh(2.0)) > 5 * TOLERANCE["atol"]
 
 
-# The softmax, its masks, and the dot product -----------------------------------------------------------------
+# The softmax, its masks, and the dot product
+# -----------------------------------------------------------------
 
 LOGITS = normal(97, 5, seed=1) * 3
 SEEN = np.random.default_rng(2).random((97, 5)) < 0.6

@@ -1,4 +1,6 @@
-"""Training that is looked at on the way: after the steps of the schedule, on a clock that stands still meanwhile."""
+"""Training that is looked at on the way: after the steps of the schedule, on a clock that stands
+still meanwhile.
+"""
 
 import json
 from dataclasses import replace
@@ -86,7 +88,9 @@ def test_the_program_itself_has_these_scores(data, tmp_path, monkeypatch):
 
 
 def test_what_is_scored_is_the_average_of_the_weights(fold, every_step):
-    """With an average that forgets at once it is the weights themselves, and they say something else."""
+    """With an average that forgets at once it is the weights themselves, and they say something
+    else.
+    """
     forgetful = replace(TINY, fit=replace(TINY.fit, average_decay=0.0))
     (last,) = looks(fold, forgetful, 0, lambda steps: [sum(steps)])
     assert last.step == every_step[-1].step

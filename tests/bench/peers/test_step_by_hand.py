@@ -1,4 +1,6 @@
-"""The training step written without modules computes what `train.imdb` computes, and knows all of its recipe."""
+"""The training step written without modules computes what `train.imdb` computes, and knows all of
+its recipe.
+"""
 
 from dataclasses import fields, make_dataclass, replace
 
@@ -101,7 +103,8 @@ def test_steps_by_hand_are_those_of_the_modules(recipe):
     for one, same in ((state.params, other.params), (state.average, other.average)):
         one = by_name(one)
         assert one.keys() == same.keys()
-        # A bias of all keys changes no weight. Its gradient is rounding alone, which Adam makes as large as any.
+        # A bias of all keys changes no weight. Its gradient is rounding alone, which Adam makes as
+        # large as any.
         for name in one.keys() - {n for n in one if n.endswith("key_bias")}:
             np.testing.assert_allclose(same[name], one[name], atol=1e-5, err_msg=name)
     assert all(np.any(first[name] != other.params[name]) for name in first)

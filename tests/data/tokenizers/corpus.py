@@ -1,4 +1,5 @@
-"""Texts of many kinds and languages, the hostile ones among them, whose ids are stored beside this file.
+"""Texts of many kinds and languages, the hostile ones among them, whose ids are stored beside this
+file.
 
 Whoever changes them runs `python -m tests.data.tokenizers.make` again.
 """

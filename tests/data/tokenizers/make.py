@@ -1,9 +1,11 @@
 """Makes the vocabularies and the ids beside this file: `python -m tests.data.tokenizers.make`.
 
-Needs transformers (5.24 when this was written) and sentencepiece; only what it leaves is needed by the tests. There must
-be no `__init__.py` here, or this folder would hide the library `tokenizers` from pytest.
+Needs transformers (5.24 when this was written) and sentencepiece; only what it leaves is needed by
+the tests. There must be no `__init__.py` here, or this folder would hide the library `tokenizers`
+from pytest.
 
-The ids come from programs that share no code with the library `tokenizers`, which we read texts with:
+The ids come from programs that share no code with the library `tokenizers`, which we read texts
+with:
 
     wordpiece   transformers' BertTokenizerLegacy, pure Python
     gpt2        the byte-level BPE of transformers' ClvpTokenizer, pure Python, without its rules for English: since
@@ -11,10 +13,11 @@ The ids come from programs that share no code with the library `tokenizers`, whi
     unigram     Google's sentencepiece, which learned the vocabulary, behind transformers' SentencePieceBackend,
     llama       also pure Python; the frames of XLM-RoBERTa and LLaMA are written out here
 
-Where the slow and the fast tokenizers of Transformers disagree, "fast" has the ids of the fast one beside those of the
-slow one: the fast ones are what every published model is used with today. The tests say why, text by text. Pairs are
-cut as the fast ones do it. The slow ones differ where both texts are cut to an odd number in all: they give the odd
-token to the first text, the fast ones to the longer text, and to the second of equally long ones.
+Where the slow and the fast tokenizers of Transformers disagree, "fast" has the ids of the fast one
+beside those of the slow one: the fast ones are what every published model is used with today. The
+tests say why, text by text. Pairs are cut as the fast ones do it. The slow ones differ where both
+texts are cut to an odd number in all: they give the odd token to the first text, the fast ones to
+the longer text, and to the second of equally long ones.
 """
 
 import importlib.util
@@ -159,8 +162,9 @@ def learn_word_pieces() -> None:
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     texts = learning_texts()
     words = [core.pre_tokenizer.pre_tokenize_str(core.normalizer.normalize_str(t)) for t in texts]
-    # The trainer numbers the pieces inside of words in a random order, and of pairs that are equally frequent it takes
-    # that of the lower numbers: with numbers of their own, two runs find the same pieces.
+    # The trainer numbers the pieces inside of words in a random order, and of pairs that are
+    # equally frequent it takes that of the lower numbers: with numbers of their own, two runs find
+    # the same pieces.
     inside = sorted({f"##{c}" for text in words for word, _ in text for c in word[1:]})
     trainer = trainers.WordPieceTrainer(
         vocab_size=1000, special_tokens=BERT + inside, show_progress=False

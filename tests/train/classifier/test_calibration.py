@@ -1,4 +1,6 @@
-"""The weight of each part: what it is on models whose error is known, and that the parameters hold it."""
+"""The weight of each part: what it is on models whose error is known, and that the parameters hold
+it.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,9 @@ STACK = StackConfig(1, 12, 2, 24, norm="pre")
 
 
 def drawn(classes, texts=20_000, times=1.0, seed=0):
-    """Labels drawn from known probabilities, and those probabilities with their logits times a number."""
+    """Labels drawn from known probabilities, and those probabilities with their logits times a
+    number.
+    """
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(texts, classes)) * 2
     true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)

@@ -1,4 +1,6 @@
-"""Vectors of texts: the counts they are learned from, a visit against the gradient of the equation, and what they tell."""
+"""Vectors of texts: the counts they are learned from, a visit against the gradient of the equation,
+and what they tell.
+"""
 
 import json
 import signal
@@ -58,7 +60,8 @@ def test_an_ngram_is_kept_as_its_labels_differ():
     counts = ngram_counts(texts, 41, 1, 1)
     config = VectorConfig(longest=1, least_kept=0.2, unlabelled_kept=0.7)
     found = shares_kept(counts[:40], np.arange(40) % 2, config)
-    # c = (20, 20) of class 0 and d = (20, 0) of class 1, each one more, over their sums; "3" counts 1 in both
+    # c = (20, 20) of class 0 and d = (20, 0) of class 1, each one more, over their sums; "3" counts
+    # 1 in both
     ratio = np.log(21 / 43) - np.log(21 / 23)
     assert found == pytest.approx([abs(ratio), 1.0, 0.7])
     even = shares_kept(counts[:40], np.arange(40) // 2 % 2, config)
@@ -103,7 +106,9 @@ def test_a_visit_follows_the_gradient_of_the_equation():
 
 @pytest.fixture(scope="module")
 def corpus():
-    """1,000 texts of noise and ten of 50 words of their class: the labelled ones know the first 20, the last 100 the others."""
+    """1,000 texts of noise and ten of 50 words of their class: the labelled ones know the first 20,
+    the last 100 the others.
+    """
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 1000)
     texts = []
@@ -137,7 +142,8 @@ def test_a_seed_says_it_all(corpus, vectors):
     assert np.abs(other - vectors).max() > 0.1
 
 
-# Stopped and gone on with ------------------------------------------------------------------------------------
+# Stopped and gone on with
+# ------------------------------------------------------------------------------------
 
 SHORT = replace(SMALL, epochs=2, passes=2)
 
@@ -166,7 +172,9 @@ def test_checkpoints_change_nothing(corpus, checkpointed):
 def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
     step, corpus, checkpointed, tmp_path, ctrl_c_behind
 ):
-    """At first, between two rounds, before and behind where the texts begin anew, and when all is done."""
+    """At first, between two rounds, before and behind where the texts begin anew, and when all is
+    done.
+    """
     whole, visits = checkpointed
     if step == "first":
         step = visits[0]
@@ -247,7 +255,8 @@ def test_what_began_otherwise_is_not_gone_on_with(other, corpus, tmp_path):
     np.testing.assert_array_equal(found, alone)
 
 
-# What is made of them ----------------------------------------------------------------------------------------
+# What is made of them
+# ----------------------------------------------------------------------------------------
 
 
 def test_a_class_without_texts_is_never_the_likeliest(corpus, vectors):

@@ -1,4 +1,6 @@
-"""`python -m train.imdb --pretrained`: a text encoder becomes a classifier, by rates of its own and by LoRA."""
+"""`python -m train.imdb --pretrained`: a text encoder becomes a classifier, by rates of its own and
+by LoRA.
+"""
 
 import json
 import shutil
@@ -147,7 +149,8 @@ def test_the_head_reads_what_the_files_say_or_the_command_line(place, run):
     assert (again.config.pooling, again.config.activation) == ("mean", None)
 
 
-RATES = {  # of the two layers of the tiny BERT: the beginning of a name, and the power of --layer-decay
+# of the two layers of the tiny BERT: the beginning of a name, and the power of --layer-decay
+RATES = {
     "text.embedding.": 3, "text.encoder.layers.0.": 2, "text.encoder.layers.1.": 1, "linear.": 0, "head.": 0,
 }  # fmt: skip
 
@@ -183,7 +186,9 @@ def test_the_factors_scale_the_steps_and_the_weight_decay(place):
 
 
 def test_layers_join_from_the_top_weight_decay_and_all(place):
-    """With a share of 0.2 of 10 steps: the head at once, the layers after 2 and 4, the embeddings after 6."""
+    """With a share of 0.2 of 10 steps: the head at once, the layers after 2 and 4, the embeddings
+    after 6.
+    """
     params = nnx.state(tiny(place), nnx.Param)
     rates = Rates(unfreeze=0.2)
     optimizer = make_optimizer(

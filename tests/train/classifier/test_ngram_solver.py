@@ -1,4 +1,6 @@
-"""What the solver makes of n-grams: the linear model of its definition, beside a network and in a run of the default recipe."""
+"""What the solver makes of n-grams: the linear model of its definition, beside a network and in a
+run of the default recipe.
+"""
 
 import json
 from dataclasses import replace
@@ -113,7 +115,9 @@ def test_what_is_distilled_is_the_least_squares_of_the_definition():
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_what_is_distilled_says_what_the_other_model_says(classes):
-    """Of other texts too; and an n-gram that too few of those that it learns from hold says nothing."""
+    """Of other texts too; and an n-gram that too few of those that it learns from hold says
+    nothing.
+    """
     (examples, labels), (others, expected) = reviews(classes, 400), reviews(classes, seed=1)
     examples = [*examples, np.array([2, 31]), np.array([2, 31])]
     labels = np.concatenate([labels, [1, 1]])
@@ -170,7 +174,8 @@ def test_more_classes_share_tables_as_large(classes, bits):
     names = tuple(f"class {k}" for k in range(classes))
     made = beginning.make(tokenizer, names, "reviews", examples, labels)
     assert made.spec.config.ngram_bits == bits
-    # What is trained has none; what is kept has them, as loud as the recipe says; and they are fitted anew when asked.
+    # What is trained has none; what is kept has them, as loud as the recipe says; and they are
+    # fitted anew when asked.
     params = nnx.state(made.trained, nnx.Param)
     assert "evidence" not in params
     kept = nnx.merge(nnx.split(made.model, nnx.Param)[0], made.kept(params))
@@ -197,7 +202,8 @@ def test_one_class_alone_says_nothing_and_an_empty_text_only_the_bias():
     )
 
 
-# A run of the default recipe, on texts whose words tell their label ------------------------------------------
+# A run of the default recipe, on texts whose words tell their label
+# ------------------------------------------
 
 TOLD = {"good": "fine", "bad": "dull"}
 

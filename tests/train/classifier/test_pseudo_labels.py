@@ -18,7 +18,8 @@ from train.recipes.imdb import FAST, FAST_VECTORS
 from transformer_jax.nn.embeddings import NgramEvidence
 from transformer_jax.serialization.run_folder import load_classifier
 
-# Of a class: a word that the labelled texts have, and one that only texts without a label have beside it.
+# Of a class: a word that the labelled texts have, and one that only texts without a label have
+# beside it.
 KNOWN, NEW = {0: "dull", 1: "fine"}, {0: "awful", 1: "superb"}
 SHORT = ["--epochs", "4", "--max-length", "16", "--no-baseline", "--dtype", "float32"]
 
@@ -40,7 +41,9 @@ def text(rng, words, name):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """The test texts have the new words alone. One text of each split, and three of training's, come again unlabelled."""
+    """The test texts have the new words alone. One text of each split, and three of training's,
+    come again unlabelled.
+    """
     folder = tmp_path_factory.mktemp("data") / "reviews"
     folder.mkdir()
     rng = np.random.default_rng(0)

@@ -1,4 +1,6 @@
-"""What masked words are learned from: no text that is tested or validated on, whatever its spacing and case."""
+"""What masked words are learned from: no text that is tested or validated on, whatever its spacing
+and case.
+"""
 
 import numpy as np
 import pandas as pd
@@ -21,7 +23,9 @@ def as_copied(text):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """200 reviews of 40 movies to train on, 50 to test on, and without labels 300 others with copies of all of those."""
+    """200 reviews of 40 movies to train on, 50 to test on, and without labels 300 others with
+    copies of all of those.
+    """
     folder = tmp_path_factory.mktemp("data") / "imdb"
     folder.mkdir()
     rows = [{"text": text_of(i), "label": i % 2, "movie": str(i % 40)} for i in range(200)]

@@ -1,4 +1,6 @@
-"""Texts cut into passages and packed into rows: no token is lost, none comes twice, no row is too long."""
+"""Texts cut into passages and packed into rows: no token is lost, none comes twice, no row is too
+long.
+"""
 
 from itertools import pairwise
 

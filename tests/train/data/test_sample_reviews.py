@@ -1,4 +1,6 @@
-"""What the built-in sample promises: only word order tells the label, and training shows no test pair."""
+"""What the built-in sample promises: only word order tells the label, and training shows no test
+pair.
+"""
 
 import re
 from collections import Counter

@@ -1,4 +1,6 @@
-"""Language-model batches and losses: every token a target once, and no leak between texts of one row."""
+"""Language-model batches and losses: every token a target once, and no leak between texts of one
+row.
+"""
 
 import jax.numpy as jnp
 import numpy as np
@@ -60,7 +62,9 @@ def test_an_epoch_has_every_window_once_in_an_order_of_its_own():
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "sinusoidal"])
 def test_packed_texts_do_not_know_of_each_other(positions):
-    """Another first text, of other tokens and length, moves no loss of the second; and the second is as if alone."""
+    """Another first text, of other tokens and length, moves no loss of the second; and the second
+    is as if alone.
+    """
     model = model_of(positions)
     rng = np.random.default_rng(0)
     second = [CLS, *rng.integers(5, V, 5), SEP]

@@ -1,4 +1,6 @@
-"""Hidden words: which and how many, the loss of them alone, and no leak between the passages of a row."""
+"""Hidden words: which and how many, the loss of them alone, and no leak between the passages of a
+row.
+"""
 
 from dataclasses import replace
 from itertools import pairwise

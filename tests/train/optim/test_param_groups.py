@@ -1,4 +1,6 @@
-"""Every parameter of every model has its group, listed by name: what decays, what Muon moves, what neither touches."""
+"""Every parameter of every model has its group, listed by name: what decays, what Muon moves, what
+neither touches.
+"""
 
 import jax
 import pytest

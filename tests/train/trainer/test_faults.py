@@ -85,7 +85,9 @@ def options(data, run):
 def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(
     tmp_path, capsys, compiled_once
 ):
-    """Every write of a whole run fails in turn; then there is room again, and the run goes on bit for bit."""
+    """Every write of a whole run fails in turn; then there is room again, and the run goes on bit
+    for bit.
+    """
     data, reference = write_reviews(tmp_path / "reviews.csv"), tmp_path / "reference"
     assert main(options(data, reference)) == 0
     loadable = 0

@@ -58,7 +58,9 @@ class Made(Sequence):
 
 
 def noisy_error(model, batch, rngs):
-    """`noise` makes every step depend on its key; bad = (added to the loss, 1 for a NaN in its gradient)."""
+    """`noise` makes every step depend on its key; bad = (added to the loss, 1 for a NaN in its
+    gradient).
+    """
     x, y, bad = batch
     noise = 0.01 * jax.random.normal(rngs.dropout(), x.shape)
     value = jnp.square(model(x + noise) - y).mean()
@@ -75,7 +77,9 @@ def make_batch(n, bad=(0, 0)):
 def run_fit(
     run, *, epochs=3, validate=error, resume=False, on_batch=None, bad=lambda n: (0, 0), **changes
 ):
-    """A linear map fitted to Y. `on_batch(n)` is called as the n-th batch is made, `bad(n)` may spoil it."""
+    """A linear map fitted to Y. `on_batch(n)` is called as the n-th batch is made, `bad(n)` may
+    spoil it.
+    """
 
     def make(n):
         if on_batch:
@@ -135,7 +139,9 @@ def test_same_seed_gives_the_same_bits(tmp_path):
 
 
 def same_but_for_time(one, other):
-    """Two runs are the same: every weight, every line of metrics, every count of the last checkpoint."""
+    """Two runs are the same: every weight, every line of metrics, every count of the last
+    checkpoint.
+    """
     timed = {"tokens_per_second", "train_seconds", "step_seconds", "save_seconds", "losses_seconds"}
 
     def timeless(record):
@@ -176,7 +182,9 @@ def wavering():
     ],
 )
 def test_a_run_stopped_after_any_step_goes_on_to_the_same_bits(at, minutes, whole, tmp_path):
-    """SIGTERM, as a batch of that step is asked for; with a checkpoint at every step, or none by minutes."""
+    """SIGTERM, as a batch of that step is asked for; with a checkpoint at every step, or none by
+    minutes.
+    """
     asked = []
 
     def stop(step):
@@ -369,8 +377,8 @@ def test_named_parameters_take_larger_steps():
 
 
 def test_muon_takes_the_matrices_of_the_layers_and_nothing_else():
-    """Its first step is orthogonal times the rate. Biases, norms and tables are AdamW's, whose first step is the rate,
-    times 1 + b1 / (1 + b1) with Nesterov's momentum."""
+    """Its first step is orthogonal times the rate. Biases, norms and tables are AdamW's, whose
+    first step is the rate, times 1 + b1 / (1 + b1) with Nesterov's momentum."""
     stack = StackConfig(1, 12, 2, 24, norm="pre", final_norm=True)
     config = SequenceToSequenceConfig(11, 8, encoder=stack, decoder=stack)
     params = nnx.state(SequenceToSequence(config, rngs=nnx.Rngs(0)), nnx.Param)

@@ -1,17 +1,20 @@
-"""Attention in blocks (FlashAttention, Dao et al., 2022, https://arxiv.org/abs/2205.14135): exact, in memory linear in T and S.
+"""Attention in blocks (FlashAttention, Dao et al., 2022, https://arxiv.org/abs/2205.14135): exact,
+in memory linear in T and S.
 
-For a block of queries the keys come a block at a time. With S_j the logits of block j, the running maximum m, the sum
-l and the output o are
+For a block of queries the keys come a block at a time. With S_j the logits of block j, the running
+maximum m, the sum l and the output o are
 
     m' = max(m, max S_j)    l' = e^(m - m') l + sum e^(S_j - m')    o' = e^(m - m') o + e^(S_j - m') V_j
 
-and o / l is the attention (Milakov and Gimelshein, 2018, https://arxiv.org/abs/1805.02867). The gradient computes the
-weights again from the logits and the saved logsumexp m + log l (Dao et al., 2022, algorithm 4):
+and o / l is the attention (Milakov and Gimelshein, 2018, https://arxiv.org/abs/1805.02867). The
+gradient computes the weights again from the logits and the saved logsumexp m + log l (Dao et al.,
+2022, algorithm 4):
 
     P = e^(S - logsumexp)    dV = P' dO    dS = P (dO V' - rowsum(dO O))    dQ = dS K    dK = dS' Q
 
-Blocks that the mask hides are not visited. Masks, biases and dropout are asked for the block alone. Where all keys that
-a block of queries sees are few, they come together instead, and nothing is carried on (`xla_cpu.py`).
+Blocks that the mask hides are not visited. Masks, biases and dropout are asked for the block alone.
+Where all keys that a block of queries sees are few, they come together instead, and nothing is
+carried on (`xla_cpu.py`).
 """
 
 from functools import partial
@@ -63,7 +66,8 @@ def blockwise_attention(
         operands_dtype(query.dtype),
         return_logsumexp,
     )
-    # The rules as lists of arrays: JAX builds the arguments of a custom gradient anew from what is no array.
+    # The rules as lists of arrays: JAX builds the arguments of a custom gradient anew from what is
+    # no array.
     (bias, bias_tree), (mask, mask_tree) = jax.tree.flatten(bias), jax.tree.flatten(mask)
     query = query.swapaxes(1, 2).reshape(B, K, N // K, T, H)
     key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)
@@ -219,7 +223,9 @@ def _gradient(static, saved, cotangents):
 
 
 def _gradient_of_run(tiles, saved, cotangents):
-    """`_gradient` where all queries and keys are one tile: of some examples and heads after the others."""
+    """`_gradient` where all queries and keys are one tile: of some examples and heads after the
+    others.
+    """
     query, key, value, *_, output, logsumexp = saved
     d_output, d_logsumexp = cotangents
 

@@ -1,7 +1,7 @@
 """NVIDIA's fused attention, as `jax.nn` calls it, with this library's contract on masks around it.
 
-cuDNN takes causal masks and windows to the left by name, padding as a length, other masks as an array, and gives a
-query that sees nothing the mean of the values.
+cuDNN takes causal masks and windows to the left by name, padding as a length, other masks as an
+array, and gives a query that sees nothing the mean of the values.
 """
 
 import jax
@@ -25,8 +25,8 @@ def cudnn_attention(
 ) -> Float[Array, "B T N H"]:
     """`dot_product_attention` on an NVIDIA GPU, where `why_not_cudnn` has no objection.
 
-    What the mask hides from everybody must be finite already (`unseen.sight`). A bias is rounded to the dtype of the
-    query.
+    What the mask hides from everybody must be finite already (`unseen.sight`). A bias is rounded to
+    the dtype of the query.
     """
     T, S = query.shape[1], key.shape[1]
     name = name_of(mask, T, S, bias)
@@ -51,7 +51,8 @@ def cudnn_attention(
         implementation=implementation,
         **named,
     )
-    # A query that sees nothing has got the mean of the values; with a causal mask or a window it sees itself.
+    # A query that sees nothing has got the mean of the values; with a causal mask or a window it
+    # sees itself.
     return output if name in ("none", "causal", "window") else sight(mask, T, S).of_queries(output)
 
 
@@ -67,7 +68,8 @@ def name_of(mask: Mask | None, T: int, S: int, bias: Bias | None) -> str | None:
 
 
 def _real_first(key, value, is_token):
-    """The real keys of every example in front, zeros behind them, and how many there are, 1 or more.
+    """The real keys of every example in front, zeros behind them, and how many there are, 1 or
+    more.
 
     In another order the keys come to the same sum.
     """

@@ -1,4 +1,5 @@
-"""Which implementation computes an attention, chosen from what can be seen before it runs: device, shapes, mask, dtype.
+"""Which implementation computes an attention, chosen from what can be seen before it runs: device,
+shapes, mask, dtype.
 
 What is chosen, and the reason in a sentence:
 
@@ -24,14 +25,16 @@ from transformer_jax.functional.precision import processor_has
 Implementation = Literal["reference", "blockwise", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 
-# What the reference may store. On a CPU it is faster while an example's logits about fit the caches, alone or one of
-# several, and in all do not reach so far beyond them that fresh pages cost more than the arithmetic. Measured in float32
-# at 8 heads of 64 on two cores of a Xeon with AVX-512 and of an EPYC without (docs/benchmarks/attention.md): that AVX-512 is what
-# makes the difference is a guess. On an accelerator only the memory counts: of logits, and of masks passed to cuDNN.
+# What the reference may store. On a CPU it is faster while an example's logits about fit the
+# caches, alone or one of several, and in all do not reach so far beyond them that fresh pages cost
+# more than the arithmetic. Measured in float32 at 8 heads of 64 on two cores of a Xeon with AVX-512
+# and of an EPYC without (docs/benchmarks/attention.md): that AVX-512 is what makes the difference
+# is a guess. On an accelerator only the memory counts: of logits, and of masks passed to cuDNN.
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
 WITHOUT_AVX512 = 2**22  # of one example or of several
 ON_AN_ACCELERATOR = 2**28
-# Of a head, and of all: of fewer the gradient, which computes the weights three times more, is slower than the reference.
+# Of a head, and of all: of fewer the gradient, which computes the weights three times more, is
+# slower than the reference.
 LEAST_FUSED, LEAST_ALL_FUSED = 2**14, 2**20
 
 
@@ -58,8 +61,8 @@ def attention_plan(
 ) -> AttentionPlan:
     """What `dot_product_attention` does with these arguments, and why.
 
-    Raises ValueError, with the reason, where the implementation that is asked for cannot do it, and what
-    `dot_product_attention` raises for arrays that do not fit.
+    Raises ValueError, with the reason, where the implementation that is asked for cannot do it, and
+    what `dot_product_attention` raises for arrays that do not fit.
 
     >>> x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
     >>> attention_plan(x, x, x, return_weights=True).reason
@@ -126,7 +129,9 @@ def fitting_rules(
 
 
 def _passed_on(mask: Mask | None, bias: Bias | None, T: int, S: int) -> int:
-    """Numbers in the arrays that cuDNN must be given for the mask and the bias, which blocks do without."""
+    """Numbers in the arrays that cuDNN must be given for the mask and the bias, which blocks do
+    without.
+    """
     rules = [bias] if name_of(mask, T, S, bias) else [mask, bias]
     shapes = [jax.eval_shape(lambda r=r: rendered(r, T, S)).shape for r in rules if r is not None]
     return math.prod(jnp.broadcast_shapes(*shapes)[:2]) * T * S if shapes else 0
@@ -139,7 +144,9 @@ def _is_wider(bias: Bias | None, query: Any, T: int, S: int) -> bool:
 
 
 def _fuses(heads: int, logits: int) -> bool:
-    """Whether so many logits a head are one fused tile, and faster than the reference: with AVX-512, where it was measured."""
+    """Whether so many logits a head are one fused tile, and faster than the reference: with
+    AVX-512, where it was measured.
+    """
     enough = LEAST_FUSED <= logits <= FUSED and heads * logits >= LEAST_ALL_FUSED
     return enough and on_one_cpu() and processor_has("avx512f")
 

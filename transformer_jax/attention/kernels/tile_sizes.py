@@ -1,7 +1,8 @@
 """How attention is cut into tiles: what one step of the blockwise loops computes.
 
-A tile is some examples, some key heads, a block of queries and a block of keys. Small blocks hug what a mask lets
-through, large ones keep the matrix products fast, and all of a tile should stay in the caches.
+A tile is some examples, some key heads, a block of queries and a block of keys. Small blocks hug
+what a mask lets through, large ones keep the matrix products fast, and all of a tile should stay in
+the caches.
 """
 
 from dataclasses import dataclass
@@ -18,15 +19,16 @@ from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.precision import operands_dtype
 
-# Logits of one tile on a CPU. At 8 heads of 64, T = 4096, causal, half as many take a twentieth longer, twice as many as long.
+# Logits of one tile on a CPU. At 8 heads of 64, T = 4096, causal, half as many take a twentieth
+# longer, twice as many as long.
 TILE = 2**20
-# Edges of blocks and the time that a logit takes in them, relative to the first. Measured on two cores with AVX-512
-# at 8 heads of 64, T = 2048.
+# Edges of blocks and the time that a logit takes in them, relative to the first. Measured on two
+# cores with AVX-512 at 8 heads of 64, T = 2048.
 EDGES = {512: 1.0, 456: 1.0, 128: 1.4}
 
 
-# Logits of one head that a fused tile may have, and of all its heads and examples: of more the kernel stores them, and
-# where nothing is fused (another jaxlib) all are stored.
+# Logits of one head that a fused tile may have, and of all its heads and examples: of more the
+# kernel stores them, and where nothing is fused (another jaxlib) all are stored.
 FUSED, ALL_FUSED = 2**16, 2**25
 
 
@@ -34,8 +36,8 @@ FUSED, ALL_FUSED = 2**16, 2**25
 class Tiling:
     """A grid of blocks, and how many examples and key heads are worked on at once.
 
-    With a `run`, a block of queries meets so many keys side by side, all that it sees, in a fused expression. Else it
-    meets a block of keys after the other.
+    With a `run`, a block of queries meets so many keys side by side, all that it sees, in a fused
+    expression. Else it meets a block of keys after the other.
     """
 
     grid: Grid
@@ -58,10 +60,11 @@ def choose_tiling(
     *,
     plain: bool = False,
 ) -> Tiling:
-    """The grid that costs least under the mask, and as many examples and heads at once as the caches hold.
+    """The grid that costs least under the mask, and as many examples and heads at once as the
+    caches hold.
 
-    An accelerator gets all examples and heads at once: it has the cores for them, and a batch that is spread over
-    devices stays where it is. What is plain (`is_plain`) may be fused.
+    An accelerator gets all examples and heads at once: it has the cores for them, and a batch that
+    is spread over devices stays where it is. What is plain (`is_plain`) may be fused.
     """
     (B, T, N), (S, K) = query.shape[:3], key.shape[1:3]
     one_cpu = on_one_cpu()
@@ -88,7 +91,8 @@ def _at_once(B: int, K: int, room: int) -> tuple[int, int]:
 
 
 def visited_blocks(mask: MaskLike, T: int, S: int | None = None) -> float:
-    """The part of the T x S matrix, counted in blocks, that blockwise attention computes: 1 without a mask.
+    """The part of the T x S matrix, counted in blocks, that blockwise attention computes: 1 without
+    a mask.
 
     Raises ValueError for less than one query or key, and where the mask does not fit them.
 
@@ -117,7 +121,9 @@ def _grid(mask, T, S):
 
 
 def run_of(mask: Mask | None, grid: Grid) -> int | None:
-    """The keys from the first to the last that a row of blocks sees, where that is about the same in all, and few."""
+    """The keys from the first to the last that a row of blocks sees, where that is about the same
+    in all, and few.
+    """
     if mask is None or jax.tree.leaves(mask):
         return None
     with jax.ensure_compile_time_eval():
@@ -130,7 +136,9 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
 
 
 def _area(mask, grid):
-    """How many logits the visited blocks have, None where it depends on arrays: most often they are traced."""
+    """How many logits the visited blocks have, None where it depends on arrays: most often they are
+    traced.
+    """
     if jax.tree.leaves(mask):
         return None
     with jax.ensure_compile_time_eval():

@@ -1,7 +1,9 @@
-"""What blockwise attention works on in one step: some examples, some key heads, a block of queries and one of keys.
+"""What blockwise attention works on in one step: some examples, some key heads, a block of queries
+and one of keys.
 
-The last block of an axis ends with the axis and has the size of the others, so that no array is padded and no slice
-leaves its array. What it shares with the block before is masked where it would count twice.
+The last block of an axis ends with the axis and has the size of the others, so that no array is
+padded and no slice leaves its array. What it shares with the block before is masked where it would
+count twice.
 """
 
 from collections.abc import Callable
@@ -43,7 +45,8 @@ class Tile(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """What each block of queries visits: the bounds of the loops. X is 1 where all examples have the same.
+    """What each block of queries visits: the bounds of the loops. X is 1 where all examples have
+    the same.
 
     The columns of the grid are in the order: those seen whole, those seen in part, the others.
     """
@@ -91,7 +94,9 @@ class Tiles:
         self.steps = self.batch // self.tiling.examples * self.groups_of_heads * self.grid.rows
 
     def row(self, index: Int[Array, ""]) -> Tile:
-        """The tile of one block of queries, its keys not yet chosen. Rows come before heads before examples."""
+        """The tile of one block of queries, its keys not yet chosen. Rows come before heads before
+        examples.
+        """
         grid, row, heads = self.grid, index % self.grid.rows, index // self.grid.rows
         group, key_head = heads // self.groups_of_heads, heads % self.groups_of_heads
         key_head = key_head * self.tiling.key_heads
@@ -119,7 +124,8 @@ class Tiles:
     def over_keys(self, body: Callable, row: Tile, state: Any) -> Any:
         """`body(tile, state, seen)` for each block of keys that the row visits.
 
-        `seen` is the mask of the tile, None for those that are seen whole: most, so they pay nothing for it.
+        `seen` is the mask of the tile, None for those that are seen whole: most, so they pay
+        nothing for it.
         """
         at = (row.group if self.visits.seen.shape[0] > 1 else 0, row.row)
 

@@ -1,9 +1,11 @@
-"""Attention of a few rows as single expressions, each of which XLA:CPU computes in one kernel, logits in the caches.
+"""Attention of a few rows as single expressions, each of which XLA:CPU computes in one kernel,
+logits in the caches.
 
-What it hands over to YNNPACK, its library for products, is a whole expression if that ends in one array, has no
-`where`, and has three axes. The library then keeps the logits of a few rows only, if beside the product over them
-stands their sum. Hence the forms below: hidden logits have a large number taken off, statistics leave as columns of the
-output, and the sums that nobody needs are added times zero. Elsewhere they are the same numbers, in no special time.
+What it hands over to YNNPACK, its library for products, is a whole expression if that ends in one
+array, has no `where`, and has three axes. The library then keeps the logits of a few rows only, if
+beside the product over them stands their sum. Hence the forms below: hidden logits have a large
+number taken off, statistics leave as columns of the output, and the sums that nobody needs are
+added times zero. Elsewhere they are the same numbers, in no special time.
 
 The arrays are [n, t, ...] for queries and [n, s, ...] for keys: examples and heads are one axis.
 """
@@ -12,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-# What is added to the logits of hidden keys: no logit is felt beside it, and it is finite, as its differences must be.
+# What is added to the logits of hidden keys: no logit is felt beside it, and it is finite, as its
+# differences must be.
 HIDDEN = -1e37
 
 
@@ -66,7 +69,8 @@ def gradients(
     """
     given, found = (query, key, value, hidden, logsumexp, d_output, common), ()
     for gradient in (_d_query, _d_key, _d_value):
-        # One after the other, or XLA would compute once, and store, what they share with each other and with the output.
+        # One after the other, or XLA would compute once, and store, what they share with each other
+        # and with the output.
         given, found = lax.optimization_barrier((given, found))
         found += (gradient(*given),)
     return found

@@ -1,4 +1,6 @@
-"""BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805), MiniLM and the many sentence encoders that are BERTs."""
+"""BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805), MiniLM and the many sentence
+encoders that are BERTs.
+"""
 
 from transformer_jax.nn.config import EncoderClassifierConfig, StackConfig, TextEncoderConfig
 from transformer_jax.pretrained.files import Settings

@@ -1,4 +1,6 @@
-"""DistilBERT (Sanh et al., 2019, https://arxiv.org/abs/1910.01108): half of BERT's layers, neither segments nor pooler."""
+"""DistilBERT (Sanh et al., 2019, https://arxiv.org/abs/1910.01108): half of BERT's layers, neither
+segments nor pooler.
+"""
 
 from transformer_jax.nn.config import StackConfig, TextEncoderConfig
 from transformer_jax.pretrained.families.bert import ACTIVATIONS, of_kind

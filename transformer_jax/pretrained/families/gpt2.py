@@ -1,4 +1,6 @@
-"""GPT-2 (Radford et al., 2019): `Conv1D` layers, queries, keys and values in one tensor, the table of tokens as head."""
+"""GPT-2 (Radford et al., 2019): `Conv1D` layers, queries, keys and values in one tensor, the table
+of tokens as head.
+"""
 
 from transformer_jax.nn.config import LanguageModelConfig, StackConfig
 from transformer_jax.pretrained.files import Settings

@@ -1,7 +1,8 @@
-"""LLaMA (Touvron et al., 2023, https://arxiv.org/abs/2302.13971) and its kin: SmolLM is one, Qwen2 adds biases to queries,
-keys and values, Qwen3 a norm to every head's queries and keys instead.
+"""LLaMA (Touvron et al., 2023, https://arxiv.org/abs/2302.13971) and its kin: SmolLM is one, Qwen2
+adds biases to queries, keys and values, Qwen3 a norm to every head's queries and keys instead.
 
-Rotary pairs are halves apart in these files, as ours; heads that share a key stand side by side, as ours.
+Rotary pairs are halves apart in these files, as ours; heads that share a key stand side by side, as
+ours.
 """
 
 from transformer_jax.nn.config import LanguageModelConfig, RopeScaling, StackConfig

@@ -1,4 +1,6 @@
-"""ModernBERT (Warner et al., 2024, https://arxiv.org/abs/2412.13663): rotary, gated, pre-norm, most layers local, no biases."""
+"""ModernBERT (Warner et al., 2024, https://arxiv.org/abs/2412.13663): rotary, gated, pre-norm, most
+layers local, no biases.
+"""
 
 from transformer_jax.nn.config import StackConfig, TextEncoderConfig
 from transformer_jax.pretrained.files import Settings

@@ -1,6 +1,8 @@
-"""RoBERTa (Liu et al., 2019, https://arxiv.org/abs/1907.11692) and XLM-R (Conneau et al., 2020, https://arxiv.org/abs/1911.02116).
+"""RoBERTa (Liu et al., 2019, https://arxiv.org/abs/1907.11692) and XLM-R (Conneau et al., 2020,
+https://arxiv.org/abs/1911.02116).
 
-BERT's layers, one segment, another head. The first position stands in row pad + 1 of its table: the rows before are nobody's.
+BERT's layers, one segment, another head. The first position stands in row pad + 1 of its table: the
+rows before are nobody's.
 """
 
 from transformer_jax.pretrained.families import bert

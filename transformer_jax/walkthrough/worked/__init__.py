@@ -4,8 +4,8 @@
     for step in steps("cat_sat"):
         print(step.name, "=", step.equation)
 
-`worked_examples.json` holds for each the inputs, what the document prints, what it should print, and which of the
-two agree. `docs/research/errata.md` is made from it.
+`worked_examples.json` holds for each the inputs, what the document prints, what it should print,
+and which of the two agree. `docs/research/errata.md` is made from it.
 """
 
 import json

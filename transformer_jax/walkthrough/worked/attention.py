@@ -77,14 +77,16 @@ def bright_qkv(example: dict) -> list[Step]:
 
 
 def kid_smiles(example: dict) -> list[Step]:
-    """Whether any weights could have given the printed numbers, and whether these agree with one another."""
+    """Whether any weights could have given the printed numbers, and whether these agree with one
+    another.
+    """
     inputs, printed = example["inputs"], example["printed"]
     tokens, heads = inputs["tokens"], inputs["heads"]
     x = numbers(inputs["X"])
     weights, context = numbers(printed["weights_head1"]), numbers(printed["context_head1"])
     merged = numbers(printed["final"]).reshape(len(x), heads, -1)  # tokens, heads, features
-    # The first two rows of X sum to seven times the third, hence so do those of X W, whatever W is. A softmax
-    # hides one constant a row, which centring takes out of its logarithm.
+    # The first two rows of X sum to seven times the third, hence so do those of X W, whatever W is.
+    # A softmax hides one constant a row, which centring takes out of its logarithm.
     scores = np.log(weights)
     scores = scores - scores.mean(axis=-1, keepdims=True)
     values = np.linalg.solve(weights, context)

@@ -11,8 +11,8 @@ import numpy as np
 from transformer_jax.walkthrough.step import Step
 from transformer_jax.walkthrough.worked import EXAMPLES, steps
 
-# Printed, but nothing that a step could compute: settings, the outcome of days of training, formulas, and what
-# `kid_smiles` starts from.
+# Printed, but nothing that a step could compute: settings, the outcome of days of training,
+# formulas, and what `kid_smiles` starts from.
 NOT_COMPUTED = {
     "epochs", "batch", "lr", "test_accuracy", "formula", "training_flops", "weights_head1", "final", "final_row0",
 }  # fmt: skip
@@ -30,8 +30,9 @@ class Compared(NamedTuple):
 def compare(name: str) -> dict[str, Compared]:
     """Every printed array of an example by its name.
 
-    Right is what lies within the example's own tolerance or is rounded to the last printed place, and where there
-    is no tolerance within one unit of that place: whoever cuts digits off instead of rounding is not wrong.
+    Right is what lies within the example's own tolerance or is rounded to the last printed place,
+    and where there is no tolerance within one unit of that place: whoever cuts digits off instead
+    of rounding is not wrong.
     """
     example, told = EXAMPLES[name], steps(name)
     tolerance = example["tolerance"].get("printed")
@@ -56,7 +57,9 @@ def compare(name: str) -> dict[str, Compared]:
 
 
 def beside_the_document(id: str) -> list[str]:
-    """What the document prints, with a ! behind what is wrong, and what it should print: a line each."""
+    """What the document prints, with a ! behind what is wrong, and what it should print: a line
+    each.
+    """
     example, told = EXAMPLES[id], compare(id)
     wrong = {key: compared.wrong for key, compared in told.items()}
     marked = any(array.any() for array in wrong.values())
@@ -93,7 +96,9 @@ def flat(numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(told: list[Step], name: str) -> tuple[Step, np.ndarray]:
-    """The step of that name and its array; or a row of it (`Q_row0`); or the column or row with that label."""
+    """The step of that name and its array; or a row of it (`Q_row0`); or the column or row with
+    that label.
+    """
     row = re.fullmatch(r"(.+)_row(\d+)", name)
     for step in told:
         if step.name == name:

@@ -1,4 +1,6 @@
-"""What the worked examples share: one short way to write a step, and compiled forms of what they call often."""
+"""What the worked examples share: one short way to write a step, and compiled forms of what they
+call often.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,9 @@ def numbers(values) -> np.ndarray:
 
 
 def compiled(function, **options):
-    """`jax.jit` of a library function, from and to NumPy: what is left for the examples is arithmetic."""
+    """`jax.jit` of a library function, from and to NumPy: what is left for the examples is
+    arithmetic.
+    """
     jitted = jax.jit(function, **options)
     return lambda *args, **kwargs: jax.tree.map(np.asarray, jitted(*args, **kwargs))
 

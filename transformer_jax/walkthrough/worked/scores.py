@@ -54,7 +54,9 @@ def softmax_vs_sum(example: dict) -> list[Step]:
 
 
 def variance_table(example: dict) -> list[Step]:
-    """The variance of q . k for q and k of independent unit-variance features, by formula and by drawing them."""
+    """The variance of q . k for q and k of independent unit-variance features, by formula and by
+    drawing them.
+    """
     d_k = example["inputs"]["d_k"]
     divisors = np.array([1.0, d_k, d_k**0.5, d_k**2])
     labels = {"columns": ("1", "d_k", "sqrt(d_k)", "d_k^2")}

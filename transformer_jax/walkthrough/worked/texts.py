@@ -36,8 +36,8 @@ def bpe_merges(example: dict) -> list[Step]:
 def bert_encode(example: dict) -> list[Step]:
     """With a vocabulary of the needed words alone, under their ids in the published one.
 
-    WordPiece takes the longest piece that fits: a whole word that the vocabulary holds is one token, whatever else
-    it holds. So the published vocabulary gives the same.
+    WordPiece takes the longest piece that fits: a whole word that the vocabulary holds is one
+    token, whatever else it holds. So the published vocabulary gives the same.
     """
     inputs = example["inputs"]
     wordpiece = tokenizers.BertWordPieceTokenizer(vocab=inputs["vocabulary"], lowercase=True)
@@ -66,7 +66,9 @@ def bert_encode(example: dict) -> list[Step]:
 
 
 def imdb_special_tokens(example: dict) -> list[Step]:
-    """The ids depend on the size alone, so a made-up vocabulary of GPT-2's size stands for the published one."""
+    """The ids depend on the size alone, so a made-up vocabulary of GPT-2's size stands for the
+    published one.
+    """
     inputs = example["inputs"]
     characters = [chr(0x100 + byte) for byte in range(inputs["bytes"])]
     merges = list(islice(product(characters, characters), inputs["merges"]))
