@@ -16,11 +16,17 @@ ROOT = Path(tj.__file__).parent
 PURE = [
     *sorted(
         str(path.relative_to(ROOT).with_suffix(""))
-        for folder in ("runtime", "parallel", "functional", "attention", "costs")
+        for folder in ("runtime", "parallel", "functional", "attention")
         for path in (ROOT / folder).rglob("*.py")
-        if path.stem not in {"__init__", "model_sizes"}
+        if path.stem != "__init__"
     ),
-    *("generation/sampling", "generation/beam_search", "nn/kv_cache"),
+    *(
+        "costs/jaxpr",
+        "costs/power_laws",
+        "generation/sampling",
+        "generation/beam_search",
+        "nn/kv_cache",
+    ),
     *("interpret/attribution", "text/bpe"),
 ]
 # Subjects of their own, used by the name of the module: `formulas.parameters`.

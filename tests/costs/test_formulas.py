@@ -19,9 +19,8 @@ from transformer_jax.__main__ import main
 from transformer_jax.attention.dot_product import dot_product_attention, multi_head_attention
 from transformer_jax.attention.masks import causal, sliding_window
 from transformer_jax.costs import formulas
-from transformer_jax.costs.formulas import FEED_FORWARD, PRODUCTS, PROJECTIONS, Sizes
+from transformer_jax.costs.formulas import FEED_FORWARD, PRODUCTS, PROJECTIONS
 from transformer_jax.costs.jaxpr import count
-from transformer_jax.costs.model_sizes import sizes_of
 from transformer_jax.costs.published import PUBLISHED
 from transformer_jax.functional.feed_forward import feed_forward, gated_feed_forward
 from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
@@ -47,14 +46,26 @@ def array(*shape, dtype=jnp.float32):
 
 
 def layer_of(**changes):
-    return Sizes(
-        **{"num_layers": 1, "embed_dim": D, "num_heads": N, "hidden_dim": F, "vocab_size": 1}
-        | changes
+    return StackConfig(
+        **{"num_layers": 1, "embed_dim": D, "num_heads": N, "hidden_dim": F} | changes
     )
 
 
-# Parameters
-# -----------------------------------------------------------------------------------------------
+def two_stacks(encoder_layers=1, decoder_layers=1, vocab_size=1, **changes):
+    """An encoder-decoder whose positions are sinusoids."""
+    stacks = (layer_of(num_layers=L, **changes) for L in (encoder_layers, decoder_layers))
+    return SequenceToSequenceConfig(vocab_size, 17, *stacks)
+
+
+def language_model(tied_head, **changes):
+    return LanguageModelConfig(31, 17, layer_of(**changes), positions="none", tied_head=tied_head)
+
+
+def text_encoder(**changes):
+    return TextEncoderConfig(31, 17, layer_of(), **changes)
+
+
+# Parameters ---------------------------------------------------------------------------------------
 
 EXACT = {
     "bert-base": 109_482_240,
@@ -81,33 +92,34 @@ SCALE_TABLE = {
 
 @pytest.mark.parametrize("name", EXACT)
 def test_parameters_of_released_weights_are_exact(name):
-    assert formulas.parameters(PUBLISHED[name].sizes) == EXACT[name]
+    assert formulas.parameters(PUBLISHED[name].config) == EXACT[name]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_figures_are_within_seven_per_cent(name):
     published = PUBLISHED[name]
-    assert published.nominal == pytest.approx(formulas.parameters(published.sizes), rel=0.07)
+    assert published.nominal == pytest.approx(formulas.parameters(published.config), rel=0.07)
 
 
 @pytest.mark.parametrize("name", SCALE_TABLE)
 def test_the_scale_table_of_the_sources(name):
-    sizes, nominal = PUBLISHED[name].sizes, PUBLISHED[name].nominal
-    assert (sizes.num_layers, sizes.num_heads, sizes.embed_dim, nominal) == SCALE_TABLE[name]
+    (stack,) = formulas.stacks_of(PUBLISHED[name].config)
+    found = (stack.num_layers, stack.num_heads, stack.embed_dim, PUBLISHED[name].nominal)
+    assert found == SCALE_TABLE[name]
 
 
 def test_training_gpt3_by_the_rule_is_3_15e23():
     gpt3 = PUBLISHED["gpt3"]
     assert formulas.six_nd(gpt3.nominal, gpt3.tokens) == pytest.approx(3.15e23, rel=1e-12)
     # With the parameters counted, as the source prints it.
-    assert formulas.six_nd(formulas.parameters(gpt3.sizes), gpt3.tokens) == pytest.approx(
+    assert formulas.six_nd(formulas.parameters(gpt3.config), gpt3.tokens) == pytest.approx(
         3.14e23, rel=1e-3
     )
 
 
 def test_the_feed_forward_and_attention_of_the_sources():
     """FFN 512-2048-512 and attention of 512, without biases."""
-    table = formulas.parameter_table(Sizes(1, 512, 8, 2048, 1, biases=False))
+    table = formulas.parameter_table(StackConfig(1, 512, 8, 2048, biases=False))
     assert (table["feed-forward"], table["attention"]) == (2_097_152, 1_048_576)
 
 
@@ -118,8 +130,8 @@ def test_parameters_of_the_encoder_decoder_equal_those_of_pytorch(stacks):
     """
     torch = pytest.importorskip("torch")
     theirs = torch.nn.Transformer(D, N, *stacks, dim_feedforward=F, batch_first=True, device="meta")
-    sizes = layer_of(num_layers=stacks[0], num_decoder_layers=stacks[1], final_norm=True)
-    ours = formulas.parameters(sizes) - D  # a table of one token
+    config = two_stacks(*stacks, final_norm=True)
+    ours = formulas.parameters(config) - D  # a table of one token
     assert ours == sum(parameter.numel() for parameter in theirs.parameters())
 
 
@@ -129,24 +141,26 @@ def test_parameters_by_hand():
     def of(*shapes):
         return sum(int(np.prod(shape)) for shape in shapes)
 
-    def part(name, **changes):
-        return formulas.parameter_table(layer_of(**changes)).get(name, 0)
+    def part(name, config):
+        return formulas.parameter_table(config).get(name, 0)
 
     attention = [(D, N, H), (D, 2, H), (D, 2, H), (N, H, D)]
-    assert part("attention", num_kv_heads=2, biases=False) == of(*attention)
+    assert part("attention", layer_of(num_kv_heads=2, biases=False)) == of(*attention)
     biases = [(N, H), (2, H), (2, H), (D,)]
-    assert part("attention", num_kv_heads=2) == of(*attention, *biases)
-    assert part("cross-attention", num_decoder_layers=3) == 3 * part("attention")
+    assert part("attention", layer_of(num_kv_heads=2)) == of(*attention, *biases)
+    assert part("cross-attention", two_stacks(1, 3)) == 3 * part("attention", layer_of())
     gated = [(D, F), (D, F), (F, D)]
-    assert part("feed-forward", gated=True, biases=False) == of(*gated)
-    assert part("feed-forward", gated=True) == of(*gated, (F,), (F,), (D,))
-    norms = {"num_decoder_layers": 1, "final_norm": True, "embedding_norm": True}
-    assert part("norms", **norms) == (2 + 3 + 2 + 2) * of((D,), (D,))
-    assert part("norms", norm_biases=False) == 2 * of((D,))
-    assert part("pooler", pooler=True) == of((D, D), (D,))
-    assert part("head", vocab_size=31, language_head="untied") == of((D, 31))
-    assert part("head", vocab_size=31, language_head="tied") == part("head") == 0
-    assert part("head", num_classes=5, num_pooled=2) == of((2 * D, 5), (5,))
+    assert part("feed-forward", layer_of(activation="swiglu", biases=False)) == of(*gated)
+    assert part("feed-forward", layer_of(activation="swiglu")) == of(*gated, (F,), (F,), (D,))
+    assert part("norms", two_stacks(final_norm=True)) == (2 + 3 + 2) * of((D,), (D,))
+    assert part("norms", text_encoder()) == (2 + 1) * of((D,), (D,))
+    assert part("norms", layer_of(norm_biases=False)) == 2 * of((D,))
+    assert part("norms", layer_of(norm_kind="rms")) == 2 * of((D,))
+    assert part("pooler", text_encoder(pooler=True)) == of((D, D), (D,))
+    assert part("head", language_model(tied_head=False)) == of((D, 31))
+    assert part("head", language_model(tied_head=True)) == part("head", layer_of()) == 0
+    classifier = ClassifierConfig(31, 17, 5, layer_of(), pooling=("max", "mean"))
+    assert part("head", classifier) == of((2 * D, 5), (5,))
 
 
 def real_parameters(config):
@@ -158,12 +172,12 @@ def real_parameters(config):
 def test_parameters_of_the_tutorial_classifier(layers, parameters):
     encoder = dataclasses.replace(TUTORIAL.model.encoder, num_layers=layers)
     config = dataclasses.replace(TUTORIAL.model, encoder=encoder)
-    assert formulas.parameters(sizes_of(config)) == parameters == real_parameters(config)
+    assert formulas.parameters(config) == parameters == real_parameters(config)
 
 
 BASE = ClassifierConfig(31, 17, encoder=StackConfig(2, D, N, F))
-# Of each field of the configurations a value that is not the default: the sizes must know what it
-# changes.
+# Of each field of the configurations a value that is not the default: the formulas must know what
+# it changes.
 CHANGES = {
     "vocab_size": 37, "max_length": 19, "num_classes": 5, "num_segments": 3, "pooling": ("max", "mean"),
     "region_width": 3, "region_features": 7, "patch_width": 4, "embedding_dropout_rate": 0.0,
@@ -202,8 +216,7 @@ CONFIGS = dict(changed()) | {"base": BASE, "fast": FAST.model, "sample": SAMPLE.
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
     config = CONFIGS[name]
-    sizes = sizes_of(config)
-    assert formulas.parameters(sizes) == real_parameters(config)
+    assert formulas.parameters(config) == real_parameters(config)
     graph, params = nnx.split(nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0))))
 
     def forward(params, tokens, is_token):
@@ -215,7 +228,7 @@ def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
     # Patches are of the tokens moved to the front, and a loop looks for what a long mask hides: no
     # product in either.
     assert set(counted.unknown) <= {"sort", "while"}
-    assert counted.flops == formulas.forward_flops(sizes, length, batch=B)
+    assert counted.flops == formulas.forward_flops(config, length, batch=B)
 
 
 STACK = StackConfig(2, 36, N, F)  # rotary positions turn pairs of features
@@ -257,13 +270,12 @@ def writers():
 
 @pytest.mark.parametrize(("model", "config"), [*writers()])
 def test_parameters_and_forward_flops_equal_those_of_models_that_write(model, config):
-    sizes = sizes_of(config)
     graph, params = nnx.split(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))))
-    assert formulas.parameters(sizes) == sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert formulas.parameters(config) == sum(leaf.size for leaf in jax.tree.leaves(params))
     text = array(B, T, dtype=jnp.int32), array(B, T, dtype=bool)
     arguments = text * (2 if model is SequenceToSequence else 1)
     counted = count(lambda params, *args: nnx.merge(graph, params)(*args), params, *arguments)
-    assert counted.flops == formulas.forward_flops(sizes, T, batch=B)
+    assert counted.flops == formulas.forward_flops(config, T, batch=B)
 
 
 TEXT = TextEncoderConfig(31, 17, dataclasses.replace(STACK, norm_biases=False), pooler=True)
@@ -283,28 +295,15 @@ READERS = [
 @pytest.mark.parametrize(("model", "config"), READERS)
 def test_parameters_of_published_readers(model, config):
     real = nnx.state(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))), nnx.Param)
-    assert formulas.parameters(sizes_of(config)) == sum(leaf.size for leaf in jax.tree.leaves(real))
+    assert formulas.parameters(config) == sum(leaf.size for leaf in jax.tree.leaves(real))
 
 
-def test_layers_with_and_without_a_window_are_not_counted():
-    with pytest.raises(ValueError, match="with a window are not counted"):
-        sizes_of(dataclasses.replace(TEXT, window=3))
+def test_what_is_no_configuration_is_named():
+    with pytest.raises(TypeError, match="config"):
+        formulas.parameters(3)
 
 
-def test_stacks_of_two_sizes_are_not_counted():
-    fewer = dataclasses.replace(STACK, num_layers=1)
-    config = SequenceToSequenceConfig(31, 17, encoder=STACK, decoder=fewer)
-    assert sizes_of(config).num_decoder_layers == 1
-    other = dataclasses.replace(STACK, hidden_dim=F + 1)
-    config = dataclasses.replace(config, decoder=other)
-    with pytest.raises(ValueError, match="layers of one size"):
-        sizes_of(config)
-    with pytest.raises(TypeError, match="got int"):
-        sizes_of(3)
-
-
-# Attention
-# ------------------------------------------------------------------------------------------------
+# Attention ----------------------------------------------------------------------------------------
 
 MASKS = {"none": None, "causal": causal(), "window": sliding_window(5, 0)}
 
@@ -342,7 +341,7 @@ def test_attention_flops_equal_the_formula_whatever_the_mask_and_the_groups(mask
     def fn(*args):
         return attend(*args, mask=MASKS[mask])
 
-    table = formulas.forward_table(layer_of(num_kv_heads=K, causal=True, window=5), T, batch=B)
+    table = formulas.forward_table(layer_of(num_kv_heads=K), T, batch=B)
     assert count(fn, *heads(T, K)).flops == table[PRODUCTS]
     assert count(gradient(fn, 3), *heads(T, K)).flops == 3 * table[PRODUCTS]
 
@@ -374,7 +373,7 @@ def test_feed_forward_flops_equal_the_formula():
 
 def test_gated_feed_forward_flops_equal_the_formula():
     x, inner, outer = array(B, T, D), array(D, F), array(F, D)
-    forward = formulas.forward_table(layer_of(gated=True), T, batch=B)[FEED_FORWARD]
+    forward = formulas.forward_table(layer_of(activation="swiglu"), T, batch=B)[FEED_FORWARD]
     counted = count(gated_feed_forward, x, inner, inner, outer)
     assert counted.flops == forward
 
@@ -390,20 +389,18 @@ def test_visible_pairs_are_those_of_the_mask(length, window):
 
 
 def test_a_causal_mask_halves_and_a_window_makes_attention_linear():
-    def products(T, **changes):
-        return formulas.forward_table(layer_of(**changes), T, skip_hidden=True)[PRODUCTS]
+    def products(T, **visible):
+        return formulas.forward_table(layer_of(), T, **visible)[PRODUCTS]
 
     long = 2**14
     assert products(long, causal=True) / products(long) == pytest.approx(0.5, rel=1e-4)
     assert products(2 * long) / products(long) == 4
     windowed = [products(T, causal=True, window=128) for T in (long, 2 * long)]
     assert windowed[1] / windowed[0] == pytest.approx(2, rel=1e-2)
-    table = formulas.forward_table(layer_of(causal=True, window=5), T)
-    assert table[PRODUCTS] == 4 * N * H * T * T  # what is computed without skipping
+    assert products(T) == 4 * N * H * T * T  # what is computed without skipping
 
 
-# A layer
-# --------------------------------------------------------------------------------------------------
+# A layer ------------------------------------------------------------------------------------------
 
 
 def layer_and_input(T, *, remat=False, implementation="reference", **changes):
@@ -445,7 +442,7 @@ def test_remat_computes_a_layer_once_more_but_for_a_last_product_that_no_gradien
         norm == "pre"
     )
     assert formulas.training_flops(sizes, T, remat=True) == 4 * formulas.forward_flops(sizes, T)
-    head = layer_of(vocab_size=31, language_head="tied")  # which is not in a layer
+    head = language_model(tied_head=True)  # which is not in a layer
     once_more = formulas.training_flops(head, T, remat=True) - formulas.training_flops(head, T)
     assert once_more == formulas.forward_flops(sizes, T) < formulas.forward_flops(head, T)
 
@@ -475,13 +472,12 @@ def test_parameters_of_a_layer_equal_the_real_one():
         assert layer == sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
-# Crossover
-# ------------------------------------------------------------------------------------------------
+# Crossover ----------------------------------------------------------------------------------------
 
 
 def test_attention_equals_its_projections_at_2d_and_the_rest_of_the_layer_at_6d():
     D, N = 48, 6
-    sizes = Sizes(1, D, N, 4 * D, 1)
+    sizes = StackConfig(1, D, N, 4 * D)
     assert formulas.crossover_lengths(sizes) == (2 * D, 6 * D)
     at_2d, at_6d = formulas.forward_table(sizes, 2 * D), formulas.forward_table(sizes, 6 * D)
     assert at_2d[PRODUCTS] == at_2d[PROJECTIONS]
@@ -504,19 +500,18 @@ def test_attention_equals_its_projections_at_2d_and_the_rest_of_the_layer_at_6d(
 
 
 def test_crossovers_move_with_shared_keys_and_gates():
-    projections, layer = formulas.crossover_lengths(layer_of(num_kv_heads=2, gated=True))
+    projections, layer = formulas.crossover_lengths(layer_of(num_kv_heads=2, activation="swiglu"))
     assert projections == D * (1 + 2 / 6)
     assert layer == pytest.approx(D * (1 + 2 / 6) + 3 * D * F / (2 * N * H))
-    table = formulas.forward_table(Sizes(1, 64, 4, 96, 1, num_kv_heads=2, gated=True), 96)
+    table = formulas.forward_table(StackConfig(1, 64, 4, 96, num_kv_heads=2), 96)
     assert table[PRODUCTS] == table[PROJECTIONS]
 
 
-# Bytes
-# ----------------------------------------------------------------------------------------------------
+# Bytes --------------------------------------------------------------------------------------------
 
 
 def kept_by_jax(T, dtype, **changes):
-    """Bytes of the arrays over texts that the backward pass of a layer gets from the forward pass."""
+    """Bytes of the arrays over texts that a layer's backward pass gets from its forward pass."""
     fn, params, x = layer_and_input(T, **changes)
     params = jax.tree.map(lambda leaf: array(*leaf.shape, dtype=dtype), params)
     kept = jax.eval_shape(lambda p, x: jax.vjp(fn, p, x)[1], params, array(*x.shape, dtype=dtype))
@@ -571,7 +566,7 @@ def test_kept_bytes_of_korthikanti_at_16_bits():
     32 and 2.
     """
     s, h, a = 2048, 12_288, 96
-    sizes = Sizes(1, h, a, 4 * h, 1)
+    sizes = StackConfig(1, h, a, 4 * h)
     linear = formulas.activation_bytes(sizes, s, dtype="float16", keep_weights=False) - 4 * a * s
     assert linear == 32 * s * h
     with_weights = formulas.activation_bytes(sizes, s, dtype="float16")
@@ -582,87 +577,73 @@ def test_kept_bytes_of_korthikanti_at_16_bits():
 def test_heads_and_norms_around_the_layers_keep_and_compute_their_part():
     plain = formulas.activation_bytes(layer_of(), T)
 
-    def more(**changes):
-        return formulas.activation_bytes(layer_of(**changes), T) - plain
+    def more(config):
+        return formulas.activation_bytes(config, T) - plain
 
-    assert more(vocab_size=31, language_head="tied") == 4 * T * 31
-    assert more(vocab_size=31, language_head="untied") == 4 * T * 31
-    assert more(embedding_norm=True) == 4 * T * D
-    assert more(final_norm=True) == 4 * T * 2 * D
-    assert more(gated=True) == 4 * T * F
-    in_two_stacks = more(num_decoder_layers=1, final_norm=True) - more(num_decoder_layers=1)
-    assert in_two_stacks == 2 * more(final_norm=True)
-    for head in ("tied", "untied"):
-        table = formulas.forward_table(layer_of(vocab_size=31, language_head=head), T, batch=B)
+    assert more(language_model(tied_head=True)) == 4 * T * 31
+    assert more(language_model(tied_head=False)) == 4 * T * 31
+    assert more(text_encoder()) == 4 * T * D  # the norm of the embeddings
+    assert more(layer_of(final_norm=True)) == 4 * T * 2 * D
+    assert more(layer_of(activation="swiglu")) == 4 * T * F
+    in_two_stacks = more(two_stacks(final_norm=True)) - more(two_stacks())
+    assert in_two_stacks == 2 * more(layer_of(final_norm=True))
+    for tied_head in (True, False):
+        table = formulas.forward_table(language_model(tied_head), T, batch=B)
         x, W = array(B, T, D), array(D, 31)
         assert table["head"] == count(jnp.matmul, x, W).flops
-    assert formulas.forward_table(layer_of(pooler=True), T, batch=B)["pooler"] == 2 * B * D * D
+    assert formulas.forward_table(text_encoder(pooler=True), T, batch=B)["pooler"] == 2 * B * D * D
 
 
 def test_without_the_weights_the_bytes_grow_with_the_length_and_with_them_with_its_square():
     def kept(T, **options):
-        return formulas.activation_bytes(PUBLISHED["bert-base"].sizes, T, **options)
+        return formulas.activation_bytes(PUBLISHED["bert-base"].config, T, **options)
 
     assert kept(2**16, keep_weights=False) == 2 * kept(2**15, keep_weights=False)
     assert kept(2**16) / kept(2**15) == pytest.approx(4, rel=0.02)
 
 
 def test_a_cache_holds_keys_and_values_of_the_key_heads_and_a_ring_of_the_window():
-    def cached(length, **changes):
-        sizes = layer_of(num_layers=3, num_kv_heads=2, causal=True, **changes)
-        return formulas.cache_bytes(sizes, length, batch=B)
+    def cached(length, **window):
+        config = layer_of(num_layers=3, num_kv_heads=2)
+        return formulas.cache_bytes(config, length, batch=B, **window)
 
     # One example a row: keys and values of two heads of seven in float32.
     assert cached(T) == 3 * B * (2 * T * 2 * 7) * 4
     assert cached(T) * 3 == formulas.cache_bytes(layer_of(num_layers=3), T, batch=B)  # K=2 of N=6
     assert cached(1000, window=4) == cached(5) == cached(5, window=4)
     assert cached(3, window=4) == cached(3)
-    seven_b = formulas.cache_bytes(PUBLISHED["llama2-7b"].sizes, 4096, dtype="float16")
-    seventy_b = formulas.cache_bytes(PUBLISHED["llama2-70b"].sizes, 4096, dtype="float16")
+    seven_b = formulas.cache_bytes(PUBLISHED["llama2-7b"].config, 4096, dtype="float16")
+    seventy_b = formulas.cache_bytes(PUBLISHED["llama2-70b"].config, 4096, dtype="float16")
     assert seven_b == 2**31  # half a mebibyte a token
     assert seventy_b / seven_b == (80 * 8) / (32 * 32)
 
 
 def test_an_encoder_decoder_keeps_and_computes_its_cross_attention():
-    both = layer_of(num_decoder_layers=1)
-    T = 11
+    both, T = two_stacks(), 11
     assert formulas.cache_bytes(both, T) == 2 * formulas.cache_bytes(layer_of(), T)
-    ring = formulas.cache_bytes(
-        dataclasses.replace(both, window=4), T
-    )  # of what is written; all that was read
+    ring = formulas.cache_bytes(both, T, window=4)  # of what is written; all that was read
     assert ring == formulas.cache_bytes(layer_of(), 5) + formulas.cache_bytes(layer_of(), T)
     table, alone = formulas.forward_table(both, T), formulas.forward_table(layer_of(), T)
-    assert [table[part] / alone[part] for part in (PROJECTIONS, PRODUCTS, FEED_FORWARD)] == [
-        3,
-        3,
-        2,
-    ]
-    hidden = formulas.forward_table(dataclasses.replace(both, causal=True), T, skip_hidden=True)
+    times = [table[part] / alone[part] for part in (PROJECTIONS, PRODUCTS, FEED_FORWARD)]
+    assert times == [3, 3, 2]
+    hidden = formulas.forward_table(both, T, causal=True)
     # Only where it writes no token sees a later one.
     assert hidden[PRODUCTS] == 4 * N * H * (T * T + T * (T + 1) // 2 + T * T)
     kept = formulas.activation_bytes(both, T) - 2 * formulas.activation_bytes(layer_of(), T)
-    assert kept == 4 * T * (2 * D + 4 * N * H + N * T)
+    assert kept == 4 * T * (2 * D + 4 * N * H + N * T) + 4 * T  # and the logits of one token
 
 
-# Mistakes
-# -------------------------------------------------------------------------------------------------
+# Mistakes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: layer_of(num_heads=5), "num_heads must divide embed_dim, unless head_dim is given; got 5 heads for 42"),
-        (lambda: layer_of(num_kv_heads=4), "num_kv_heads must divide num_heads; got 4 for 6"),
-        (lambda: layer_of(num_kv_heads=0), "num_kv_heads must be 1 or more; got 0"),
-        (lambda: layer_of(window=-1), "window must be 0 or more; got -1"),
-        (lambda: layer_of(embed_dim=0), "embed_dim must be 1 or more; got 0"),
-        (lambda: layer_of(num_layers=-1), "num_layers must be 0 or more; got -1"),
-        (lambda: layer_of(language_head="shared"), "language_head must be none, tied or untied; got 'shared'"),
-        (lambda: layer_of(patch_width=2), "patch_width=2 makes patches of regions: region_features must be 1 or more"),
         (lambda: formulas.forward_flops(layer_of(), 0), "length must be 1 or more; got 0"),
         (lambda: formulas.training_flops(layer_of(), 3, batch=0), "batch must be 1 or more; got 0"),
         (lambda: formulas.activation_bytes(layer_of(), -1), "length must be 1 or more; got -1"),
         (lambda: formulas.cache_bytes(layer_of(), 0), "length must be 1 or more; got 0"),
+        (lambda: formulas.cache_bytes(layer_of(), 1, window=-1), "window must be 0 or more; got -1"),
         (lambda: formulas.cache_bytes(layer_of(), 1, dtype="float33"), "dtype must be the name of a type, .*; got 'float33'"),
         (lambda: formulas.visible_pairs(0), "T must be 1 or more; got 0"),
         (lambda: formulas.visible_pairs(3, window=-1), "window must be 0 or more; got -1"),
@@ -673,8 +654,7 @@ def test_a_mistake_names_the_argument_what_was_expected_and_what_came(make, mess
         make()
 
 
-# The command
-# ----------------------------------------------------------------------------------------------
+# The command --------------------------------------------------------------------------------------
 
 
 def cost(capsys, *arguments):
@@ -690,25 +670,26 @@ def test_the_table_fits_into_100_columns_and_shows_the_exact_count_beside_the_pu
     shown = cost(capsys, name, "--length", 512, "--tokens", "3e9", "--window", 128)
     assert shown.code == 0 and shown.err == ""
     assert max(map(len, shown.out.splitlines())) <= 100
-    assert f"{formulas.parameters(PUBLISHED[name].sizes):,}" in shown.out
+    assert f"{formulas.parameters(PUBLISHED[name].config):,}" in shown.out
     assert "published: " in shown.out and "%" in shown.out
 
 
 def test_the_json_holds_the_same_numbers(capsys):
     found = json.loads(cost(capsys, "gpt3", "--json", "--length", 2048, "--batch", 3).out)
-    sizes = PUBLISHED["gpt3"].sizes
-    assert Sizes(**found["sizes"]) == sizes
+    config = PUBLISHED["gpt3"].config
+    assert found["config"] == json.loads(json.dumps(dataclasses.asdict(config)))
+    assert found["sizes"]["num_layers"] == config.decoder.num_layers and found["sizes"]["causal"]
     assert (
         found["parameters"]
         == sum(found["parameters_by_part"].values())
-        == formulas.parameters(sizes)
+        == formulas.parameters(config)
     )
-    assert found["forward_flops"] == formulas.forward_flops(sizes, 2048, batch=3)
+    assert found["forward_flops"] == formulas.forward_flops(config, 2048, batch=3)
     assert found["training_flops"] == 3 * found["forward_flops"]
     assert found["tokens_flops_6nd_published"] == pytest.approx(3.15e23)
     assert found["forward_flops_visible"] < found["forward_flops"]
     assert found["activation_bytes_remat_blockwise"] < found["activation_bytes_blockwise"]
-    assert found["cache_bytes"] == formulas.cache_bytes(sizes, 2048, batch=3)
+    assert found["cache_bytes"] == formulas.cache_bytes(config, 2048, batch=3)
 
 
 def test_the_list_has_every_published_model(capsys):

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.nn.test_kv_cache import LLAMA, TOKENS, B, T, V, model_of, stack
+from tests.nn.test_kv_cache import TOKENS, B, T, V, model_of, stack
 from transformer_jax.attention.masks import causal, padding
 from transformer_jax.costs.formulas import parameters
 from transformer_jax.costs.published import PUBLISHED
 from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
-from transformer_jax.nn.config import LanguageModelConfig, SequenceToSequenceConfig, StackConfig
+from transformer_jax.nn.config import SequenceToSequenceConfig, StackConfig
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -54,25 +54,8 @@ def test_the_models_of_2017_have_the_sizes_of_table_3(row):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama2-7b"])
 def test_published_language_models_are_configurations_of_one_class(name):
-    sizes = PUBLISHED[name].sizes
-    is_llama = name != "gpt2"
-    layers = StackConfig(
-        sizes.num_layers,
-        sizes.embed_dim,
-        sizes.num_heads,
-        sizes.hidden_dim,
-        norm="pre",
-        final_norm=True,
-        **(LLAMA if is_llama else {"activation": "gelu_tanh"}),
-    )
-    config = LanguageModelConfig(
-        sizes.vocab_size,
-        1024,
-        decoder=layers,
-        positions="rotary" if is_llama else "learned",
-        tied_head=not is_llama,
-    )
-    assert count(lambda: LanguageModel(config, rngs=nnx.Rngs(0))) == parameters(sizes)
+    config = PUBLISHED[name].config
+    assert count(lambda: LanguageModel(config, rngs=nnx.Rngs(0))) == parameters(config)
 
 
 @pytest.mark.parametrize("name", ["learned", "llama", "window, alibi", "post-norm, sinusoidal"])

@@ -14,7 +14,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,11 @@ from flax import nnx
 
 from transformer_jax.cli.terminal import did_you_mean, writable
 from transformer_jax.costs import formulas
-from transformer_jax.costs.formulas import Sizes
+from transformer_jax.costs.formulas import Config
 from transformer_jax.costs.jaxpr import count
-from transformer_jax.costs.model_sizes import sizes_of
 from transformer_jax.costs.published import PUBLISHED, Published
 from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.nn.config import LanguageModelConfig, SequenceToSequenceConfig
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import CONFIG, KINDS, Spec, read_spec
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     if options.list:
-        found = {name: _parameters(p.sizes, p) for name, p in PUBLISHED.items()}
+        found = {name: _parameters(p.config, p) for name, p in PUBLISHED.items()}
         lines = [json.dumps(found)] if options.json else map(_listed, found, found.values())
     elif options.model is None:
         raise InputError("no model given; pass a NAME that `cost --list` shows, or a run folder")
@@ -72,38 +72,57 @@ def run(options: argparse.Namespace) -> None:
 
 
 def figures(options: argparse.Namespace) -> dict[str, Any]:
-    """All that is printed, as numbers."""
+    """Return all that is printed, as numbers."""
     name = options.model
     published = PUBLISHED.get(name)
     spec = None if published else _spec(name)
-    sizes = published.sizes if published else sizes_of(spec.config)
-    sizes = replace(
-        sizes,
-        causal=sizes.causal or options.causal,
-        window=sizes.window if options.window is None else options.window,
-    )
+    config = published.config if published else spec.config
     if options.tokens is not None and not 0 < options.tokens < math.inf:
         raise ValueError(f"--tokens must be a number above 0; got {options.tokens:g}")
     if options.xla and published:
         raise ValueError("--xla compiles a model: pass a run folder, not the name of one")
+    sizes = _sizes(config, options)
     given = {
         "model": name,
         "length": options.length,
         "batch": options.batch,
         "dtype": options.dtype,
     }
-    found = given | {"sizes": asdict(sizes)} | _parameters(sizes, published)
-    found |= _operations(sizes, options, published)
+    found = given | {"sizes": sizes, "config": asdict(config)} | _parameters(config, published)
+    found |= _operations(config, sizes, options, published)
     if options.xla:
         found["compiled"] = _compiled(spec, options.batch, options.length)
-    found |= _memory(sizes, options)
-    projections, layer = formulas.crossover_lengths(sizes)
+    found |= _memory(config, sizes, options)
+    projections, layer = formulas.crossover_lengths(formulas.stacks_of(config)[0])
     return found | {"crossover_projections": projections, "crossover_layer": layer}
 
 
-def _parameters(sizes: Sizes, published: Published | None) -> dict[str, Any]:
-    total = formulas.parameters(sizes)
-    found = {"parameters": total, "parameters_by_part": formulas.parameter_table(sizes)}
+def _sizes(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+    """The axes of the layers, and what a token sees."""
+    first, *others = formulas.stacks_of(config)
+    num_heads, num_kv_heads, head_dim, value_dim = first.axes
+    writes = isinstance(config, LanguageModelConfig | SequenceToSequenceConfig)
+    window = config.window if isinstance(config, LanguageModelConfig) else None
+    return {
+        "num_layers": first.num_layers,
+        "num_decoder_layers": sum(stack.num_layers for stack in others),
+        "embed_dim": first.embed_dim,
+        "num_heads": num_heads,
+        "num_kv_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "value_dim": value_dim,
+        "hidden_dim": first.hidden_dim,
+        "vocab_size": getattr(config, "text", config).vocab_size,
+        "num_positions": formulas.learned_positions(config),
+        "inputs": formulas.encoder_length(config, options.length),
+        "causal": writes or options.causal,
+        "window": window if options.window is None else options.window,
+    }
+
+
+def _parameters(config: Config, published: Published | None) -> dict[str, Any]:
+    total = formulas.parameters(config)
+    found = {"parameters": total, "parameters_by_part": formulas.parameter_table(config)}
     if published:
         found |= {
             "published_parameters": published.nominal,
@@ -115,20 +134,20 @@ def _parameters(sizes: Sizes, published: Published | None) -> dict[str, Any]:
 
 
 def _operations(
-    sizes: Sizes, options: argparse.Namespace, published: Published | None
+    config: Config, sizes: dict[str, Any], options: argparse.Namespace, published: Published | None
 ) -> dict[str, Any]:
-    length, texts, total = options.length, {"batch": options.batch}, formulas.parameters(sizes)
-    training = formulas.training_flops(sizes, length, **texts)
+    length, texts, total = options.length, {"batch": options.batch}, formulas.parameters(config)
+    training = formulas.training_flops(config, length, **texts)
     found = {
-        "forward_flops": formulas.forward_flops(sizes, length, **texts),
-        "forward_flops_by_part": formulas.forward_table(sizes, length, **texts),
+        "forward_flops": formulas.forward_flops(config, length, **texts),
+        "forward_flops_by_part": formulas.forward_table(config, length, **texts),
         "training_flops": training,
-        "training_flops_remat": formulas.training_flops(sizes, length, remat=True, **texts),
+        "training_flops_remat": formulas.training_flops(config, length, remat=True, **texts),
         "training_flops_6nd": formulas.six_nd(total, options.batch * length),
     }
-    if sizes.causal or sizes.window is not None:
+    if sizes["causal"] or sizes["window"] is not None:
         found["forward_flops_visible"] = formulas.forward_flops(
-            sizes, length, skip_hidden=True, **texts
+            config, length, causal=sizes["causal"], window=sizes["window"], **texts
         )
     tokens = options.tokens or (published and published.tokens)
     if tokens:
@@ -140,13 +159,15 @@ def _operations(
     return found
 
 
-def _memory(sizes: Sizes, options: argparse.Namespace) -> dict[str, int]:
+def _memory(config: Config, sizes: dict[str, Any], options: argparse.Namespace) -> dict[str, int]:
     arrays = {"batch": options.batch, "dtype": options.dtype}
-    found = {"parameter_bytes": formulas.parameters(sizes) * jnp.dtype(options.dtype).itemsize}
+    found = {"parameter_bytes": formulas.parameters(config) * jnp.dtype(options.dtype).itemsize}
     for key, switches in ACTIVATIONS.items():
-        found[key] = formulas.activation_bytes(sizes, options.length, **arrays, **switches)
-    if sizes.causal:
-        found["cache_bytes"] = formulas.cache_bytes(sizes, options.length, **arrays)
+        found[key] = formulas.activation_bytes(config, options.length, **arrays, **switches)
+    if sizes["causal"]:
+        found["cache_bytes"] = formulas.cache_bytes(
+            config, options.length, window=sizes["window"], **arrays
+        )
     return found
 
 
@@ -160,17 +181,23 @@ ACTIVATIONS = {
 
 def table(found: dict[str, Any]) -> Iterator[str]:
     """The figures for a reader, in 100 columns."""
-    sizes = Sizes(**found["sizes"])
-    D, N, K, H, F = sizes.axes
-    layers = f"L={sizes.num_layers}" + f"+{sizes.num_decoder_layers}" * bool(
-        sizes.num_decoder_layers
-    )
-    yield f"{found['model']}: {layers} D={D} N={N} K={K} H={H} F={F} V={sizes.vocab_size}"
+    sizes = found["sizes"]
+    more = sizes["num_decoder_layers"]
+    axes = {
+        "L": f"{sizes['num_layers']}+{more}" if more else sizes["num_layers"],
+        "D": sizes["embed_dim"],
+        "N": sizes["num_heads"],
+        "K": sizes["num_kv_heads"],
+        "H": sizes["head_dim"],
+        "F": sizes["hidden_dim"],
+        "V": sizes["vocab_size"],
+    }
+    yield f"{found['model']}: {' '.join(f'{axis}={size}' for axis, size in axes.items())}"
     if "source" in found:
         yield found["source"]
     if found.get("note"):
         yield found["note"]
-    if 0 < sizes.num_positions < formulas.encoder_length(sizes, found["length"]):
+    if 0 < sizes["num_positions"] < sizes["inputs"]:
         yield f"note: its table of positions ends before {found['length']} tokens"
 
     yield ""

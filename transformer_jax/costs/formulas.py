@@ -1,160 +1,169 @@
-"""What a transformer costs: parameters, operations and bytes, from its sizes alone.
+"""Count the parameters, operations and bytes of a transformer from its configuration.
 
-A multiply-add is two operations (FLOPs), and only matrix products count: norms, softmax, biases and
-activations are far below one per cent. B is the batch, T the length (an encoder-decoder reads T
-tokens and writes T), S = T.
+Every function takes the configuration of a model, or a `StackConfig` for the layers of a stack
+alone. A multiply-add is two operations (FLOPs), and only matrix products count: norms, softmax,
+biases and activations are far below one per cent. B is the batch, T the length (an encoder-decoder
+reads T tokens and writes T), S = T.
 """
 
 import math
-from dataclasses import dataclass
+from collections import Counter
 
 import jax.numpy as jnp
 
-from transformer_jax.functional.checks import check_heads
+from transformer_jax.functional.feed_forward import GATES
+from transformer_jax.nn.config import (
+    ClassifierConfig,
+    EncoderClassifierConfig,
+    LanguageModelConfig,
+    SequenceToSequenceConfig,
+    StackConfig,
+    TextEncoderConfig,
+)
 
 PROJECTIONS, PRODUCTS, FEED_FORWARD = "attention projections", "attention T x S", "feed-forward"
 
-
-@dataclass(frozen=True)
-class Sizes:
-    """All that the costs of an architecture depend on; `published.PUBLISHED` has examples.
-
-    With `num_decoder_layers` it is an encoder-decoder: these layers have cross-attention besides.
-    """
-
-    num_layers: int
-    embed_dim: int
-    num_heads: int
-    hidden_dim: int
-    vocab_size: int
-    head_dim: int | None = None  # embed_dim / num_heads when left out
-    value_dim: int | None = None  # of a head's values; head_dim when left out
-    num_kv_heads: int | None = None  # fewer than num_heads: grouped-query attention
-    num_decoder_layers: int = 0
-    num_positions: int = 0  # rows of a learned table; 0: sinusoidal, rotary or none
-    num_segments: int = 0
-    causal: bool = False  # a token sees no later one; in an encoder-decoder, where it writes
-    window: int | None = None  # self-attention sees so many tokens before (and after) its own
-    gated: bool = False  # three matrices in the feed-forward network instead of two
-    biases: bool = True  # of the linear maps of the layers
-    qkv_biases: bool | None = None  # of queries, keys and values; None: as biases
-    head_norm: bool = False  # an RMS norm of every head's queries and keys
-    norm_biases: bool = True  # of the layers: layer norm; RMS norm has none
-    embedding_norm: bool = False  # a layer norm
-    embedding_norm_bias: bool = True
-    first_norm: bool = True  # before the first layer's attention
-    final_norm: bool = False  # of each stack
-    pooler: bool = False  # BERT's D x D map of the first token
-    language_head: str = (
-        "none"  # "tied" to the table of tokens, "untied" (its own matrix) or "none"
-    )
-    num_classes: int = (
-        0  # of a classifier, which reads `num_pooled` vectors and the region features
-    )
-    num_pooled: int = 1
-    region_width: int = 1  # tokens that are embedded together: a table of tokens for each place
-    region_features: int = 0  # from a table of regions beside the encoder
-    patch_width: int = 0  # so many neighbouring regions are one input of the encoder; 0: tokens are
-    ngram_rows: int = 0  # of the two tables of n-grams; 0: there are none
-
-    def __post_init__(self):
-        for name in ("embed_dim", "num_heads", "hidden_dim", "vocab_size", "region_width"):
-            _at_least(1, name, getattr(self, name))
-        for name in (
-            "num_layers", "num_decoder_layers", "num_positions", "num_segments", "num_classes",
-            "num_pooled", "region_features", "patch_width", "ngram_rows", "window",
-        ):  # fmt: skip
-            _at_least(0, name, getattr(self, name))
-        _at_least(1, "head_dim", self.head_dim)
-        _at_least(1, "value_dim", self.value_dim)
-        _at_least(1, "num_kv_heads", self.num_kv_heads)
-        check_heads(self.embed_dim, self.num_heads, self.head_dim, self.num_kv_heads)
-        if self.language_head not in ("none", "tied", "untied"):
-            raise ValueError(
-                f"language_head must be none, tied or untied; got {self.language_head!r}"
-            )
-        if self.patch_width and not self.region_features:
-            raise ValueError(
-                f"patch_width={self.patch_width} makes patches of regions: region_features must be 1 or more"
-            )
-
-    @property
-    def axes(self) -> tuple[int, int, int, int, int]:
-        """D, N, K, H, F."""
-        D, N = self.embed_dim, self.num_heads
-        return D, N, self.num_kv_heads or N, self.head_dim or D // N, self.hidden_dim
-
-    @property
-    def keys_and_values(self) -> int:
-        """H + O: the features of a head's keys and of its values, 2 H unless `value_dim` says
-        otherwise.
-        """
-        H = self.axes[3]
-        return H + (self.value_dim or H)
+Config = (
+    StackConfig
+    | ClassifierConfig
+    | EncoderClassifierConfig
+    | LanguageModelConfig
+    | SequenceToSequenceConfig
+    | TextEncoderConfig
+)
 
 
-# Parameters
-# -----------------------------------------------------------------------------------------------
+def stacks_of(config: Config) -> tuple[StackConfig, ...]:
+    """Return the stacks of a model; the layers of a second one also attend to the first."""
+    match config:
+        case StackConfig():
+            return (config,)
+        case ClassifierConfig() | TextEncoderConfig():
+            return (config.encoder,)
+        case EncoderClassifierConfig():
+            return (config.text.encoder,)
+        case LanguageModelConfig():
+            return (config.decoder,)
+        case SequenceToSequenceConfig():
+            return (config.encoder, config.decoder)
+    raise TypeError(f"config must be the configuration of a model; got {type(config).__name__}")
 
 
-def parameters(sizes: Sizes) -> int:
-    """How many numbers are learnt: the sum of `parameter_table`."""
-    return sum(parameter_table(sizes).values())
+def encoder_length(config: Config, length: int) -> int:
+    """Return how many inputs the layers get for `length` tokens: as many, or one for each patch."""
+    patch = getattr(config, "patch_width", 0)
+    return math.ceil(length / patch) if patch else length
 
 
-def parameter_table(sizes: Sizes) -> dict[str, int]:
-    """Parameters by part.
+def learned_positions(config: Config) -> int:
+    """Return the rows of the table of positions; 0 where positions are not learned."""
+    match config:
+        case ClassifierConfig():
+            return encoder_length(config, config.max_length)
+        case EncoderClassifierConfig():
+            return learned_positions(config.text)
+        case StackConfig():
+            return 0
+    return config.max_length if config.positions == "learned" else 0
 
-    attention     D N H + D K (H + O) + N O D, and with biases N H + K (H + O) + D; O = H where nothing else is said;
-                  a norm of the heads 2 H
+
+# Parameters ---------------------------------------------------------------------------------------
+
+PARTS = (
+    "embeddings", "regions", "patches", "attention", "cross-attention", "feed-forward", "norms",
+    "n-grams", "pooler", "head",
+)  # fmt: skip
+
+
+def parameters(config: Config) -> int:
+    """Return the number of parameters: the sum of `parameter_table`."""
+    return sum(parameter_table(config).values())
+
+
+def parameter_table(config: Config) -> dict[str, int]:
+    """Return the number of parameters by part.
+
+    attention     D N H + D K (H + O) + N O D, and with biases N H + K (H + O) + D; a norm of
+                  the heads 2 H. H and O are the features of a head's keys and values
     feed-forward  2 D F, gated 3 D F, and with biases F + D, gated 2 F + D
     a norm        2 D, without bias D; two in a layer, three with cross-attention
     embeddings    (V + positions + segments) D
     """
-    D, N, K, H, F = sizes.axes
-    V, L, M = sizes.vocab_size, sizes.num_layers, sizes.num_decoder_layers
-    qkv = sizes.biases if sizes.qkv_biases is None else sizes.qkv_biases
-    biases = qkv * (N * H + K * sizes.keys_and_values) + sizes.biases * D
-    attention = _projections(sizes) + biases + 2 * H * sizes.head_norm
-    wide = (1 + sizes.gated) * F
-    feed_forward = _feed_forward(sizes) + sizes.biases * (wide + D)
-    stacks = 1 + (M > 0)
-    norms = 2 * L + 3 * M + sizes.final_norm * stacks - (L > 0 and not sizes.first_norm)
-    of_embeddings = (1 + sizes.embedding_norm_bias) * sizes.embedding_norm * stacks * D
-    regions, patch = sizes.region_features, sizes.patch_width
-    rows = sizes.num_positions + sizes.num_segments + (0 if patch else sizes.region_width * V)
-    ngram_columns = 1 if sizes.num_classes == 2 else sizes.num_classes
-    table = {
-        "embeddings": rows * D,
-        "regions": (sizes.region_width * V + 1) * regions,
-        "patches": (regions + 1) * D if patch else 0,
-        "attention": (L + M) * attention,
-        "cross-attention": M * attention,
-        "feed-forward": (L + M) * feed_forward,
-        "norms": norms * (1 + sizes.norm_biases) * D + of_embeddings,
-        "n-grams": (2 * sizes.ngram_rows + (sizes.ngram_rows > 0)) * ngram_columns,
-        "pooler": sizes.pooler * (D + 1) * D,
-        "head": (D * V if sizes.language_head == "untied" else 0)
-        + (sizes.num_pooled * D + regions + 1) * sizes.num_classes,
+    total = Counter(_around_the_layers(config))
+    for place, stack in enumerate(stacks_of(config)):
+        total.update(_layers(stack, crosses=place > 0))
+    return {part: total[part] for part in PARTS if total[part]}
+
+
+def _layers(stack: StackConfig, *, crosses: bool) -> dict[str, int]:
+    D, F, L = stack.embed_dim, stack.hidden_dim, stack.num_layers
+    N, K, H, values = stack.axes
+    qkv_biases = stack.biases if stack.qkv_biases is None else stack.qkv_biases
+    attention = _projections(stack) + qkv_biases * (N * H + K * (H + values)) + stack.biases * D
+    attention += 2 * H * stack.head_norm
+    width = (1 + (stack.activation in GATES)) * F
+    norm = D * (1 + (stack.norm_kind == "layer" and stack.norm_biases))
+    norms = (2 + crosses) * L + stack.final_norm - (L > 0 and not stack.first_norm)
+    return {
+        "attention": L * attention,
+        "cross-attention": crosses * L * attention,
+        "feed-forward": L * (_feed_forward(stack) + stack.biases * (width + D)),
+        "norms": norms * norm,
     }
-    return {part: number for part, number in table.items() if number}
 
 
-def _projections(sizes: Sizes) -> int:
-    D, N, K, _, _ = sizes.axes
-    return D * (N + K) * sizes.keys_and_values
+def _around_the_layers(config: Config) -> dict[str, int]:
+    if isinstance(config, StackConfig):
+        return {}
+    D, positions = stacks_of(config)[0].embed_dim, learned_positions(config)
+    match config:
+        case ClassifierConfig():
+            tokens, R = config.region_width * config.vocab_size, config.region_features
+            rows = positions + (0 if config.patch_width else tokens + config.num_segments)
+            return {
+                "embeddings": rows * D,
+                "regions": (tokens + 1) * R,
+                "patches": (R + 1) * D if config.patch_width else 0,
+                "norms": 2 * D,
+                "n-grams": _ngrams(config),
+                "head": (len(config.pooling) * D + R + 1) * config.num_classes,
+            }
+        case TextEncoderConfig():
+            return {
+                "embeddings": (config.vocab_size + positions + config.num_segments) * D,
+                "norms": (1 + config.encoder.norm_biases) * D,
+                "pooler": config.pooler * (D + 1) * D,
+            }
+        case EncoderClassifierConfig():
+            return _around_the_layers(config.text) | {
+                "n-grams": _ngrams(config),
+                "pooler": (config.activation is not None) * (D + 1) * D,
+                "head": (D + 1) * config.num_classes,
+            }
+    tied = getattr(config, "tied_head", True)
+    tokens = config.vocab_size
+    return {"embeddings": (tokens + positions) * D, "head": 0 if tied else D * tokens}
 
 
-def _feed_forward(sizes: Sizes) -> int:
-    return (2 + sizes.gated) * sizes.embed_dim * sizes.hidden_dim
+def _ngrams(config: ClassifierConfig | EncoderClassifierConfig) -> int:
+    columns = 1 if config.num_classes == 2 else config.num_classes
+    return (2 * 2**config.ngram_bits + 1) * columns if config.ngrams else 0
 
 
-# Operations
-# -----------------------------------------------------------------------------------------------
+def _projections(stack: StackConfig) -> int:
+    N, K, H, values = stack.axes
+    return stack.embed_dim * (N + K) * (H + values)
+
+
+def _feed_forward(stack: StackConfig) -> int:
+    return (2 + (stack.activation in GATES)) * stack.embed_dim * stack.hidden_dim
+
+
+# Operations ---------------------------------------------------------------------------------------
 
 
 def visible_pairs(T: int, *, causal: bool = False, window: int | None = None) -> int:
-    """How many of the T x T pairs of a query and a key a mask lets through.
+    """Return how many of the T x T pairs of a query and a key a mask lets through.
 
     T^2 for all, T (T + 1) / 2 causal, and with a window w of tokens before its own (and after it,
     unless causal) sum_t min(t, w) + 1 for causal, twice the sum and T otherwise: `sliding_window(w,
@@ -167,66 +176,89 @@ def visible_pairs(T: int, *, causal: bool = False, window: int | None = None) ->
     return T + before * (1 if causal else 2)
 
 
-def forward_flops(sizes: Sizes, length: int, *, batch: int = 1, skip_hidden: bool = False) -> int:
-    """FLOPs of one pass over `batch` texts of `length` tokens: the sum of `forward_table`."""
-    return sum(forward_table(sizes, length, batch=batch, skip_hidden=skip_hidden).values())
+def forward_flops(
+    config: Config,
+    length: int,
+    *,
+    batch: int = 1,
+    causal: bool = False,
+    window: int | None = None,
+) -> int:
+    """Return the FLOPs of one pass over `batch` texts: the sum of `forward_table`."""
+    table = forward_table(config, length, batch=batch, causal=causal, window=window)
+    return sum(table.values())
 
 
 def forward_table(
-    sizes: Sizes, length: int, *, batch: int = 1, skip_hidden: bool = False
+    config: Config,
+    length: int,
+    *,
+    batch: int = 1,
+    causal: bool = False,
+    window: int | None = None,
 ) -> dict[str, int]:
-    """FLOPs of a forward pass by part, for each token and layer
+    """Return the FLOPs of a forward pass by part; for each token and layer:
 
     projections    2 D (N + K) (H + O)
-    T x S          2 N (H + O) S: the scores, and the sums over the values. Sharing keys changes nothing
+    T x S          2 N (H + O) S: the scores, and the sums over the values, however many share keys
     feed-forward   2 * 2 D F, gated 2 * 3 D F
     head           2 D V for each token, tied or not; a pooler and classes once a text
 
-    S counts every key, as the reference computes them whatever the mask; with `skip_hidden` the
-    pairs that `causal` and `window` let through, as a kernel that skips the others does: half of
-    them for long causal texts.
+    S counts every key, as the reference computes them whatever the mask. With `causal` or a
+    `window` it counts the pairs of `visible_pairs`, as a kernel that skips the others does: half of
+    them for long causal texts. In an encoder-decoder `causal` is the decoder's, and cross-attention
+    hides nothing.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
-    D, N, _, _, _ = sizes.axes
-    L, M = sizes.num_layers, sizes.num_decoder_layers
-    T = encoder_length(sizes, length)
-    everything = visible_pairs(T)
-    if skip_hidden:
-        encoder = visible_pairs(T, causal=sizes.causal and not M, window=sizes.window)
-        decoder = visible_pairs(T, causal=sizes.causal, window=sizes.window)
-    else:
-        encoder = decoder = everything
-    pairs = L * encoder + M * (decoder + everything)  # cross-attention hides nothing
-    table = {
-        "patches": 2 * T * sizes.region_features * D if sizes.patch_width else 0,
-        PROJECTIONS: 2 * T * (L + 2 * M) * _projections(sizes),
-        PRODUCTS: 2 * N * sizes.keys_and_values * pairs,
-        FEED_FORWARD: 2 * T * (L + M) * _feed_forward(sizes),
-        "pooler": 2 * sizes.pooler * D * D,
-        "head": (2 * T * D * sizes.vocab_size if sizes.language_head != "none" else 0)
-        + 2 * (sizes.num_pooled * D + sizes.region_features) * sizes.num_classes,
-    }
+    T = encoder_length(config, length)
+    stacks = stacks_of(config)
+    table = Counter(patches=0)
+    for place, stack in enumerate(stacks):
+        crosses, last = place > 0, place == len(stacks) - 1
+        L, (N, _, H, values) = stack.num_layers, stack.axes
+        pairs = visible_pairs(T, causal=causal and last, window=window) + crosses * T * T
+        table[PROJECTIONS] += 2 * T * L * (1 + crosses) * _projections(stack)
+        table[PRODUCTS] += 2 * N * (H + values) * L * pairs
+        table[FEED_FORWARD] += 2 * T * L * _feed_forward(stack)
+    table.update(_flops_around_the_layers(config, T))
     return {part: batch * flops for part, flops in table.items() if flops}
 
 
-def training_flops(
-    sizes: Sizes, length: int, *, batch: int = 1, remat: bool = False, skip_hidden: bool = False
-) -> int:
-    """FLOPs of a forward and a backward pass: 3 times the forward pass.
+def _flops_around_the_layers(config: Config, T: int) -> dict[str, int]:
+    D = stacks_of(config)[0].embed_dim
+    match config:
+        case ClassifierConfig():
+            R = config.region_features
+            pooled = len(config.pooling) * D + R
+            patches = 2 * T * R * D if config.patch_width else 0
+            return {"patches": patches, "head": 2 * pooled * config.num_classes}
+        case TextEncoderConfig():
+            return {"pooler": 2 * config.pooler * D * D}
+        case EncoderClassifierConfig():
+            pooler = 2 * D * D if config.activation is not None else 0
+            return {"pooler": pooler, "head": 2 * D * config.num_classes}
+        case LanguageModelConfig() | SequenceToSequenceConfig():
+            return {"head": 2 * T * D * config.vocab_size}
+    return {}
+
+
+def training_flops(config: Config, length: int, *, batch: int = 1, remat: bool = False) -> int:
+    """Return the FLOPs of a forward and a backward pass: 3 times the forward pass.
 
     The gradient of a product Y = X W is two products of its size, dX = dY W^T and dW = X^T dY. With
     `remat` each layer is computed once more, which makes 4 for the layers; JAX leaves out of that
     what no gradient needs, as the last product before a residual sum.
     """
-    table = forward_table(sizes, length, batch=batch, skip_hidden=skip_hidden)
-    layers = table.get(PROJECTIONS, 0) + table.get(PRODUCTS, 0) + table.get(FEED_FORWARD, 0)
+    table = forward_table(config, length, batch=batch)
+    layers = sum(table.get(part, 0) for part in (PROJECTIONS, PRODUCTS, FEED_FORWARD))
     return 3 * sum(table.values()) + remat * layers
 
 
 def six_nd(parameters: float | int, tokens: float | int) -> float | int:
-    """6 N D, training FLOPs by rule (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section
-    2.1).
+    """Return 6 N D, the training FLOPs by rule of thumb.
+
+    Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1.
 
     Each parameter takes part in one multiply-add a token, and a gradient in two more. It leaves out
     T x S and counts tables that are only looked up; Kaplan's N leaves these out.
@@ -234,24 +266,22 @@ def six_nd(parameters: float | int, tokens: float | int) -> float | int:
     return 6 * parameters * tokens
 
 
-def crossover_lengths(sizes: Sizes) -> tuple[float, float]:
-    """The lengths T at which the T x T products of self-attention equal its projections, and all
-    else in a layer.
+def crossover_lengths(stack: StackConfig) -> tuple[float, float]:
+    """Return the lengths at which T x T costs as much as the projections, and as all else.
 
-    4 N H T^2 = 4 D (N + K) H T                at T = D (1 + K / N):  2 D with K = N
-    4 N H T^2 = (4 D (N + K) H + 4 D F) T      at T = D (1 + K / N) + D F / (N H):  6 D with F = 4 D, N H = D
+    4 N H T^2 = 4 D (N + K) H T            at T = D (1 + K / N):  2 D with K = N
+    4 N H T^2 = (4 D (N + K) H + 4 D F) T  at T = D (1 + K / N) + D F / (N H):  6 D with F = 4 D
     """
-    pair = sizes.num_heads * sizes.keys_and_values
-    projections, feed_forward = _projections(sizes), _feed_forward(sizes)
-    return projections / pair, (projections + feed_forward) / pair
+    N, _, H, values = stack.axes
+    projections, feed_forward = _projections(stack), _feed_forward(stack)
+    return projections / (N * (H + values)), (projections + feed_forward) / (N * (H + values))
 
 
-# Bytes
-# ----------------------------------------------------------------------------------------------------
+# Bytes --------------------------------------------------------------------------------------------
 
 
 def activation_bytes(
-    sizes: Sizes,
+    config: Config,
     length: int,
     *,
     batch: int = 1,
@@ -259,7 +289,7 @@ def activation_bytes(
     remat: bool = False,
     keep_weights: bool = True,
 ) -> int:
-    """Bytes of what the forward pass of a training step keeps for the gradient, without dropout.
+    """Return the bytes that a forward pass without dropout keeps for the gradient.
 
     For each token and layer, in `dtype`: 4 D (input and output of two norms), (N + K) (H + O)
     (queries, keys, values, attended), 2 F (before and after the activation; gated 3 F), as
@@ -271,45 +301,50 @@ def activation_bytes(
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
-    D, N, K, _, F = sizes.axes
-    L, M = sizes.num_layers, sizes.num_decoder_layers
-    T, size = encoder_length(sizes, length), _itemsize(dtype)
+    T, size = encoder_length(config, length), _itemsize(dtype)
     wide = max(size, 4)  # softmax is in float32 or wider
-    weights = N * (T * (wide + (size if size < wide else 0)) if keep_weights else wide)
-    attention = (N + K) * sizes.keys_and_values * size + weights
-    layer = (4 * D + (2 + sizes.gated) * F) * size + attention
-    decoder_layer = layer + 2 * D * size + attention
-    if remat:
-        largest = decoder_layer if M else layer
-        kept = (L + M - 1) * D * size + largest if L + M else 0
+    kept, layers = 0, []
+    for place, stack in enumerate(stacks_of(config)):
+        D, (N, K, H, values) = stack.embed_dim, stack.axes
+        weights = N * (T * (wide + (size if size < wide else 0)) if keep_weights else wide)
+        attention = (N + K) * (H + values) * size + weights
+        width = (2 + (stack.activation in GATES)) * stack.hidden_dim
+        layer = (4 * D + width) * size + attention
+        layer += (2 * D * size + attention) if place else 0
+        layers += [layer] * stack.num_layers
+        kept += 2 * stack.final_norm * D * size
+    if remat and layers:
+        kept += (len(layers) - 1) * D * size + max(layers)
     else:
-        kept = L * layer + M * decoder_layer
-    stacks = 1 + (M > 0)
-    kept += stacks * (sizes.embedding_norm + 2 * sizes.final_norm) * D * size
-    if sizes.language_head != "none":
-        kept += sizes.vocab_size * wide
+        kept += sum(layers)
+    if isinstance(config, ClassifierConfig | TextEncoderConfig | EncoderClassifierConfig):
+        kept += D * size  # of the norm of the embeddings
+    if isinstance(config, LanguageModelConfig | SequenceToSequenceConfig):
+        kept += config.vocab_size * wide
     return batch * T * kept
 
 
-def cache_bytes(sizes: Sizes, length: int, *, batch: int = 1, dtype: str = "float32") -> int:
-    """Bytes of the keys and values that generation keeps for `length` tokens: K (H + O) for each
-    token and layer.
+def cache_bytes(
+    config: Config,
+    length: int,
+    *,
+    batch: int = 1,
+    dtype: str = "float32",
+    window: int | None = None,
+) -> int:
+    """Return the bytes of the keys and values that generation keeps for `length` tokens.
 
-    With a window w a ring of w + 1 tokens is enough. An encoder-decoder keeps them for
-    cross-attention too.
+    K (H + O) for each token and layer. With a window w a ring of w + 1 tokens is enough. An
+    encoder-decoder keeps those of cross-attention too.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
-    K = sizes.axes[2]
-    L, M = sizes.num_layers, sizes.num_decoder_layers
-    tokens = length if sizes.window is None else min(length, sizes.window + 1)
-    kept = M * (tokens + length) if M else L * tokens
-    return batch * kept * K * sizes.keys_and_values * _itemsize(dtype)
-
-
-def encoder_length(sizes: Sizes, length: int) -> int:
-    """How many inputs the layers get for `length` tokens: as many, or one for each patch."""
-    return math.ceil(length / sizes.patch_width) if sizes.patch_width else length
+    _at_least(0, "window", window)
+    *before, stack = stacks_of(config)
+    _, K, H, values = stack.axes
+    tokens = length if window is None else min(length, window + 1)
+    tokens += length if before else 0
+    return batch * stack.num_layers * tokens * K * (H + values) * _itemsize(dtype)
 
 
 def _itemsize(dtype: str) -> int:

@@ -1,15 +1,20 @@
-"""The sizes of published models, beside the number of parameters that each is known by."""
+"""The configurations of published models, beside the number of parameters that each is known by."""
 
 from dataclasses import dataclass
 
-from transformer_jax.costs.formulas import Sizes
+from transformer_jax.nn.config import (
+    LanguageModelConfig,
+    SequenceToSequenceConfig,
+    StackConfig,
+    TextEncoderConfig,
+)
 
 
 @dataclass(frozen=True)
 class Published:
-    """An architecture by name; `nominal` is the number of parameters that its paper states."""
+    """A configuration, with the number of parameters that its paper states as `nominal`."""
 
-    sizes: Sizes
+    config: LanguageModelConfig | SequenceToSequenceConfig | TextEncoderConfig
     nominal: float
     source: str
     note: str = ""
@@ -17,32 +22,31 @@ class Published:
 
 
 def _bert(num_layers, embed_dim, num_heads, *, num_segments=2, pooler=True):
-    return Sizes(
-        num_layers, embed_dim, num_heads, 4 * embed_dim, 30_522, num_positions=512,
-        num_segments=num_segments, embedding_norm=True, pooler=pooler,
-    )  # fmt: skip
+    stack = StackConfig(
+        num_layers, embed_dim, num_heads, 4 * embed_dim, norm_epsilon=1e-12, activation="gelu"
+    )
+    return TextEncoderConfig(30_522, 512, stack, num_segments=num_segments, pooler=pooler)
 
 
-def _gpt(num_layers, embed_dim, num_heads, *, num_positions=1024):
-    return Sizes(
-        num_layers, embed_dim, num_heads, 4 * embed_dim, 50_257, num_positions=num_positions,
-        causal=True, final_norm=True, language_head="tied",
+def _gpt(num_layers, embed_dim, num_heads, *, max_length=1024):
+    stack = StackConfig(
+        num_layers, embed_dim, num_heads, 4 * embed_dim, norm="pre", final_norm=True,
+        activation="gelu_tanh",
     )  # fmt: skip
+    return LanguageModelConfig(50_257, max_length, stack)
 
 
 def _llama(num_layers, embed_dim, num_heads, hidden_dim, *, num_kv_heads=None):
-    return Sizes(
-        num_layers, embed_dim, num_heads, hidden_dim, 32_000, num_kv_heads=num_kv_heads,
-        causal=True, gated=True, biases=False, norm_biases=False, final_norm=True,
-        language_head="untied",
+    stack = StackConfig(
+        num_layers, embed_dim, num_heads, hidden_dim, num_kv_heads=num_kv_heads, norm="pre",
+        final_norm=True, norm_kind="rms", activation="swiglu", biases=False,
     )  # fmt: skip
+    return LanguageModelConfig(32_000, 4096, stack, positions="rotary", tied_head=False)
 
 
 def _vaswani(embed_dim, num_heads):
-    return Sizes(
-        6, embed_dim, num_heads, 4 * embed_dim, 37_000, num_decoder_layers=6, causal=True,
-        language_head="tied",
-    )  # fmt: skip
+    stack = StackConfig(6, embed_dim, num_heads, 4 * embed_dim)
+    return SequenceToSequenceConfig(37_000, 512, stack, stack)  # sinusoids have no largest length
 
 
 VASWANI = "Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, table 3"
@@ -68,7 +72,7 @@ PUBLISHED = {
     "gpt2-large": Published(_gpt(36, 1280, 20), 762e6, GPT2),
     "gpt2-xl": Published(_gpt(48, 1600, 25), 1.5e9, GPT2, "1542M in the table, 1.5B in the text"),
     "gpt3": Published(
-        _gpt(96, 12_288, 96, num_positions=2048),
+        _gpt(96, 12_288, 96, max_length=2048),
         175e9,
         "Brown et al., 2020, https://arxiv.org/abs/2005.14165, table 2.1",
         "every other layer attends in a band; its width is not in the paper, so counted in full",

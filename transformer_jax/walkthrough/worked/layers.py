@@ -122,10 +122,11 @@ def scale_table(example: dict) -> list[Step]:
     """The sizes by name, counted from their architectures: the documents state rounded figures."""
     names = list(example["printed"])
     published = [PUBLISHED[name.replace("_", "-")] for name in names]
-    counted = [formulas.parameters(model.sizes) for model in published]
+    counted = [formulas.parameters(model.config) for model in published]
+    stacks = [formulas.stacks_of(model.config)[0] for model in published]
     table = [
-        (model.sizes.num_layers, model.sizes.num_heads, model.sizes.embed_dim, count)
-        for model, count in zip(published, counted, strict=True)
+        (stack.num_layers, stack.num_heads, stack.embed_dim, count)
+        for stack, count in zip(stacks, counted, strict=True)
     ]
     in_millions = [
         (n / 1e6, model.nominal / 1e6) for n, model in zip(counted, published, strict=True)
