@@ -45,7 +45,6 @@ from train.trainer.launcher import MAY_CHANGE, Program, run_program
 from train.trainer.run import Run, event_log
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.parallel.mesh import num_devices
-from transformer_jax.pretrained.tokenizer import as_published
 from transformer_jax.serialization.run_folder import (
     WEIGHTS,
     MaskedLanguageModelSpec,
@@ -53,6 +52,7 @@ from transformer_jax.serialization.run_folder import (
     save_specification,
     save_weights,
 )
+from transformer_jax.text.pretrained_tokenizer import as_published
 from transformer_jax.text.tokenizer import train_tokenizer
 
 PROGRAM = "train.mlm"

@@ -15,7 +15,7 @@ from transformer_jax.inference.language_models import end_of_text, load_writer, 
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.nn.config import LanguageModelConfig, StackConfig
 from transformer_jax.pretrained import hub, save_pretrained
-from transformer_jax.pretrained.tokenizer import load_pretrained_tokenizer
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 
 TOKENIZERS = Path(__file__).parents[1] / "data" / "tokenizers"
 STACKS = {

@@ -26,7 +26,6 @@ from transformer_jax.nn.config import (
     StackConfig,
     TextEncoderConfig,
 )
-from transformer_jax.pretrained.tokenizer import load_pretrained_tokenizer
 from transformer_jax.serialization.run_folder import (
     ClassifierSpec,
     EncoderClassifierSpec,
@@ -34,6 +33,7 @@ from transformer_jax.serialization.run_folder import (
     named_parameters,
     save_model,
 )
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.text.words import Piece
 

@@ -177,7 +177,7 @@ def test_a_run_folder_is_of_one_kind(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(asdict(spec)))
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
-    from transformer_jax.pretrained.tokenizer import load_pretrained_tokenizer
+    from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 
     load_pretrained_tokenizer(tmp_path, "bert").save(tmp_path)
     save_weights(tmp_path / "model.safetensors", nnx.state(model, nnx.Param))

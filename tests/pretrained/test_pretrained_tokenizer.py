@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from tests.data.tokenizers.corpus import PAIRS, TEXTS
-from transformer_jax.pretrained.tokenizer import PretrainedTokenizer, load_pretrained_tokenizer
 from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.text import encoding
 from transformer_jax.text import tokenizer as ours
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer, load_pretrained_tokenizer
 
 HERE = Path(__file__).parents[1] / "data"
 STORED = json.loads((HERE / "tokenizers" / "ids.json").read_text(encoding="utf-8"))

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.data.tokenizers.corpus import TEXTS as ODD
-from transformer_jax.pretrained.tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.encoding import valid
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.text.words import pieces_of
 

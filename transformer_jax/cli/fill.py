@@ -12,8 +12,8 @@ from transformer_jax.cli.terminal import writable
 from transformer_jax.inference.fill_mask import fill_masks
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.loading import from_pretrained
-from transformer_jax.pretrained.tokenizer import load_pretrained_tokenizer
 from transformer_jax.runtime.errors import InputError
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -25,8 +25,8 @@ from transformer_jax.inference.language_models import (
     load_writer,
     prompt_of,
 )
-from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
 from transformer_jax.runtime.errors import InputError
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

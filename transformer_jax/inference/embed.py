@@ -25,8 +25,8 @@ from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
 from transformer_jax.pretrained.files import PretrainedError, Settings
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.loading import from_pretrained
-from transformer_jax.pretrained.tokenizer import PretrainedTokenizer, load_pretrained_tokenizer
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer, load_pretrained_tokenizer
 
 MODULES, LENGTHS, TOKENIZER = "modules.json", "sentence_bert_config.json", "tokenizer_config.json"
 PROMPTS = "config_sentence_transformers.json"

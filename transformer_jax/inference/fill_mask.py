@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.models.text_encoder import MaskedLanguageModel
-from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 
 class Guess(NamedTuple):

@@ -11,9 +11,9 @@ import numpy as np
 from transformer_jax.pretrained.files import CONFIG, Settings
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.loading import family_of, from_pretrained
-from transformer_jax.pretrained.tokenizer import PretrainedTokenizer, load_pretrained_tokenizer
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import LanguageModelSpec, Trained, load_model
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer, load_pretrained_tokenizer
 
 MODEL_HELP = "a run folder, the --out of train.lm; or a folder or name of a GPT-2 or Llama"
 LONG = (

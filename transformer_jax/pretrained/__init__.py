@@ -10,9 +10,9 @@ One file a family holds the table of its names (`bert`, `roberta`, `distilbert`,
 """
 
 from transformer_jax.pretrained.files import PretrainedError
-from transformer_jax.pretrained.loading import from_pretrained
+from transformer_jax.pretrained.loading import from_pretrained, tokenizer_of
 from transformer_jax.pretrained.saving import save_pretrained
-from transformer_jax.pretrained.tokenizer import PretrainedTokenizer, tokenizer_of
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 __all__ = [
     "PretrainedError",

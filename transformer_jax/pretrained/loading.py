@@ -33,6 +33,10 @@ from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.tensor_layout import Shape, Tensor
 from transformer_jax.serialization.run_folder import KINDS as RUN_KINDS
 from transformer_jax.serialization.run_folder import load_model, named_parameters
+from transformer_jax.text.pretrained_tokenizer import (
+    PretrainedTokenizer,
+    load_pretrained_tokenizer,
+)
 
 FAMILIES = (bert, roberta, distilbert, modernbert, gpt2, llama)
 MODELS: dict[str, Callable] = {
@@ -84,6 +88,14 @@ def from_pretrained(
     found = _read(tensors, entries, shapes, jnp.dtype(dtype))
     leaves = [found[name] for name in shapes]
     return nnx.merge(graph, jax.tree.unflatten(jax.tree.structure(state), leaves))
+
+
+def tokenizer_of(source: str | Path, revision: str | None = None) -> PretrainedTokenizer:
+    """Load the tokenizer of a folder or of a name on the Hugging Face Hub.
+
+    Raises PretrainedError where there is neither, TokenizerError where it cannot be read.
+    """
+    return load_pretrained_tokenizer(folder_of(source, revision))
 
 
 def family_of(settings: Settings) -> Any:

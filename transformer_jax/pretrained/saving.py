@@ -17,10 +17,10 @@ from transformer_jax.nn.config import (
 from transformer_jax.pretrained.families import bert, distilbert, gpt2, llama, modernbert, roberta
 from transformer_jax.pretrained.files import CONFIG, WEIGHTS, Settings
 from transformer_jax.pretrained.loading import MODELS
-from transformer_jax.pretrained.tokenizer import PretrainedTokenizer
 from transformer_jax.runtime.errors import one_line
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.serialization.run_folder import named_parameters
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 # Of a stack: they may be left out, and are compared by what they come to.
 SPELLED_OUT = ("head_dim", "value_dim", "num_heads", "num_kv_heads", "qkv_biases")

@@ -39,6 +39,7 @@ from transformer_jax.serialization.specification import (
     TranslatorSpec,
 )
 from transformer_jax.serialization.typed_json import from_dict
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -51,14 +52,6 @@ class RunFolderError(ValueError):
 def load_own_tokenizer(folder: Path) -> Tokenizer:
     """One that was learned from the texts of the run. Raises TokenizerError where there is none."""
     return load_tokenizer(folder / TOKENIZER)
-
-
-def load_pretrained_tokenizer(folder: Path) -> Any:
-    """The `PretrainedTokenizer` of a text encoder. Raises TokenizerError where there is none."""
-    # Not above: what is in `pretrained` reads run folders, too.
-    from transformer_jax.pretrained import tokenizer
-
-    return tokenizer.load_pretrained_tokenizer(folder)
 
 
 @dataclass(frozen=True)

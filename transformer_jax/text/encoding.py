@@ -1,7 +1,7 @@
 """Many texts through a tokenizer of the `tokenizers` library: ids, a progress bar, cuts, and
 mistakes as one line.
 
-What `tokenizers.Tokenizer` and `pretrained.tokenizer.PretrainedTokenizer` have in common.
+What `tokenizers.Tokenizer` and `pretrained_tokenizer.PretrainedTokenizer` have in common.
 """
 
 from collections.abc import Callable, Iterator, Sequence

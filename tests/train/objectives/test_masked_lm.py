@@ -21,7 +21,7 @@ from train.objectives.masked_lm import (
 )
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.nn.config import StackConfig, TextEncoderConfig
-from transformer_jax.pretrained.tokenizer import as_published
+from transformer_jax.text.pretrained_tokenizer import as_published
 from transformer_jax.text.tokenizer import train_tokenizer
 
 WORDS = [f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "klmn"]

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import AddedToken
 
-from transformer_jax.pretrained.tokenizer_rules import byte_pairs, word_pieces
 from transformer_jax.runtime.errors import TokenizerError, one_line
 from transformer_jax.runtime.files import write_text
 from transformer_jax.text.encoding import told
+from transformer_jax.text.tokenizer_rules import byte_pairs, word_pieces
 
 # In the order in which Transformers gives ids to those that a vocabulary lacks.
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")

@@ -18,13 +18,6 @@ import tokenizers
 from jaxtyping import Bool, Int, Int32
 from tokenizers import models
 
-from transformer_jax.pretrained.hub import folder_of
-from transformer_jax.pretrained.tokenizer_files import (
-    ROLES,
-    TokenizerFiles,
-    read_tokenizer_files,
-    write_tokenizer_files,
-)
 from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.text.encoding import (
     Located,
@@ -36,6 +29,12 @@ from transformer_jax.text.encoding import (
     told,
 )
 from transformer_jax.text.tokenizer import Tokenizer
+from transformer_jax.text.tokenizer_files import (
+    ROLES,
+    TokenizerFiles,
+    read_tokenizer_files,
+    write_tokenizer_files,
+)
 
 Side = Literal["right", "left"]
 FIRST, SECOND = -1, -2  # in a frame: where the texts stand; every other number there is an id
@@ -262,13 +261,6 @@ def load_pretrained_tokenizer(
     that can be read.
     """
     return PretrainedTokenizer(read_tokenizer_files(Path(folder), model_type))
-
-
-def tokenizer_of(source: str | Path, revision: str | None = None) -> PretrainedTokenizer:
-    """The tokenizer of a folder or of a name on the hub. Raises PretrainedError where there is
-    neither.
-    """
-    return load_pretrained_tokenizer(folder_of(source, revision))
 
 
 def as_published(tokenizer: Tokenizer) -> PretrainedTokenizer:
