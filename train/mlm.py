@@ -48,11 +48,10 @@ from transformer_jax.parallel.mesh import num_devices
 from transformer_jax.serialization.run_folder import (
     WEIGHTS,
     MaskedLanguageModelSpec,
-    load_pretrained_tokenizer,
     save_specification,
     save_weights,
 )
-from transformer_jax.text.pretrained_tokenizer import as_published
+from transformer_jax.text.pretrained_tokenizer import as_published, load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
 
 PROGRAM = "train.mlm"

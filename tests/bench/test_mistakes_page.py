@@ -8,10 +8,11 @@ import pytest
 from flax import nnx
 
 from bench.mistakes import chosen, main, page, strongest
+from tests.helpers.run_folders import save_run
 from transformer_jax.inference.classify import predict
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import ClassifierConfig, StackConfig
-from transformer_jax.serialization.run_folder import ClassifierSpec, load_classifier, save_model
+from transformer_jax.serialization.run_folder import ClassifierSpec, load_classifier
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.text.words import Piece
 
@@ -58,7 +59,7 @@ def run(tmp_path_factory):
     model = TextClassifier(config, rngs=nnx.Rngs(0))
     spec = ClassifierSpec(config, ("bad", "good"), "head", "texts")
     (folder / "run").mkdir()
-    save_model(folder / "run", nnx.state(model, nnx.Param), tokenizer, spec)
+    save_run(folder / "run", nnx.state(model, nnx.Param), tokenizer, spec)
     return folder
 
 

@@ -17,6 +17,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
+from tests.helpers.run_folders import save_run
 from train.data.load import load
 from train.imdb import PROGRAM
 from train.imdb import main as train
@@ -25,7 +26,7 @@ from train.trainer.run import Run
 from transformer_jax.__main__ import main as use
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import ClassifierConfig, StackConfig
-from transformer_jax.serialization.run_folder import ClassifierSpec, save_model
+from transformer_jax.serialization.run_folder import ClassifierSpec
 from transformer_jax.text.tokenizer import train_tokenizer
 
 TEXTS = [f"review {i} of this film" for i in range(20)]
@@ -48,7 +49,7 @@ def whole(tmp_path_factory):
     params = nnx.state(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
     (folder / "run").mkdir()
     spec = ClassifierSpec(config, ("negative", "positive"), "head", "reviews.csv")
-    save_model(folder / "run", params, tokenizer, spec)
+    save_run(folder / "run", params, tokenizer, spec)
     Run(PROGRAM, folder / "run", make_parser().parse_args([])).begin("sum")
     (folder / "taken").mkdir()
     (folder / "taken" / "precious").write_text("mine")

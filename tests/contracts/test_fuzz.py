@@ -22,6 +22,7 @@ from flax import nnx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.run_folders import save_run
 from train.data.dataset import DataError
 from train.data.imdb_archive import read_archive
 from train.data.table_files import read_file
@@ -38,7 +39,6 @@ from transformer_jax.serialization.run_folder import (
     RunFolderError,
     load_classifier,
     load_weights,
-    save_model,
 )
 from transformer_jax.text.tokenizer import TokenizerError, load_tokenizer, train_tokenizer
 
@@ -262,7 +262,7 @@ def run(tmp_path_factory):
     config = ClassifierConfig(tokenizer.vocab_size, 16, encoder=encoder)
     params = nnx.state(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
     spec = ClassifierSpec(config, ("bad", "good"), "head", "reviews.csv")
-    save_model(folder, params, tokenizer, spec)
+    save_run(folder, params, tokenizer, spec)
     Run(PROGRAM, folder, make_parser().parse_args([])).begin("sum")
     return folder
 

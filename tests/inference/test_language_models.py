@@ -11,7 +11,7 @@ from flax import nnx
 
 from tests.helpers.checkpoint_files import FOLDER
 from transformer_jax.__main__ import main
-from transformer_jax.inference.language_models import end_of_text, load_writer, prompt_of
+from transformer_jax.inference.load import load
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.nn.config import LanguageModelConfig, StackConfig
 from transformer_jax.pretrained import hub, save_pretrained
@@ -43,19 +43,20 @@ def published(request, tmp_path_factory):
 
 def test_a_prompt_has_the_frame_of_its_family_and_a_text_its_end(published):
     family, folder = published
-    trained = load_writer(str(folder))
-    ids, tokenizer = prompt_of(trained, "Hello there"), trained.tokenizer
+    trained = load(folder, "language")
+    tokenizer = trained.tokenizer
+    ids = tokenizer.prompt("Hello there", framed=trained.spec.framed)
     pieces = tokenizer.pieces(["Hello there"])[0]
     right = pieces if family == "gpt2" else [tokenizer.bos_id, *pieces]
     np.testing.assert_array_equal(ids, right)
-    assert end_of_text(trained) == tokenizer.eos_id is not None
+    assert tokenizer.end_id == tokenizer.eos_id is not None
 
 
 def test_generate_prints_the_greedy_text(published, capsys):
     _, folder = published
     assert main(["generate", str(folder), "Hello", "--greedy", "--tokens", "3"]) == 0
-    trained = load_writer(str(folder))
-    ids = prompt_of(trained, "Hello")
+    trained = load(folder, "language")
+    ids = trained.tokenizer.prompt("Hello")
     written = []
     for _ in range(3):
         row = np.asarray(trained.model(jnp.array([[*ids, *written]]))[0, -1])

@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 
 from tests.cli.test_html import Page
+from tests.helpers.run_folders import save_run
 from transformer_jax.__main__ import main
 from transformer_jax.cli.explain import GREENS, REDS, coloured, report
 from transformer_jax.inference.classify import predict
@@ -31,7 +32,6 @@ from transformer_jax.serialization.run_folder import (
     EncoderClassifierSpec,
     load_classifier,
     named_parameters,
-    save_model,
 )
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
@@ -56,7 +56,7 @@ def save(folder, kind, spec, tokenizer):
     random = np.random.default_rng(3)
     params = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32) / 2, shapes)
     folder.mkdir()
-    save_model(folder, params, tokenizer, spec)
+    save_run(folder, params, tokenizer, spec)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.run_folders import save_run
 from transformer_jax.__main__ import main
 from transformer_jax.attention.dot_product import (
     attention_weights,
@@ -26,7 +27,7 @@ from transformer_jax.functional.positions import sinusoidal_positions
 from transformer_jax.interpret.activations import attention_parameters, look_inside
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import ClassifierConfig, StackConfig
-from transformer_jax.serialization.run_folder import ClassifierSpec, load_classifier, save_model
+from transformer_jax.serialization.run_folder import ClassifierSpec, load_classifier
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.walkthrough.attention_steps import (
     attention_steps,
@@ -197,7 +198,7 @@ def runs(tmp_path_factory):
         params = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), shapes)
         (folder / name).mkdir()
         spec = ClassifierSpec(config, ("negative", "positive"), "head-tail", "reviews.csv")
-        save_model(folder / name, params, tokenizer, spec)
+        save_run(folder / name, params, tokenizer, spec)
     return folder
 
 

@@ -34,12 +34,11 @@ from transformer_jax.serialization.run_folder import (
     EncoderClassifierSpec,
     RunFolderError,
     Spec,
-    load_own_tokenizer,
-    load_pretrained_tokenizer,
     named_parameters,
     read_spec,
 )
-from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
+from transformer_jax.text.tokenizer import load_own_tokenizer, train_tokenizer
 
 
 @dataclass(frozen=True)

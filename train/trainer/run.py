@@ -15,8 +15,7 @@ from typing import Any
 
 from train.trainer.signals import stop_if_asked, undisturbed
 from transformer_jax.runtime.files import write_text
-from transformer_jax.serialization.run_folder import load_own_tokenizer
-from transformer_jax.text.tokenizer import TokenizerError
+from transformer_jax.text.tokenizer import TokenizerError, load_own_tokenizer
 
 OPTIONS, LOCK = "options.json", ".lock"
 

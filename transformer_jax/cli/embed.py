@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from transformer_jax.cli.arguments import add_dtype
 from transformer_jax.cli.terminal import read_lines, writable
 from transformer_jax.inference.embed import SentenceEncoder
 from transformer_jax.runtime.errors import InputError
@@ -23,14 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="texts, one a line; - is standard input")
     parser.add_argument("-o", "--out", metavar="OUT", required=True, help="a .npy file of float32")
     add_dtype(parser)
-
-
-def add_dtype(parser: argparse.ArgumentParser) -> None:
-    """The option of those that compute vectors."""
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32",
-        help="of the computation (default: float32)",
-    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> None:

@@ -25,6 +25,7 @@ import sys
 from collections.abc import Iterator
 
 from transformer_jax.cli import html
+from transformer_jax.cli.arguments import warn_of_sample
 from transformer_jax.cli.matrix_text import clip, pad_right, width
 from transformer_jax.cli.terminal import read_lines, writable, write_page
 from transformer_jax.interpret.attribution import NODES
@@ -66,11 +67,7 @@ def run(options: argparse.Namespace) -> None:
     found = explain(classifier, text, name=options.name, limit=options.steps)
     if options.html:
         write_page(options.html, _page(options, found))
-    if classifier.spec.data == "sample":
-        print(
-            "note: this model was trained on the built-in sample, not on real reviews",
-            file=sys.stderr,
-        )
+    warn_of_sample(classifier)
     for line in report(found, options.top, in_colour=wants_colour()):
         print(writable(line))
 

@@ -10,10 +10,8 @@ import argparse
 
 from transformer_jax.cli.terminal import writable
 from transformer_jax.inference.fill_mask import fill_masks
-from transformer_jax.pretrained.hub import folder_of
-from transformer_jax.pretrained.loading import from_pretrained
+from transformer_jax.inference.load import load
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.top < 1:
         raise InputError(f"--top must be 1 or more; got {options.top}")
-    folder = folder_of(options.model)
     try:
-        model = from_pretrained(folder, kind="masked")
-        guesses = fill_masks(model, load_pretrained_tokenizer(folder), options.text, options.top)
+        trained = load(options.model, "masked")
+        guesses = fill_masks(trained.model, trained.tokenizer, options.text, options.top)
     except ValueError as error:
         raise InputError(str(error)) from None
     for number, found in enumerate(guesses):

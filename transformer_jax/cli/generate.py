@@ -10,28 +10,26 @@ prints the prompt and what follows, as it is drawn. The same --seed draws the sa
 
 import argparse
 import sys
+from typing import Any
 
 import jax
 import numpy as np
 
+from transformer_jax.cli.arguments import LANGUAGE_MODEL, prompt_ids
 from transformer_jax.cli.terminal import writable
 from transformer_jax.generation.generate import generate, stream
 from transformer_jax.generation.sampling import Sampling
-from transformer_jax.inference.language_models import (
-    LONG,
-    MODEL_HELP,
-    continuation,
-    end_of_text,
-    load_writer,
-    prompt_of,
-)
+from transformer_jax.inference.load import load
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_jax.serialization.run_folder import Trained
+
+# Tokens of a published model unless told otherwise: some hold a hundred thousand.
+LONG = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", metavar="MODEL", help=MODEL_HELP)
+    add("folder", metavar="MODEL", help=LANGUAGE_MODEL)
     add("prompt", metavar="PROMPT", help="what it goes on from")
     add(
         "--tokens",
@@ -51,24 +49,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    trained = load_writer(options.folder)
-    tokenizer, config = trained.tokenizer, trained.spec.config
-    prompt = prompt_of(trained, options.prompt)
-    room = config.max_length - len(prompt)
+    trained = load(options.folder, "language")
+    prompt = prompt_ids(trained, options.prompt)
+    chosen = _generation(options, trained, len(prompt))
+    if options.beams > 1:
+        found = generate(trained.model, prompt[None], beams=options.beams, **chosen)
+        ids = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
+        print(writable(options.prompt + trained.tokenizer.continuation(prompt, ids)))
+        return
+    print(writable(options.prompt), end="", flush=True)
+    ids, shown = [], ""
+    for (token,) in stream(trained.model, prompt[None], **chosen):
+        ids.append(int(token))
+        text = trained.tokenizer.continuation(prompt, ids)
+        # A character may be several tokens: it is printed when it is whole.
+        if not text.endswith("\ufffd"):
+            print(writable(text[len(shown) :]), end="", flush=True)
+            shown = text
+    print()
+    sys.stdout.flush()
+
+
+def _generation(options: argparse.Namespace, trained: Trained, prompt: int) -> dict[str, Any]:
+    """The arguments of `generate` and `stream`, for a prompt of so many tokens."""
+    holds = trained.spec.config.max_length
+    room = holds - prompt
     if room < 1:
         raise InputError(
-            f"the prompt has {len(prompt)} tokens, and the model holds {config.max_length} with what it "
+            f"the prompt has {prompt} tokens, and the model holds {holds} with what it "
             "writes; pass a shorter one"
         )
-    usual = min(room, LONG) if isinstance(tokenizer, PretrainedTokenizer) else room
+    usual = room if trained.published is None else min(room, LONG)
     tokens = usual if options.tokens is None else options.tokens
     if not 1 <= tokens <= room:
         raise InputError(
             f"--tokens must be 1 to {room}, what the model holds behind this prompt; got {tokens}"
         )
-    stop = end_of_text(trained)
+    stop = trained.tokenizer.end_id
     if options.stop is not None:
-        stop = tokenizer.id_of(options.stop)
+        stop = trained.tokenizer.id_of(options.stop)
         if stop is None:
             raise InputError(f"--stop: the vocabulary has no token {options.stop!r}")
     try:
@@ -79,32 +98,15 @@ def run(options: argparse.Namespace) -> None:
             options.min_p,
             options.repetition_penalty,
         )
-        if options.beams < 1:
-            raise ValueError(f"--beams must be 1 or more; got {options.beams}")
     except ValueError as error:
         raise InputError(str(error)) from None
-    drawn = not options.greedy and options.beams == 1
-    how = {
+    if options.beams < 1:
+        raise InputError(f"--beams must be 1 or more; got {options.beams}")
+    is_drawn = not options.greedy and options.beams == 1
+    return {
         "max_tokens": tokens,
         "stop": () if stop is None else (stop,),
-        "pad_id": tokenizer.pad_id,
-        "sampling": sampling if drawn else None,
+        "pad_id": trained.tokenizer.pad_id,
+        "sampling": sampling if is_drawn else None,
         "key": jax.random.key(options.seed),
     }
-    if options.beams > 1:
-        found = generate(trained.model, prompt[None], beams=options.beams, **how)
-        written = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
-        text = continuation(trained, prompt, written)
-        print(writable(options.prompt + text))
-        return
-    print(writable(options.prompt), end="", flush=True)
-    written, shown = [], ""
-    for (token,) in stream(trained.model, prompt[None], **how):
-        written.append(int(token))
-        text = continuation(trained, prompt, written)
-        # A character may be several tokens: what is not whole yet waits.
-        if not text.endswith("\ufffd"):
-            print(writable(text[len(shown) :]), end="", flush=True)
-            shown = text
-    print()
-    sys.stdout.flush()

@@ -9,14 +9,15 @@ import argparse
 
 import numpy as np
 
+from transformer_jax.cli.arguments import LANGUAGE_MODEL, prompt_ids
 from transformer_jax.cli.terminal import writable
 from transformer_jax.generation.generate import next_tokens
-from transformer_jax.inference.language_models import MODEL_HELP, load_writer, prompt_of, spelled
+from transformer_jax.inference.load import load
 from transformer_jax.runtime.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="MODEL", help=MODEL_HELP)
+    parser.add_argument("folder", metavar="MODEL", help=LANGUAGE_MODEL)
     parser.add_argument("prompt", metavar="TEXT", help="what it goes on from")
     parser.add_argument("--count", type=int, default=10, metavar="N", help="default: 10")
 
@@ -24,8 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.count < 1:
         raise InputError(f"--count must be 1 or more; got {options.count}")
-    trained = load_writer(options.folder)
-    prompt = prompt_of(trained, options.prompt)
+    trained = load(options.folder, "language")
+    prompt = prompt_ids(trained, options.prompt)
     most = trained.spec.config.max_length
     if len(prompt) > most:
         raise InputError(f"the text has {len(prompt)} tokens, more than the {most} that are read")
@@ -33,4 +34,4 @@ def run(options: argparse.Namespace) -> None:
         trained.model, prompt[None], np.ones((1, len(prompt)), bool), options.count
     )
     for token, probability in zip(best[0].tolist(), probabilities[0].tolist(), strict=True):
-        print(writable(f"{probability:8.3%}  {spelled(trained, token)!r}"))
+        print(writable(f"{probability:8.3%}  {trained.tokenizer.spell(token)!r}"))

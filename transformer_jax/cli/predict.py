@@ -8,13 +8,12 @@ prints the label, its probability and the text, or with --json one object a line
 
 import argparse
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from transformer_jax.cli.terminal import read_lines, writable
+from transformer_jax.cli.arguments import given_texts, warn_of_sample
+from transformer_jax.cli.terminal import writable
 from transformer_jax.inference.classify import Prediction, predict
-from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import load_classifier
 
 
@@ -26,19 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    texts = list(options.texts)
-    if options.file:
-        texts += read_lines(options.file)
-    elif not texts:
-        if sys.stdin.isatty():
-            raise InputError('no text given; pass "a text", --file FILE or --file - to type some')
-        texts = read_lines("-")
+    texts = given_texts(options)
     classifier = load_classifier(options.folder)
-    if classifier.spec.data == "sample" and not options.json:
-        print(
-            "note: this model was trained on the built-in sample, not on real reviews",
-            file=sys.stderr,
-        )
+    if not options.json:
+        warn_of_sample(classifier)
     for line in format_predictions(predict(classifier, texts), as_json=options.json):
         print(writable(line))
 

@@ -7,7 +7,7 @@ prints the best lines of the file with their cosine, best first.
 
 import argparse
 
-from transformer_jax.cli.embed import add_dtype
+from transformer_jax.cli.arguments import add_dtype
 from transformer_jax.cli.terminal import read_lines, writable
 from transformer_jax.inference.embed import SentenceEncoder, most_similar
 from transformer_jax.runtime.errors import InputError

@@ -7,9 +7,9 @@ prints a translation a line.
 """
 
 import argparse
-import sys
 
-from transformer_jax.cli.terminal import read_lines, writable
+from transformer_jax.cli.arguments import given_texts
+from transformer_jax.cli.terminal import writable
 from transformer_jax.inference.translate import translate
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import load_model
@@ -25,20 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    texts = list(options.texts)
-    if options.file:
-        texts += read_lines(options.file)
-    elif not texts:
-        if sys.stdin.isatty():
-            raise InputError('no text given; pass "a text", --file FILE or --file - to type some')
-        texts = read_lines("-")
+    texts = given_texts(options)
     if options.beams < 1:
         raise InputError(f"--beams must be 1 or more; got {options.beams}")
     if not 0.0 <= options.alpha < float("inf"):
         raise InputError(f"--alpha must be 0 or more; got {options.alpha}")
     trained = load_model(options.folder, "SequenceToSequence")
     most = trained.spec.config.max_length
-    for text, (_, cut) in zip(texts, _with_cuts(trained.tokenizer, texts, most), strict=True):
+    _, cuts = trained.tokenizer.encode_with_cuts(texts, most)
+    for text, cut in zip(texts, cuts, strict=True):
         if cut:
             raise InputError(
                 f"a text has {cut} tokens more than the {most} that the model reads; shorten "
@@ -46,9 +41,3 @@ def run(options: argparse.Namespace) -> None:
             )
     for line in translate(trained, texts, beams=options.beams, alpha=options.alpha):
         print(writable(line))
-
-
-def _with_cuts(tokenizer, texts, most):
-    if not texts:
-        return []
-    return list(zip(*tokenizer.encode_with_cuts(texts, most), strict=True))

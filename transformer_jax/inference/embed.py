@@ -20,13 +20,12 @@ from jaxtyping import Float
 from tqdm import tqdm
 
 from transformer_jax.functional.pooling import POOLINGS
+from transformer_jax.inference.load import load
 from transformer_jax.models.text_encoder import TextEncoder
 from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
 from transformer_jax.pretrained.files import PretrainedError, Settings
-from transformer_jax.pretrained.hub import folder_of
-from transformer_jax.pretrained.loading import from_pretrained
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
-from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer, load_pretrained_tokenizer
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 MODULES, LENGTHS, TOKENIZER = "modules.json", "sentence_bert_config.json", "tokenizer_config.json"
 PROMPTS = "config_sentence_transformers.json"
@@ -136,10 +135,10 @@ class SentenceEncoder:
     def load(
         cls, source: str | Path, *, dtype: DTypeLike = jnp.float32, revision: str | None = None
     ) -> "SentenceEncoder":
-        """Of a folder or a name on the hub. Raises as `from_pretrained` does."""
-        folder = folder_of(source, revision)
-        model = from_pretrained(folder, kind="encoder", dtype=dtype)
-        return cls(model, load_pretrained_tokenizer(folder), read_pooling(folder))
+        """Load the encoder of a folder or of a name on the hub. Raises as `load` does."""
+        found = load(source, "encoder", dtype=dtype, revision=revision)
+        pooling = Pooling() if found.published is None else read_pooling(found.published)
+        return cls(found.model, found.tokenizer, pooling)
 
     def __call__(
         self, texts: Sequence[str], *, batch_tokens: int = 8192, progress: bool = False

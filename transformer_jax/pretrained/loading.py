@@ -213,5 +213,10 @@ def _of_run(folder: Path, name: str, kind: str | None, dtype: DTypeLike) -> nnx.
         model = model.text
     elif kind is not None and type(model) is not MODELS.get(kind):
         raise PretrainedError(f"{folder} is a run folder of a {name}, which is no {kind!r:.60}")
+    return cast(model, dtype)
+
+
+def cast(model: nnx.Module, dtype: DTypeLike) -> nnx.Module:
+    """Return the model with parameters of `dtype`."""
     graph, state = nnx.split(model, nnx.Param)
     return nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(dtype), state))

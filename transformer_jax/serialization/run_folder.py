@@ -11,7 +11,6 @@ Nothing is unpickled, and a folder that does not fit together is refused in one 
 import json
 import os
 import re
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,39 +38,36 @@ from transformer_jax.serialization.specification import (
     TranslatorSpec,
 )
 from transformer_jax.serialization.typed_json import from_dict
-from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
-from transformer_jax.text.tokenizer import Tokenizer, load_tokenizer
+from transformer_jax.text.tokenizer import TOKENIZER_FILE as TOKENIZER
+from transformer_jax.text.tokenizer_formats import TOKENIZER_FORMATS
+from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
-WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 class RunFolderError(ValueError):
     """A folder that is not a run, or whose parts do not fit together."""
 
 
-def load_own_tokenizer(folder: Path) -> Tokenizer:
-    """One that was learned from the texts of the run. Raises TokenizerError where there is none."""
-    return load_tokenizer(folder / TOKENIZER)
-
-
 @dataclass(frozen=True)
 class Kind:
-    """What a run folder may hold, by the `model` of its config.json."""
+    """A kind of model that a run folder may hold."""
 
     spec: type
     model: type
-    program: str
-    command: str
-    tokenizer: Callable[[Path], Any] = load_own_tokenizer  # of a folder
+    program: str  # that trains it
+    command: str  # that uses it
+    tokenizer: str = "learned"  # one of TOKENIZER_FORMATS
 
 
+# By the `model` of config.json.
 KINDS = {
     "TextClassifier": Kind(ClassifierSpec, TextClassifier, "train.imdb", "predict"),
     "EncoderClassifier": Kind(
-        EncoderClassifierSpec, EncoderClassifier, "train.imdb", "predict", load_pretrained_tokenizer
+        EncoderClassifierSpec, EncoderClassifier, "train.imdb", "predict", "published"
     ),
     "MaskedLanguageModel": Kind(
-        MaskedLanguageModelSpec, MaskedLanguageModel, "train.mlm", "fill", load_pretrained_tokenizer
+        MaskedLanguageModelSpec, MaskedLanguageModel, "train.mlm", "fill", "published"
     ),
     "LanguageModel": Kind(LanguageModelSpec, LanguageModel, "train.lm", "generate"),
     "SequenceToSequence": Kind(TranslatorSpec, SequenceToSequence, "train.translate", "translate"),
@@ -80,22 +76,18 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Trained:
-    """A model with what it takes to use it on texts."""
+    """A model with its tokenizer and its specification."""
 
     model: Any
-    tokenizer: Any  # Tokenizer, or PretrainedTokenizer
-    spec: Any
+    tokenizer: TextTokenizer
+    spec: Any  # one of Spec
+    published: Path | None = None  # the folder of a published model
 
 
-def save_model(folder: Path, params: nnx.State, tokenizer: Any, spec: Spec) -> None:
-    """Writes the three files that make a folder usable."""
-    save_specification(folder, tokenizer, spec)
-    save_weights(folder / WEIGHTS, params)
-
-
-def save_specification(folder: Path, tokenizer: Any, spec: Spec) -> None:
-    """The files beside the weights, which do not change while training."""
-    tokenizer.save(folder / TOKENIZER if isinstance(tokenizer, Tokenizer) else folder)
+def save_specification(folder: Path, tokenizer: TextTokenizer, spec: Spec) -> None:
+    """Write the files beside the weights, which do not change while a model is trained."""
+    for name, content in tokenizer.to_files().items():
+        write_text(folder / name, content)
     write_text(folder / CONFIG, json.dumps(asdict(spec), indent=2) + "\n")
 
 
@@ -132,10 +124,11 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
     spec = read_spec(folder / CONFIG, *kinds)
     kind = KINDS[spec.model]
     _check_layers(folder / WEIGHTS, spec.config)
-    tokenizer = kind.tokenizer(folder)
+    tokenizer_format = TOKENIZER_FORMATS[kind.tokenizer]
+    tokenizer = tokenizer_format.load(folder)
     rows = getattr(spec.config, "text", spec.config).vocab_size
-    spare = rows - tokenizer.vocab_size  # a published table may have some
-    if spare < 0 or (spare and isinstance(tokenizer, Tokenizer)):
+    spare = rows - tokenizer.vocab_size
+    if spare < 0 or (spare and not tokenizer_format.spare_rows):
         raise RunFolderError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
             f"{rows}; they are of different runs"

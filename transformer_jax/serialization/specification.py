@@ -79,6 +79,15 @@ class MaskedLanguageModelSpec:
 
 
 @dataclass(frozen=True)
+class TextEncoderSpec:
+    """A specification of a published text encoder; no run folder holds one."""
+
+    config: TextEncoderConfig
+    data: str  # the name of the published model
+    model: str  # TextEncoder or MaskedLanguageModel
+
+
+@dataclass(frozen=True)
 class LanguageModelSpec:
     """What config.json holds of a language model."""
 
@@ -105,4 +114,5 @@ Spec = (
     | MaskedLanguageModelSpec
     | LanguageModelSpec
     | TranslatorSpec
+    | TextEncoderSpec
 )

@@ -19,6 +19,7 @@ from jaxtyping import Bool, Int, Int32
 from tokenizers import models
 
 from transformer_jax.runtime.errors import TokenizerError
+from transformer_jax.runtime.files import write_text
 from transformer_jax.text.encoding import (
     Located,
     Truncation,
@@ -33,7 +34,7 @@ from transformer_jax.text.tokenizer_files import (
     ROLES,
     TokenizerFiles,
     read_tokenizer_files,
-    write_tokenizer_files,
+    written_files,
 )
 
 Side = Literal["right", "left"]
@@ -191,11 +192,42 @@ class PretrainedTokenizer:
         """Of a token as the vocabulary spells it; None where it has none."""
         return self._core.token_to_id(token)
 
+    @property
+    def end_id(self) -> int | None:
+        """The token that ends a generated text."""
+        return self.eos_id
+
+    def prompt(self, text: str, *, framed: bool = False) -> Int32[np.ndarray, " T"]:
+        """Return the ids of a text that a language model continues.
+
+        The vocabulary's own frame begins a text (<s> in Llama, nothing in GPT-2), whatever `framed`
+        says.
+        """
+        return self([text]).tokens[0]
+
+    def continuation(self, prompt: Int[np.ndarray, " T"], ids: Sequence[int]) -> str:
+        """Return the text of the ids generated after a prompt."""
+        # A model's table may have spare rows, which are no tokens.
+        known = [token_id for token_id in ids if token_id < self.vocab_size]
+        # Decoded alone, the first word would lose the space before it in Llama's vocabulary.
+        return self.decode([*prompt.tolist(), *known])[len(self.decode(prompt)) :]
+
+    def spell(self, token_id: int) -> str:
+        """Return a token as it stands in a text; a spare row of a model's table as its number."""
+        return self.decode([token_id]) if token_id < self.vocab_size else f"<{token_id}>"
+
     def save(self, folder: str | Path) -> None:
-        """Writes files from which Transformers, beside the model's config.json, reads the same
+        """Write files from which Transformers, beside the model's config.json, reads the same
         tokenizer.
         """
-        write_tokenizer_files(Path(folder), self._files)
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self.to_files().items():
+            write_text(folder / name, content)
+
+    def to_files(self) -> dict[str, str]:
+        """Return the content of each file of the tokenizer by its name."""
+        return written_files(self._files)
 
     def _valid_id(self, token_id: int | np.integer) -> int:
         if not 0 <= token_id < self.vocab_size:

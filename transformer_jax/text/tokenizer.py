@@ -38,6 +38,7 @@ from transformer_jax.text.encoding import (
 )
 from transformer_jax.text.gpt2_vocabulary import read_gpt2_files
 
+TOKENIZER_FILE = "tokenizer.json"
 # Their places in this list are their ids in `bpe` and `word`.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DEFAULT_SIZES = {"bpe": 16384, "word": 30000}
@@ -164,13 +165,35 @@ class Tokenizer:
         name = self._core.id_to_token(token_id)
         return name if name in SPECIAL_TOKENS else self.decode([token_id])
 
+    @property
+    def end_id(self) -> int:
+        """The token that ends a generated text, [SEP]."""
+        return self.sep_id
+
+    def prompt(self, text: str, *, framed: bool) -> Int[np.ndarray, " T"]:
+        """Return the ids of a text that a language model continues, behind [CLS] where `framed`."""
+        (ids,) = self.pieces([text])
+        return np.concatenate([[self.cls_id], ids]) if framed else ids
+
+    def continuation(self, prompt: Int[np.ndarray, " T"], ids: Sequence[int]) -> str:
+        """Return the text of the ids generated after a prompt."""
+        return self.decode(ids)
+
+    def spell(self, token_id: int) -> str:
+        """Return a token as it stands in a text."""
+        return self.token(token_id)
+
     def save(self, path: str | Path) -> None:
-        """Writes one JSON file, which `tokenizers.Tokenizer.from_file` reads as well."""
+        """Write one JSON file, which `tokenizers.Tokenizer.from_file` reads as well."""
         write_text(Path(path), self.to_json())
 
     def to_json(self) -> str:
-        """What `save` writes."""
+        """Return what `save` writes."""
         return self._core.to_str()
+
+    def to_files(self) -> dict[str, str]:
+        """Return the content of each file of the tokenizer by its name."""
+        return {TOKENIZER_FILE: self.to_json()}
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -181,6 +204,14 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         raise TokenizerError(f"{path} cannot be read: {one_line(error)}") from None
     with told(f"{path} is not a tokenizer of ours"):
         return Tokenizer(tokenizers.Tokenizer.from_str(text))
+
+
+def load_own_tokenizer(folder: Path) -> Tokenizer:
+    """Load the tokenizer that a run learned from its texts, from the run's folder.
+
+    Raises TokenizerError where there is none.
+    """
+    return load_tokenizer(folder / TOKENIZER_FILE)
 
 
 def train_tokenizer(

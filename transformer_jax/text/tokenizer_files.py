@@ -14,7 +14,6 @@ import tokenizers
 from tokenizers import AddedToken
 
 from transformer_jax.runtime.errors import TokenizerError, one_line
-from transformer_jax.runtime.files import write_text
 from transformer_jax.text.encoding import told
 from transformer_jax.text.tokenizer_rules import byte_pairs, word_pieces
 
@@ -61,22 +60,22 @@ def read_tokenizer_files(folder: Path, model_type: str | None) -> TokenizerFiles
     return TokenizerFiles(core, special, settings, source)
 
 
-def write_tokenizer_files(folder: Path, files: TokenizerFiles) -> None:
-    """tokenizer.json, tokenizer_config.json and, of the kinds that have them, the vocabulary's own
-    files.
+def written_files(files: TokenizerFiles) -> dict[str, str]:
+    """Return the content of tokenizer.json, tokenizer_config.json and, of the kinds that have them,
+    the vocabulary's own files.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     text = files.core.to_str(pretty=True)
     content = json.loads(text)
     model = content["model"]
-    write_text(folder / "tokenizer.json", text)
-    _write_json(folder / "tokenizer_config.json", _written_settings(files, content["normalizer"]))
+    settings = _written_settings(files, content["normalizer"])
+    written = {"tokenizer.json": text, "tokenizer_config.json": _json_text(settings)}
     if model["type"] == "WordPiece":
-        write_text(folder / "vocab.txt", "".join(f"{token}\n" for token in _by_id(model["vocab"])))
+        written["vocab.txt"] = "".join(f"{token}\n" for token in _by_id(model["vocab"]))
     if model["type"] == "BPE" and '"ByteLevel"' in json.dumps(content["pre_tokenizer"]):
         merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
-        _write_json(folder / "vocab.json", model["vocab"])
-        write_text(folder / "merges.txt", f"#version: 0.2\n{merges}")
+        written["vocab.json"] = _json_text(model["vocab"])
+        written["merges.txt"] = f"#version: 0.2\n{merges}"
+    return written
 
 
 def _core(
@@ -234,8 +233,8 @@ def _model_type(folder: Path) -> str | None:
     return _json(path).get("model_type") if path.exists() else None
 
 
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_text(path, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+def _json_text(content: dict[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
 def _lines(path: Path) -> list[str]:

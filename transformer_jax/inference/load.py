@@ -1,0 +1,90 @@
+"""Models with their tokenizers, from a run folder, a published model's folder or its name."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.text_encoder import EncoderClassifier
+from transformer_jax.pretrained.files import CONFIG, Settings
+from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.pretrained.loading import cast, family_of, from_pretrained
+from transformer_jax.serialization.run_folder import KINDS, Trained, load_model, read_spec
+from transformer_jax.serialization.specification import (
+    EncoderClassifierSpec,
+    LanguageModelSpec,
+    Spec,
+    TextEncoderSpec,
+)
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
+
+# The models of run folders that are of a kind. A run's text encoder is read as a published one is.
+RUNS = {
+    None: tuple(KINDS),
+    "classifier": ("TextClassifier", "EncoderClassifier"),
+    "language": ("LanguageModel",),
+    "seq2seq": ("SequenceToSequence",),
+}
+READERS = ("masked", "encoder")
+
+
+def load(
+    source: str | Path,
+    kind: str | None = None,
+    *,
+    dtype: DTypeLike = jnp.float32,
+    revision: str | None = None,
+) -> Trained:
+    """Load a model with its tokenizer and its specification.
+
+    `source` is a run folder, a folder of a published model in Hugging Face's layout, or the name
+    of one on the Hugging Face Hub. `kind` is "classifier", "language", "seq2seq", "masked" or
+    "encoder", the last also of a model with a head; without it the model is what `source` holds.
+    The parameters get `dtype`.
+
+    Raises RunFolderError, PretrainedError or TokenizerError, in one line, where there is no such
+    model.
+    """
+    if kind not in (*RUNS, *READERS):
+        known = ", ".join(filter(None, (*RUNS, *READERS)))
+        raise ValueError(f"kind must be one of {known}; got {kind!r:.60}")
+    is_run = kind == "seq2seq" or (_is_local(str(source)) and not _is_published(Path(source)))
+    if is_run and kind in RUNS:
+        trained = load_model(source, *RUNS[kind])
+        return replace(trained, model=cast(trained.model, dtype))
+
+    folder = folder_of(source, revision)
+    settings = Settings(folder / CONFIG)
+    if kind == "language" and kind not in family_of(settings).ARCHITECTURES.values():
+        raise settings.error(f"a {settings.text('model_type')} does not write; GPT-2 and Llama do")
+    model = from_pretrained(folder, kind=kind, dtype=dtype)
+    tokenizer = load_pretrained_tokenizer(folder)
+    if is_run:
+        return Trained(model, tokenizer, read_spec(folder / CONFIG))
+    return Trained(model, tokenizer, _specification(model, settings), folder)
+
+
+def _specification(model: nnx.Module, settings: Settings) -> Spec:
+    """The specification of a published model."""
+    name = settings.path.parent.name
+    if isinstance(model, LanguageModel):
+        return LanguageModelSpec(model.config, name, framed=False)
+    if isinstance(model, EncoderClassifier):
+        labels = settings.part("id2label") or Settings.of(settings.path, {})
+        classes = (labels.text(str(i), f"LABEL_{i}") for i in range(model.config.num_classes))
+        length = model.config.text.max_length
+        return EncoderClassifierSpec(model.config, tuple(classes), "head", name, length)
+    return TextEncoderSpec(model.config, name, type(model).__name__)
+
+
+def _is_local(source: str) -> bool:
+    """Whether it names a place on this machine, as runs/... does, rather than a hub's model."""
+    return os.path.exists(source) or source.startswith((".", "/", "~", "runs/"))
+
+
+def _is_published(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() and "model_type" in Settings(folder / CONFIG).values
