@@ -11,8 +11,8 @@ from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguag
 from transformer_jax.nn.config import EncoderClassifierConfig
 from transformer_jax.nn.layers import Linear, Shapes
 from transformer_jax.pretrained import PretrainedError, from_pretrained
+from transformer_jax.pretrained.family import family_of
 from transformer_jax.pretrained.files import CONFIG, Settings
-from transformer_jax.pretrained.loading import family_of
 
 POOLINGS = ("cls", "mean")
 

@@ -10,9 +10,10 @@ from jax.typing import DTypeLike
 
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.text_encoder import EncoderClassifier
+from transformer_jax.pretrained.family import family_of
 from transformer_jax.pretrained.files import CONFIG, Settings
 from transformer_jax.pretrained.hub import folder_of
-from transformer_jax.pretrained.loading import cast, family_of, from_pretrained
+from transformer_jax.pretrained.loading import cast, from_pretrained
 from transformer_jax.serialization.run_folder import KINDS, Trained, load_model, read_spec
 from transformer_jax.serialization.specification import (
     EncoderClassifierSpec,

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from jax.typing import DTypeLike
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
 from transformer_jax.nn.layers import Shapes
-from transformer_jax.pretrained.families import bert, distilbert, gpt2, llama, modernbert, roberta
+from transformer_jax.pretrained.family import Family, family_of
 from transformer_jax.pretrained.files import (
     CONFIG,
     DTYPES,
@@ -38,7 +37,6 @@ from transformer_jax.text.pretrained_tokenizer import (
     load_pretrained_tokenizer,
 )
 
-FAMILIES = (bert, roberta, distilbert, modernbert, gpt2, llama)
 MODELS: dict[str, Callable] = {
     "encoder": TextEncoder,
     "masked": MaskedLanguageModel,
@@ -98,17 +96,7 @@ def tokenizer_of(source: str | Path, revision: str | None = None) -> PretrainedT
     return load_pretrained_tokenizer(folder_of(source, revision))
 
 
-def family_of(settings: Settings) -> Any:
-    """The file of this package that knows the architecture."""
-    model_type = settings.text("model_type")
-    for family in FAMILIES:
-        if model_type in family.MODEL_TYPES:
-            return family
-    known = ", ".join(name for family in FAMILIES for name in family.MODEL_TYPES)
-    raise settings.error(f"model_type {model_type!r:.60} is not among those known: {known}")
-
-
-def _kind(family, settings: Settings, wanted: str | None) -> str:
+def _kind(family: Family, settings: Settings, wanted: str | None) -> str:
     kinds = sorted(set(family.ARCHITECTURES.values()))
     usual = "encoder" if "encoder" in kinds else kinds[0]
     if wanted is not None:
@@ -131,7 +119,7 @@ def _kind(family, settings: Settings, wanted: str | None) -> str:
     return family.ARCHITECTURES[name]
 
 
-def _named(folder: Path, entries: dict[str, Entry], family, kind: str) -> dict[str, Entry]:
+def _named(folder: Path, entries: dict[str, Entry], family: Family, kind: str) -> dict[str, Entry]:
     """By the names that the family's table has: without prefix, and old names as new ones.
 
     Of an encoder inside a model of any task, what has no prefix is the task's.
@@ -171,7 +159,7 @@ def _check(
     tensors: list[Tensor],
     entries: dict[str, Entry],
     shapes: dict[str, Shape],
-    family,
+    family: Family,
     kind: str,
 ) -> None:
     """Every tensor there, none too many, each of its shape: before one is read."""

@@ -2,19 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
 from transformer_jax.nn.config import (
-    EncoderClassifierConfig,
-    LanguageModelConfig,
     StackConfig,
     TextEncoderConfig,
 )
-from transformer_jax.pretrained.families import bert, distilbert, gpt2, llama, modernbert, roberta
+from transformer_jax.pretrained.family import Family, family_of_config
 from transformer_jax.pretrained.files import CONFIG, WEIGHTS, Settings
 from transformer_jax.pretrained.loading import MODELS
 from transformer_jax.runtime.errors import one_line
@@ -40,7 +37,7 @@ def save_pretrained(
     """
     folder = Path(folder)
     kind = next((name for name, of in MODELS.items() if type(model) is of), None)
-    family = None if kind is None else _family_of_config(model.config)
+    family = None if kind is None else family_of_config(model.config)
     if family is None:
         raise ValueError(
             f"no family of pretrained models holds this {type(model).__name__}; a run folder does"
@@ -69,7 +66,7 @@ def save_pretrained(
         tokenizer.save(folder)
 
 
-def _written(model: nnx.Module, family, kind: str, classes: tuple[str, ...] | None) -> dict:
+def _written(model: nnx.Module, family: Family, kind: str, classes: tuple[str, ...] | None) -> dict:
     """config.json of the model; read again it says the same, or the family does not hold the model."""
     problem = "its settings are others"
     try:
@@ -111,23 +108,6 @@ def _id(tokenizer: PretrainedTokenizer | None, name: str) -> int | None:
     return None if tokenizer is None else getattr(tokenizer, f"{name}_id")
 
 
-def _family_of_config(config) -> Any:
-    """By what makes the families differ."""
-    if isinstance(config, EncoderClassifierConfig):
-        config = config.text
-    if isinstance(config, TextEncoderConfig):
-        if config.positions == "rotary":
-            return modernbert
-        return {0: distilbert, 1: roberta}.get(config.num_segments, bert)
-    if isinstance(config, LanguageModelConfig):
-        stack = config.decoder
-        if config.positions == "learned" and config.tied_head and stack.norm_kind == "layer":
-            return gpt2
-        if config.positions == "rotary" and stack.norm_kind == "rms" and not stack.biases:
-            return llama
-    return None
-
-
-def _with_prefix(name: str, prefix: str, family) -> str:
+def _with_prefix(name: str, prefix: str, family: Family) -> str:
     is_head = name.startswith((*family.HEADS, "lm_head.")) and not name.startswith("pooler.")
     return name if is_head else prefix + name

@@ -26,6 +26,14 @@ ACTIVATIONS = {
 }  # fmt: skip
 
 
+def holds(config) -> bool:
+    return (
+        isinstance(config, TextEncoderConfig)
+        and config.positions == "learned"
+        and config.num_segments > 1
+    )
+
+
 def read_config(settings: Settings, kind: str, names: set[str]):
     """The sizes; `names` are those of the tensors."""
     return of_kind(text_config(settings, kind, names), settings, kind)

@@ -25,6 +25,14 @@ IGNORED = ("vocab_projector.weight", "embeddings.position_ids")
 RENAMED: dict[str, str] = {}
 
 
+def holds(config) -> bool:
+    return (
+        isinstance(config, TextEncoderConfig)
+        and config.positions == "learned"
+        and config.num_segments == 0
+    )
+
+
 def read_config(settings: Settings, kind: str, names: set[str]):
     if kind == "masked":
         settings.must_be("tie_word_embeddings", True)

@@ -18,6 +18,15 @@ ACTIVATIONS = {
 }  # fmt: skip
 
 
+def holds(config) -> bool:
+    return (
+        isinstance(config, LanguageModelConfig)
+        and config.positions == "learned"
+        and config.tied_head
+        and config.decoder.norm_kind == "layer"
+    )
+
+
 def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModelConfig:
     for name, value in (
         ("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False),

@@ -22,6 +22,15 @@ RENAMED: dict[str, str] = {}
 SCALINGS = {"linear": "linear", "llama3": "llama3"}
 
 
+def holds(config) -> bool:
+    return (
+        isinstance(config, LanguageModelConfig)
+        and config.positions == "rotary"
+        and config.decoder.norm_kind == "rms"
+        and not config.decoder.biases
+    )
+
+
 def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModelConfig:
     for name, value in (
         ("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False),

@@ -15,6 +15,10 @@ RENAMED: dict[str, str] = {}
 ACTIVATIONS = {"gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh", "silu": "swiglu"}
 
 
+def holds(config) -> bool:
+    return isinstance(config, TextEncoderConfig) and config.positions == "rotary"
+
+
 def read_config(settings: Settings, kind: str, names: set[str]) -> TextEncoderConfig:
     for name, value in (
         ("attention_bias", False), ("mlp_bias", False), ("norm_bias", False),

@@ -5,6 +5,7 @@ BERT's layers, one segment, another head. The first position stands in row pad +
 rows before are nobody's.
 """
 
+from transformer_jax.nn.config import TextEncoderConfig
 from transformer_jax.pretrained.families import bert
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm
@@ -24,6 +25,14 @@ HEADS = ("lm_head.", "classifier.", "pooler.")
 IGNORED = ("lm_head.decoder.", "embeddings.position_ids")
 RENAMED = bert.RENAMED
 SKIP = 2  # pad is token 1 in every published one
+
+
+def holds(config) -> bool:
+    return (
+        isinstance(config, TextEncoderConfig)
+        and config.positions == "learned"
+        and config.num_segments == 1
+    )
 
 
 def read_config(settings: Settings, kind: str, names: set[str]):
