@@ -200,7 +200,12 @@ def table(found: dict[str, Any]) -> Iterator[str]:
     if 0 < sizes["num_positions"] < sizes["inputs"]:
         yield f"note: its table of positions ends before {found['length']} tokens"
 
-    yield ""
+    for section in (_parameter_rows, _operation_rows, _byte_rows, _crossover_rows):
+        yield ""
+        yield from section(found)
+
+
+def _parameter_rows(found: dict[str, Any]) -> Iterator[str]:
     beside = ""
     if "published_parameters" in found:
         off = found["off_percent"]
@@ -209,7 +214,8 @@ def table(found: dict[str, Any]) -> Iterator[str]:
     for part, number in found["parameters_by_part"].items():
         yield _row(f"  {part}", f"{number:,}", f"{number / found['parameters']:6.1%}")
 
-    yield ""
+
+def _operation_rows(found: dict[str, Any]) -> Iterator[str]:
     yield f"Operations (FLOPs) for {found['batch']} x {found['length']} tokens"
     forward = found["forward_flops"]
     yield _row("  forward", f"{forward:.3e}")
@@ -231,7 +237,8 @@ def table(found: dict[str, Any]) -> Iterator[str]:
     for label, number in found.get("compiled", {}).items():
         yield _row(f"  {label}", f"{number:.3e}")
 
-    yield ""
+
+def _byte_rows(found: dict[str, Any]) -> Iterator[str]:
     yield f"Bytes in {found['dtype']}"
     for key, label, beside in (
         ("parameter_bytes", "parameters", "training in float32 with Adam: 16 a parameter"),
@@ -244,7 +251,8 @@ def table(found: dict[str, Any]) -> Iterator[str]:
         if key in found:
             yield _row(f"  {label}", _bytes(found[key]), beside)
 
-    yield ""
+
+def _crossover_rows(found: dict[str, Any]) -> Iterator[str]:
     yield "The T x T products of self-attention cost as much as"
     yield _row("  its projections at T =", f"{found['crossover_projections']:,.0f}")
     yield _row("  all else in a layer at T =", f"{found['crossover_layer']:,.0f}")

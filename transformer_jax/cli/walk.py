@@ -15,8 +15,7 @@ weights, the blend of the values, and the output of all heads, each with its equ
 """
 
 import argparse
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
 from transformer_jax.cli import html
 from transformer_jax.cli.matrix_text import clip, show_step, wrap
@@ -27,10 +26,10 @@ from transformer_jax.interpret.activations import (
     look_inside,
     token_text,
 )
+from transformer_jax.nn.config import ClassifierConfig
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import load_model
 from transformer_jax.text.tokenizer import TokenizerError, train_tokenizer
-from transformer_jax.walkthrough import worked
 from transformer_jax.walkthrough.attention_steps import (
     attention_steps,
     context_step,
@@ -39,6 +38,8 @@ from transformer_jax.walkthrough.attention_steps import (
 )
 from transformer_jax.walkthrough.step import Step
 from transformer_jax.walkthrough.worked.compare import beside_the_document
+from transformer_jax.walkthrough.worked.examples import EXAMPLES
+from transformer_jax.walkthrough.worked.registry import steps as worked_steps
 
 DIM, HEADS, SEED = 8, 2, 0
 MOST_WORDS = 1000  # maps of a million weights
@@ -148,7 +149,7 @@ def _trained(options):
     _check_place("head", options.head, classifier.spec.config.encoder.num_heads, "heads")
     inside = look_inside(classifier, options.text)
     parameters = attention_parameters(classifier, layer)
-    steps = _way_in(classifier, inside, layer)
+    steps = list(_input_steps(classifier.spec.config, inside, layer))
     steps += attention_steps(
         inside.attended[layer],
         parameters,
@@ -171,70 +172,58 @@ def _trained(options):
     return _title(options.text), about, steps, []
 
 
-def _way_in(classifier, inside: Inside, layer: int) -> list[Step]:
+def _input_steps(config: ClassifierConfig, inside: Inside, layer: int) -> Iterator[Step]:
     """From the tokens of the text to what the attention of a layer reads."""
-    config = classifier.spec.config
-    steps = [Step("ids", "vocabulary[token]", inside.ids[None], "1 T", columns=inside.tokens)]
-    if inside.patches is not None:
-        steps += [
-            Step(
-                "patches",
-                "max over the regions of a patch",
-                inside.patches,
-                "P F",
-                inside.rows,
-                note=f"A row is a patch of {config.patch_width} neighbouring tokens: of each feature of "
-                f"the regions of {config.region_width} tokens around them, the largest value.",
-            ),
-            Step("x_0", "norm(patches W + b + position)", inside.inputs[0], "P D", inside.rows),
-        ]
-    else:
-        around = (
-            f", with its {config.region_width - 1} neighbours" if config.region_width > 1 else ""
-        )
-        steps += [
-            Step(
-                "E",
-                "table[ids]",
-                inside.token_vectors,
-                "T D",
-                inside.rows,
-                note="Each token's own row of the table"
-                + (", of the table for the middle of a region." if around else "."),
-            ),
-            Step(
-                "x_0",
-                "norm(token + position + segment)",
-                inside.inputs[0],
-                "T D",
-                inside.rows,
-                note=f"What the encoder reads: a token{around}, its place, and its segment (0 here).",
-            ),
-        ]
-    if layer:
-        steps.append(
-            Step(
-                f"x_{layer}",
-                f"layer {layer - 1} of x_{layer - 1}",
-                inside.inputs[layer],
-                "T D",
-                inside.rows,
-            )
-        )
+    axes = "T D" if inside.patches is None else "P D"
+    yield Step("ids", "vocabulary[token]", inside.ids[None], "1 T", columns=inside.tokens)
+    yield from (_token_steps if inside.patches is None else _patch_steps)(config, inside)
     name = f"x_{layer}"
-    pre = config.encoder.norm == "pre"
-    steps.append(
-        Step(
-            "X",
-            f"norm({name})" if pre else name,
-            inside.attended[layer],
-            "T D",
-            inside.rows,
-            note="What the attention of this layer reads.",
-        )
+    if layer:
+        before = f"layer {layer - 1} of x_{layer - 1}"
+        yield Step(name, before, inside.inputs[layer], axes, inside.rows)
+    yield Step(
+        "X",
+        f"norm({name})" if config.encoder.norm == "pre" else name,
+        inside.attended[layer],
+        axes,
+        inside.rows,
+        note="What the attention of this layer reads.",
     )
-    axes = "P" if inside.patches is not None else "T"
-    return [replace(step, axes=step.axes.replace("T D", f"{axes} D")) for step in steps]
+
+
+def _patch_steps(config: ClassifierConfig, inside: Inside) -> Iterator[Step]:
+    yield Step(
+        "patches",
+        "max over the regions of a patch",
+        inside.patches,
+        "P F",
+        inside.rows,
+        note=f"A row is a patch of {config.patch_width} neighbouring tokens: of each feature of "
+        f"the regions of {config.region_width} tokens around them, the largest value.",
+    )
+    yield Step("x_0", "norm(patches W + b + position)", inside.inputs[0], "P D", inside.rows)
+
+
+def _token_steps(config: ClassifierConfig, inside: Inside) -> Iterator[Step]:
+    neighbours = config.region_width - 1
+    around = f", with its {neighbours} neighbours" if neighbours else ""
+    table = ", of the table for the middle of a region." if neighbours else "."
+    yield Step(
+        "E",
+        "table[ids]",
+        inside.token_vectors,
+        "T D",
+        inside.rows,
+        note=f"Each token's own row of the table{table}",
+    )
+    yield Step(
+        "x_0",
+        "norm(token + position + segment)",
+        inside.inputs[0],
+        "T D",
+        inside.rows,
+        note=f"What the encoder reads: a token{around}, its place, and its segment (0 here).",
+    )
 
 
 def _check_place(name: str, given: int, size: int, what: str) -> None:
@@ -245,17 +234,17 @@ def _check_place(name: str, given: int, size: int, what: str) -> None:
 
 
 def _worked(id: str):
-    if id not in worked.EXAMPLES:
+    if id not in EXAMPLES:
         raise InputError(
-            f"there is no worked example {id!r:.60}; {did_you_mean(id, worked.EXAMPLES)}walk --list shows all"
+            f"there is no worked example {id!r:.60}; {did_you_mean(id, EXAMPLES)}walk --list shows all"
         )
-    example = worked.EXAMPLES[id]
-    return id, [example["what"], example["source"]], worked.steps(id), beside_the_document(id)
+    example = EXAMPLES[id]
+    return id, [example["what"], example["source"]], worked_steps(id), beside_the_document(id)
 
 
 def _list_examples() -> None:
-    left = max(map(len, worked.EXAMPLES))
-    for id, example in worked.EXAMPLES.items():
+    left = max(map(len, EXAMPLES))
+    for id, example in EXAMPLES.items():
         disagrees = "" if example["agrees"] else "   (does not agree)"
         print(writable(f"{id:<{left}}  {clip(example['what'], 58)}{disagrees}"))
 

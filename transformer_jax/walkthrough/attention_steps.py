@@ -6,7 +6,7 @@ blend is `dot_product_attention`, and the last step is `multi_head_attention` on
 parameters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -26,6 +26,7 @@ from transformer_jax.functional.positions import lookup, sinusoidal_positions
 from transformer_jax.walkthrough.step import Step
 
 Parameters = dict[str, Array | np.ndarray]
+Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -112,108 +113,100 @@ def attention_steps(
     there are any.
     """
     labels = tuple(labels)
-    N, H = parameters["query_kernel"].shape[1:]
     arrays = _attend(x, parameters, is_causal, head)
     a = {key: np.asarray(array) for key, array in arrays.items()}
-    T = len(x)
-    steps = []
+    return [
+        *_projection_steps(a, parameters, labels, head, name),
+        *_weight_steps(a, labels, is_causal),
+        *_output_steps(a, parameters, labels, head),
+    ]
+
+
+def _projection_steps(
+    a: Arrays, parameters: Parameters, labels: tuple[str, ...], head: int, name: str
+) -> Iterator[Step]:
+    """Queries, keys and values of one head, each behind its kernel."""
+    N, H = parameters["query_kernel"].shape[1:]
     for letter, kind, says in (
         ("Q", "query", "what each row asks for"),
         ("K", "key", "what each row offers to be found by"),
         ("V", "value", "what each row hands over when it is found"),
     ):
-        bias = f"{kind}_bias" in parameters
-        steps += [
-            Step(f"W_{letter}", f"{kind} kernel of head {head}", a[f"{kind}_kernel"], "D H"),
-            Step(
-                letter,
-                f"{name} W_{letter}{f' + b_{letter}' if bias else ''}",
-                a[kind],
-                "T H",
-                labels,
-                note=f"Head {head} of {N}: {says}, in H = {H} features.",
-            ),
-        ]
-    steps += [
-        Step(
-            "scores",
-            "Q K^T",
-            a["scores"],
-            "T S",
-            labels,
-            labels,
-            "Row: who asks. Column: who answers. A dot product is large where both point the same way.",
-        ),
-        Step(
-            "scaled",
-            "scores / sqrt(H)",
-            a["scaled"],
-            "T S",
-            labels,
-            labels,
-            f"Divided by sqrt({H}) = {H**0.5:.3f}: a sum of H products varies like H, and softmax of "
-            "large numbers picks one and learns nothing from the others.",
-        ),
-        Step(
-            "mask",
-            "causal: key not after query" if is_causal else "none: every key is seen",
-            a["mask"],
-            "T S",
-            labels,
-            labels,
-            "1 = may be seen.",
-        ),
-    ]
-    if is_causal:
-        steps.append(
-            Step(
-                "masked",
-                "scaled where mask, else -∞",
-                a["masked"],
-                "T S",
-                labels,
-                labels,
-                "Hidden before the softmax, so that what may not be seen takes no share: e^-∞ is 0.",
-            )
-        )
-    source = "masked" if is_causal else "scaled"
-    steps += [
-        Step(
-            "weights",
-            f"softmax({source})",
-            a["weights"],
-            "T S",
-            labels,
-            labels,
-            "exp(x) / sum of the row's exp(x): every row is a distribution and adds up to 1.",
-        ),
-        Step(
-            "blend",
-            "weights V",
-            a["blend"],
+        bias = f" + b_{letter}" if f"{kind}_bias" in parameters else ""
+        yield Step(f"W_{letter}", f"{kind} kernel of head {head}", a[f"{kind}_kernel"], "D H")
+        yield Step(
+            letter,
+            f"{name} W_{letter}{bias}",
+            a[kind],
             "T H",
             labels,
-            note=f"Each row is a mean of the rows of V, weighted: head {head} is done.",
-        ),
-        Step(
-            "heads",
-            "concat(blend of every head)",
-            a["heads"].reshape(T, -1),
-            "T NH",
-            labels,
-            note=f"The same for all {N} heads, side by side: N H = {N * H} columns.",
-        ),
-        Step("W_O", "output kernel, its rows those columns", a["out_kernel"], "NH D"),
-        Step(
-            "output",
-            f"heads W_O{' + b_O' if 'out_bias' in parameters else ''}",
-            a["output"],
-            "T D",
-            labels,
-            note="The output projection mixes the heads: multi_head_attention of these parameters.",
-        ),
-    ]
-    return steps
+            note=f"Head {head} of {N}: {says}, in H = {H} features.",
+        )
+
+
+def _weight_steps(a: Arrays, labels: tuple[str, ...], is_causal: bool) -> Iterator[Step]:
+    """From the scores of one head to its weights."""
+
+    def step(name: str, equation: str, note: str) -> Step:
+        return Step(name, equation, a[name], "T S", labels, labels, note)
+
+    H = a["query"].shape[1]
+    yield step(
+        "scores",
+        "Q K^T",
+        "Row: who asks. Column: who answers. A dot product is large where both point the same way.",
+    )
+    yield step(
+        "scaled",
+        "scores / sqrt(H)",
+        f"Divided by sqrt({H}) = {H**0.5:.3f}: a sum of H products varies like H, and softmax of "
+        "large numbers picks one and learns nothing from the others.",
+    )
+    mask = "causal: key not after query" if is_causal else "none: every key is seen"
+    yield step("mask", mask, "1 = may be seen.")
+    if is_causal:
+        yield step(
+            "masked",
+            "scaled where mask, else -∞",
+            "Hidden before the softmax, so that what may not be seen takes no share: e^-∞ is 0.",
+        )
+    yield step(
+        "weights",
+        f"softmax({'masked' if is_causal else 'scaled'})",
+        "exp(x) / sum of the row's exp(x): every row is a distribution and adds up to 1.",
+    )
+
+
+def _output_steps(
+    a: Arrays, parameters: Parameters, labels: tuple[str, ...], head: int
+) -> Iterator[Step]:
+    """From the weights of one head to the output of all."""
+    T, N, H = a["heads"].shape
+    yield Step(
+        "blend",
+        "weights V",
+        a["blend"],
+        "T H",
+        labels,
+        note=f"Each row is a mean of the rows of V, weighted: head {head} is done.",
+    )
+    yield Step(
+        "heads",
+        "concat(blend of every head)",
+        a["heads"].reshape(T, -1),
+        "T NH",
+        labels,
+        note=f"The same for all {N} heads, side by side: N H = {N * H} columns.",
+    )
+    yield Step("W_O", "output kernel, its rows those columns", a["out_kernel"], "NH D")
+    yield Step(
+        "output",
+        f"heads W_O{' + b_O' if 'out_bias' in parameters else ''}",
+        a["output"],
+        "T D",
+        labels,
+        note="The output projection mixes the heads: multi_head_attention of these parameters.",
+    )
 
 
 def context_step(

@@ -3,6 +3,7 @@
 import numpy as np
 
 from transformer_jax.walkthrough.step import Step
+from transformer_jax.walkthrough.worked.examples import EXAMPLES
 from transformer_jax.walkthrough.worked.notation import attend, numbers, project, tell
 
 
@@ -22,10 +23,7 @@ def artist_qkv(example: dict) -> list[Step]:
 
 
 def artist_attention(example: dict) -> list[Step]:
-    from transformer_jax.walkthrough.worked import (
-        EXAMPLES,  # it goes on with the numbers of another example
-    )
-
+    # It continues with the numbers of another example.
     inputs = EXAMPLES["artist_qkv"]["inputs"]
     query, key, value = _project(inputs)
     tokens = inputs["tokens"]

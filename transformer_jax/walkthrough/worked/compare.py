@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from transformer_jax.walkthrough.step import Step
-from transformer_jax.walkthrough.worked import EXAMPLES, steps
+from transformer_jax.walkthrough.worked.examples import EXAMPLES
+from transformer_jax.walkthrough.worked.registry import steps
 
 # Printed, but nothing that a step could compute: settings, the outcome of days of training,
 # formulas, and what `kid_smiles` starts from.

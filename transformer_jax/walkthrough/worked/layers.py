@@ -1,11 +1,14 @@
 """Layers and models by hand: normalisation, parameter counts, published sizes."""
 
 import numpy as np
+from flax import nnx
 
 from transformer_jax.costs import formulas
 from transformer_jax.costs.published import PUBLISHED
 from transformer_jax.functional.normalization import batch_norm, layer_norm
+from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.layers import FeedForward, MultiHeadAttention
 from transformer_jax.walkthrough.step import Step
 from transformer_jax.walkthrough.worked.notation import compiled, numbers, tell
 
@@ -66,8 +69,6 @@ def layer_norm_eps(example: dict) -> list[Step]:
 
 
 def ffn_parameters(example: dict) -> list[Step]:
-    from transformer_jax.nn.layers import FeedForward, MultiHeadAttention
-
     D, F, heads = (example["inputs"][name] for name in ("d_model", "d_ff", "heads"))
 
     def kernels(make):
@@ -90,8 +91,6 @@ def ffn_parameters(example: dict) -> list[Step]:
 
 
 def imdb_model(example: dict) -> list[Step]:
-    from transformer_jax.models.text_classifier import TextClassifier
-
     inputs, printed = example["inputs"], example["printed"]
     dim, heads = inputs["dim"], inputs["heads_constructor"]
 
@@ -144,8 +143,6 @@ def scale_table(example: dict) -> list[Step]:
 
 def _shapes(make) -> dict:
     """The parameters of a module by path: shapes alone, without memory for any."""
-    from flax import nnx
-
     state = nnx.state(nnx.eval_shape(lambda: make(nnx.Rngs(0))), nnx.Param)
     return {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(state)}
 
