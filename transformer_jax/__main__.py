@@ -2,56 +2,39 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
+from importlib import import_module
 
-from transformer_jax.cli import (
-    attention,
-    cost,
-    embed,
-    explain,
-    fill,
-    generate,
-    next_tokens,
-    predict,
-    similar,
-    tokens,
-    translate,
-    walk,
+from transformer_jax.runtime.errors import (
+    InputError,
+    PretrainedError,
+    RunFolderError,
+    TokenizerError,
 )
-from transformer_jax.pretrained.files import PretrainedError
-from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.malloc import keep_freed_memory
-from transformer_jax.serialization.run_folder import RunFolderError
-from transformer_jax.text.tokenizer import TokenizerError
 
+# The module of each command in transformer_jax.cli. Only the one that is asked for is imported:
+# most of the time of a short command goes into imports.
 COMMANDS = {
-    "predict": predict,
-    "tokens": tokens,
-    "walk": walk,
-    "attention": attention,
-    "explain": explain,
-    "cost": cost,
-    "generate": generate,
-    "next": next_tokens,
-    "translate": translate,
-    "embed": embed,
-    "similar": similar,
-    "fill": fill,
+    "predict": "predict",
+    "tokens": "tokens",
+    "walk": "walk",
+    "attention": "attention",
+    "explain": "explain",
+    "cost": "cost",
+    "generate": "generate",
+    "next": "next_tokens",
+    "translate": "translate",
+    "embed": "embed",
+    "similar": "similar",
+    "fill": "fill",
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m transformer_jax", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        summary, _, description = module.__doc__.partition("\n\n")
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=f"{summary}\n\n{description}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    asked = arguments[:1]
+    parser = _make_parser(asked if asked and asked[0] in COMMANDS else COMMANDS)
     options = parser.parse_args(arguments)
     try:
         options.run(options)
@@ -61,6 +44,23 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
     return 0
+
+
+def _make_parser(names: Iterable[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m transformer_jax", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in names:
+        module = import_module(f"transformer_jax.cli.{COMMANDS[name]}")
+        summary, _, description = module.__doc__.partition("\n\n")
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary}\n\n{description}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from train.trainer.run import (
     resumed_options,
 )
 from train.trainer.signals import stoppable
-from transformer_jax.text.tokenizer import TokenizerError
+from transformer_jax.runtime.errors import TokenizerError
 
 # What may be given anew when a run goes on; a program adds what of its own changes nothing that is
 # learnt.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from transformer_jax.functional.checks import check_heads
 from transformer_jax.functional.feed_forward import ACTIVATIONS, GATES
 from transformer_jax.functional.pooling import POOLINGS
-from transformer_jax.serialization.typed_json import shown
+from transformer_jax.runtime.errors import shown
 
 LARGEST = 2**31  # no array has an axis of that size
 

@@ -15,16 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from transformer_jax.runtime.errors import one_line
+from transformer_jax.runtime.errors import PretrainedError, one_line
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 HEADER_BYTES = 8  # before the header stands its length
-
-
-class PretrainedError(ValueError):
-    """A folder or a name of the hub that holds no model that can be read."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
 from transformer_jax.nn.config import TextEncoderConfig
 from transformer_jax.nn.layers import Shapes
-from transformer_jax.runtime.errors import one_line
+from transformer_jax.runtime.errors import RunFolderError, one_line
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.serialization.specification import (
     ClassifierSpec,
@@ -43,10 +43,6 @@ from transformer_jax.text.tokenizer_formats import TOKENIZER_FORMATS
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
-
-
-class RunFolderError(ValueError):
-    """A folder that is not a run, or whose parts do not fit together."""
 
 
 @dataclass(frozen=True)

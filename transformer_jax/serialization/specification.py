@@ -12,7 +12,7 @@ from transformer_jax.nn.config import (
     SequenceToSequenceConfig,
     TextEncoderConfig,
 )
-from transformer_jax.serialization.typed_json import shown
+from transformer_jax.runtime.errors import shown
 from transformer_jax.text.encoding import Truncation
 
 

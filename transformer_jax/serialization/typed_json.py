@@ -6,6 +6,8 @@ from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin
 
+from transformer_jax.runtime.errors import shown
+
 TYPES = {
     int: "an integer", float: "a number", str: "a string", bool: "true or false", tuple: "a list",
 }  # fmt: skip
@@ -47,9 +49,3 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
         return value
     wanted = " or ".join(map(repr, inner)) if kind is Literal else TYPES[kind or expected]
     raise ValueError(f"{name} must be {wanted}, got {shown(value)}")
-
-
-def shown(value: Any) -> str:
-    """Short enough for one line, whatever came."""
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}..."
