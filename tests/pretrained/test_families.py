@@ -14,6 +14,8 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from tests.helpers.checkpoint_files import ENCODERS, FOLDER, LANGUAGE, NAMES, expected
+from transformer_jax import pretrained
+from transformer_jax.inference.embed import SentenceEncoder
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
 from transformer_jax.nn.config import (
@@ -24,6 +26,8 @@ from transformer_jax.nn.config import (
 )
 from transformer_jax.pretrained import PretrainedError, from_pretrained, save_pretrained
 from transformer_jax.pretrained import hub as hub_file
+from transformer_jax.pretrained.family import FAMILIES, family_of, family_of_config
+from transformer_jax.pretrained.files import Settings
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 KINDS = {
@@ -337,6 +341,22 @@ def test_a_fresh_model_is_saved_like_a_loaded_one(tmp_path):
     again = from_pretrained(tmp_path)
     tokens, is_token = jnp.arange(12).reshape(2, 6), jnp.ones((2, 6), bool)
     np.testing.assert_array_equal(again(tokens, is_token), model(tokens, is_token))
+
+
+def test_a_configuration_is_of_one_family():
+    """Whichever family is asked first, the same one holds a model."""
+    for name in NAMES:
+        settings = Settings(FOLDER / name / "config.json")
+        model = from_pretrained(FOLDER / name)
+        text = getattr(model.config, "text", model.config)
+        assert [family for family in FAMILIES if family.holds(text)] == [family_of(settings)]
+        assert family_of_config(model.config) is family_of(settings)
+
+
+def test_the_encoder_of_sentences_can_still_be_imported_from_here():
+    assert pretrained.SentenceEncoder is SentenceEncoder
+    with pytest.raises(AttributeError, match="has no attribute 'Sentences'"):
+        _ = pretrained.Sentences
 
 
 # What is refused, in a line

@@ -6,7 +6,7 @@ checkpoint of it.
 
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from transformer_jax.nn.config import EncoderClassifierConfig
 from transformer_jax.pretrained import families
@@ -14,6 +14,7 @@ from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor
 
 
+@runtime_checkable  # for beartype in the tests
 class Family(Protocol):
     """A module that describes the models of one architecture, as Hugging Face lays them out.
 

@@ -1,4 +1,4 @@
-"""Claims about transformer_jax/pretrained/tokenizer.py, tokenizer_files.py and tokenizer_rules.py.
+"""Claims about text/pretrained_tokenizer.py, tokenizer_files.py and tokenizer_rules.py.
 
 Stored ids come from programs that share no code with what reads texts here: see
 tests/data/tokenizers/make.py.

@@ -1,0 +1,116 @@
+"""A run folder gives back the model, the tokenizer and the specification that it was written from."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.helpers.run_folders import save_run
+from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
+from transformer_jax.nn.config import (
+    ClassifierConfig,
+    EncoderClassifierConfig,
+    LanguageModelConfig,
+    SequenceToSequenceConfig,
+    StackConfig,
+    TextEncoderConfig,
+)
+from transformer_jax.runtime.errors import RunFolderError
+from transformer_jax.serialization.run_folder import KINDS, load_model
+from transformer_jax.serialization.specification import (
+    ClassifierSpec,
+    EncoderClassifierSpec,
+    LanguageModelSpec,
+    MaskedLanguageModelSpec,
+    TranslatorSpec,
+)
+from transformer_jax.text.pretrained_tokenizer import as_published
+from transformer_jax.text.tokenizer import train_tokenizer
+
+TEXTS = ["the film was good", "the sea is a good place, and the film is long"]
+STACK = StackConfig(1, 4, 2, 8, dropout_rate=0.0)
+CLASSES = ("bad", "good")
+
+
+def text(size):
+    return TextEncoderConfig(size, 16, STACK)
+
+
+SPECS = {
+    "TextClassifier": lambda size: ClassifierSpec(
+        ClassifierConfig(size, 16, encoder=STACK), CLASSES, "head-tail", "reviews.csv"
+    ),
+    "EncoderClassifier": lambda size: EncoderClassifierSpec(
+        EncoderClassifierConfig(text(size)), CLASSES, "head", "reviews.csv", 16
+    ),
+    "MaskedLanguageModel": lambda size: MaskedLanguageModelSpec(text(size), "reviews.csv", 0),
+    "LanguageModel": lambda size: LanguageModelSpec(
+        LanguageModelConfig(size, 16, STACK), "reviews.csv", True
+    ),
+    "SequenceToSequence": lambda size: TranslatorSpec(
+        SequenceToSequenceConfig(size, 16, STACK, STACK), "en", "de", "pairs.csv"
+    ),
+}
+MODELS = {
+    "TextClassifier": TextClassifier,
+    "EncoderClassifier": EncoderClassifier,
+    "MaskedLanguageModel": MaskedLanguageModel,
+    "LanguageModel": LanguageModel,
+    "SequenceToSequence": SequenceToSequence,
+}
+
+
+def tokenizer_of(kind):
+    learned = train_tokenizer("bpe:270", TEXTS)
+    return as_published(learned) if KINDS[kind].tokenizer == "published" else learned
+
+
+def write(folder, kind, spare=0):
+    """A run folder of random weights, whose table has `spare` rows that are no tokens."""
+    folder.mkdir()
+    tokenizer = tokenizer_of(kind)
+    spec = SPECS[kind](tokenizer.vocab_size + spare)
+    shapes = nnx.state(nnx.eval_shape(lambda: MODELS[kind](spec.config, rngs=nnx.Rngs(0))))
+    random = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), shapes)
+    save_run(folder, params, tokenizer, spec)
+    return params, tokenizer, spec
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_comes_back(kind, tmp_path):
+    params, tokenizer, spec = write(tmp_path / "run", kind)
+    found = load_model(tmp_path / "run", kind)
+    assert (type(found.model), found.spec, found.published) == (MODELS[kind], spec, None)
+    assert found.tokenizer.to_files() == tokenizer.to_files()
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(found.model, nnx.Param), params)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_a_published_table_may_have_rows_that_are_no_tokens(kind, tmp_path):
+    write(tmp_path / "run", kind, spare=3)
+    if KINDS[kind].tokenizer == "published":
+        assert load_model(tmp_path / "run", kind)
+        return
+    with pytest.raises(RunFolderError, match="they are of different runs"):
+        load_model(tmp_path / "run", kind)
+
+
+def test_a_folder_of_another_kind_says_which_command_uses_it(tmp_path):
+    write(tmp_path / "run", "LanguageModel")
+    with pytest.raises(RunFolderError, match=r"holds a LanguageModel.*transformer_jax generate"):
+        load_model(tmp_path / "run", "TextClassifier", "EncoderClassifier")
+
+
+def test_a_configuration_without_a_model_is_a_classifier(tmp_path):
+    """As the first version wrote it."""
+    write(tmp_path / "run", "TextClassifier")
+    path = tmp_path / "run" / "config.json"
+    content = json.loads(path.read_text())
+    del content["model"]
+    path.write_text(json.dumps(content))
+    assert isinstance(load_model(tmp_path / "run", "TextClassifier").model, TextClassifier)
