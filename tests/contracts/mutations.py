@@ -438,7 +438,7 @@ MUTATIONS = [
     # Published weights
     Mutation(
         "linear_maps_are_read_as_they_lie", "pretrained/tensor_layout.py",
-        'map(_turned if self.layout == "linear" else np.ascontiguousarray, parts)',
+        'map(_transposed if self.layout == "linear" else np.ascontiguousarray, parts)',
         "map(np.ascontiguousarray, parts)",
         f"{PRETRAINED}[bert]",
     ),

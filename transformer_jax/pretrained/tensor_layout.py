@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 Shape = tuple[int, ...]
+Layout = Literal["linear", "conv1d", "vector", "table"]
 STRIPE = 32  # rows that a core's cache holds
 
 
@@ -22,19 +23,19 @@ class Tensor:
 
     name: str
     parameters: tuple[str, ...]
-    layout: Literal["linear", "conv1d", "vector", "table"]
+    layout: Layout
     inputs: int = 1  # how many axes of a kernel are summed over
     skip: int = 0  # rows of a table that come before ours
 
     def shape(self, shapes: dict[str, Shape]) -> Shape:
         """In the file, when the parameters have these shapes."""
-        ours = [shapes[name] for name in self.parameters]
+        own = [shapes[name] for name in self.parameters]
         if self.layout == "vector":
-            return (sum(map(prod, ours)),)
+            return (sum(map(prod, own)),)
         if self.layout == "table":
-            return (ours[0][0] + self.skip, *ours[0][1:])
-        inputs = prod(ours[0][: self.inputs])
-        outputs = sum(prod(shape[self.inputs :]) for shape in ours)
+            return (own[0][0] + self.skip, *own[0][1:])
+        inputs = prod(own[0][: self.inputs])
+        outputs = sum(prod(shape[self.inputs :]) for shape in own)
         return (outputs, inputs) if self.layout == "linear" else (inputs, outputs)
 
     def read(self, tensor: np.ndarray, shapes: dict[str, Shape]) -> dict[str, np.ndarray]:
@@ -44,10 +45,10 @@ class Tensor:
         axis = 1 if self.layout == "conv1d" else 0
         sizes = [prod(shapes[name][self._first_output :]) for name in self.parameters]
         parts = np.split(tensor, np.cumsum(sizes)[:-1], axis=axis)
-        turned = map(_turned if self.layout == "linear" else np.ascontiguousarray, parts)
+        transposed = map(_transposed if self.layout == "linear" else np.ascontiguousarray, parts)
         return {
             name: part.reshape(shapes[name])
-            for name, part in zip(self.parameters, turned, strict=True)
+            for name, part in zip(self.parameters, transposed, strict=True)
         }
 
     def write(self, parameters: dict[str, np.ndarray]) -> np.ndarray:
@@ -66,44 +67,49 @@ class Tensor:
         return 0 if self.layout == "vector" else self.inputs
 
 
-def _turned(matrix: np.ndarray) -> np.ndarray:
+def _transposed(matrix: np.ndarray) -> np.ndarray:
     """The transpose, written a stripe at a time: of a large matrix three times as fast as NumPy's
     own copy.
     """
-    turned = np.empty(matrix.shape[::-1], matrix.dtype)
+    transposed = np.empty(matrix.shape[::-1], matrix.dtype)
     for row in range(0, len(matrix), STRIPE):
-        turned[:, row : row + STRIPE] = matrix[row : row + STRIPE].T
-    return turned
+        transposed[:, row : row + STRIPE] = matrix[row : row + STRIPE].T
+    return transposed
 
 
-def linear(name: str, ours: str, *, bias: bool = True, inputs: int = 1) -> list[Tensor]:
-    """A PyTorch `Linear` `name` as the `kernel` and `bias` of ours: `ours` is "head." or
-    "attention.query_".
+def linear(name: str, parameter: str, *, bias: bool = True, inputs: int = 1) -> list[Tensor]:
+    """Return the tensors of the PyTorch `Linear` called `name`.
+
+    `parameter` is what stands before `kernel` and `bias`: "head." or "attention.query_".
     """
-    return fused_linear(name, (ours,), bias=bias, inputs=inputs)
+    return fused_linear(name, (parameter,), bias=bias, inputs=inputs)
 
 
 def fused_linear(
-    name: str, ours: tuple[str, ...], *, bias: bool = True, inputs: int = 1, layout="linear"
+    name: str,
+    parameters: tuple[str, ...],
+    *,
+    bias: bool = True,
+    inputs: int = 1,
+    layout: Layout = "linear",
 ) -> list[Tensor]:
-    """The same with the outputs of several kernels side by side."""
-    kernel = Tensor(f"{name}.weight", tuple(f"{one}kernel" for one in ours), layout, inputs)
-    if not bias:
-        return [kernel]
-    return [kernel, Tensor(f"{name}.bias", tuple(f"{one}bias" for one in ours), "vector")]
+    """Return the tensors of a `Linear` that has the outputs of several kernels side by side."""
+    kernels, biases = ([f"{one}{part}" for one in parameters] for part in ("kernel", "bias"))
+    kernel = Tensor(f"{name}.weight", tuple(kernels), layout, inputs)
+    return [kernel, Tensor(f"{name}.bias", tuple(biases), "vector")] if bias else [kernel]
 
 
-def conv1d(name: str, *ours: str, inputs: int = 1) -> list[Tensor]:
-    """GPT-2's `Conv1D`."""
-    return fused_linear(name, ours, inputs=inputs, layout="conv1d")
+def conv1d(name: str, *parameters: str, inputs: int = 1) -> list[Tensor]:
+    """Return the tensors of GPT-2's `Conv1D`."""
+    return fused_linear(name, parameters, inputs=inputs, layout="conv1d")
 
 
-def norm(name: str, ours: str, *, bias: bool = True) -> list[Tensor]:
-    """A norm `name` as the `scale` and `bias` of the norm `ours`."""
-    scale = Tensor(f"{name}.weight", (f"{ours}.scale",), "vector")
-    return [scale, Tensor(f"{name}.bias", (f"{ours}.bias",), "vector")] if bias else [scale]
+def norm(name: str, parameter: str, *, bias: bool = True) -> list[Tensor]:
+    """Return the tensors of a norm, the `scale` and the `bias` of `parameter`."""
+    scale = Tensor(f"{name}.weight", (f"{parameter}.scale",), "vector")
+    return [scale, Tensor(f"{name}.bias", (f"{parameter}.bias",), "vector")] if bias else [scale]
 
 
-def table(name: str, ours: str, *, skip: int = 0) -> Tensor:
-    """An embedding, without its first `skip` rows."""
-    return Tensor(f"{name}.weight", (f"{ours}.embedding",), "table", skip=skip)
+def embedding(name: str, parameter: str, *, skip: int = 0) -> Tensor:
+    """Return the tensor of an embedding table, of which the first `skip` rows are not used."""
+    return Tensor(f"{name}.weight", (f"{parameter}.embedding",), "table", skip=skip)

@@ -4,7 +4,7 @@ encoders that are BERTs.
 
 from transformer_jax.nn.config import EncoderClassifierConfig, StackConfig, TextEncoderConfig
 from transformer_jax.pretrained.files import Settings
-from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm, table
+from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("bert",)
 ARCHITECTURES = {
@@ -98,9 +98,9 @@ def tensors(config, kind: str) -> list[Tensor]:
 def text_tensors(config: TextEncoderConfig, at: str, skip: int = 0) -> list[Tensor]:
     """Of the encoder, whose parameters' names begin with `at`."""
     found = [
-        table("embeddings.word_embeddings", f"{at}embedding.token"),
-        table("embeddings.position_embeddings", f"{at}embedding.position", skip=skip),
-        table("embeddings.token_type_embeddings", f"{at}embedding.segment"),
+        embedding("embeddings.word_embeddings", f"{at}embedding.token"),
+        embedding("embeddings.position_embeddings", f"{at}embedding.position", skip=skip),
+        embedding("embeddings.token_type_embeddings", f"{at}embedding.segment"),
         *norm("embeddings.LayerNorm", f"{at}embedding.norm"),
     ]
     for i in range(config.encoder.num_layers):

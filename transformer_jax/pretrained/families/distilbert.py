@@ -5,7 +5,7 @@ segments nor pooler.
 from transformer_jax.nn.config import StackConfig, TextEncoderConfig
 from transformer_jax.pretrained.families.bert import ACTIVATIONS, of_kind
 from transformer_jax.pretrained.files import Settings
-from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm, table
+from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("distilbert",)
 ARCHITECTURES = {
@@ -61,8 +61,8 @@ def tensors(config, kind: str) -> list[Tensor]:
     at = "" if kind == "encoder" else "text."
     text = config.text if kind == "classifier" else config
     found = [
-        table("embeddings.word_embeddings", f"{at}embedding.token"),
-        table("embeddings.position_embeddings", f"{at}embedding.position"),
+        embedding("embeddings.word_embeddings", f"{at}embedding.token"),
+        embedding("embeddings.position_embeddings", f"{at}embedding.position"),
         *norm("embeddings.LayerNorm", f"{at}embedding.norm"),
     ]
     for i in range(text.encoder.num_layers):

@@ -4,7 +4,7 @@ of tokens as head.
 
 from transformer_jax.nn.config import LanguageModelConfig, StackConfig
 from transformer_jax.pretrained.files import Settings
-from transformer_jax.pretrained.tensor_layout import Tensor, conv1d, norm, table
+from transformer_jax.pretrained.tensor_layout import Tensor, conv1d, embedding, norm
 
 MODEL_TYPES = ("gpt2",)
 ARCHITECTURES = {"GPT2LMHeadModel": "language", "GPT2Model": "language"}
@@ -55,8 +55,8 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModel
 
 def tensors(config: LanguageModelConfig, kind: str) -> list[Tensor]:
     found = [
-        table("wte", "embedding.token"),
-        table("wpe", "embedding.position"),
+        embedding("wte", "embedding.token"),
+        embedding("wpe", "embedding.position"),
         *norm("ln_f", "decoder.final_norm"),
     ]
     for i in range(config.decoder.num_layers):

@@ -7,7 +7,7 @@ ours.
 
 from transformer_jax.nn.config import LanguageModelConfig, RopeScaling, StackConfig
 from transformer_jax.pretrained.files import Settings
-from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm, table
+from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
 ARCHITECTURES = {
@@ -90,7 +90,7 @@ def _scaling(settings: Settings) -> RopeScaling | None:
 
 def tensors(config: LanguageModelConfig, kind: str) -> list[Tensor]:
     found = [
-        table("embed_tokens", "embedding.token"),
+        embedding("embed_tokens", "embedding.token"),
         *norm("norm", "decoder.final_norm", bias=False),
     ]
     if not config.tied_head:

@@ -4,7 +4,7 @@ layers local, no biases.
 
 from transformer_jax.nn.config import StackConfig, TextEncoderConfig
 from transformer_jax.pretrained.files import Settings
-from transformer_jax.pretrained.tensor_layout import Tensor, fused_linear, linear, norm, table
+from transformer_jax.pretrained.tensor_layout import Tensor, embedding, fused_linear, linear, norm
 
 MODEL_TYPES = ("modernbert",)
 ARCHITECTURES = {"ModernBertModel": "encoder", "ModernBertForMaskedLM": "masked"}
@@ -77,7 +77,7 @@ def _base(settings: Settings, kind: str, old_name: str, default: float) -> float
 def tensors(config: TextEncoderConfig, kind: str) -> list[Tensor]:
     at = "" if kind == "encoder" else "text."
     found = [
-        table("embeddings.tok_embeddings", f"{at}embedding.token"),
+        embedding("embeddings.tok_embeddings", f"{at}embedding.token"),
         *norm("embeddings.norm", f"{at}embedding.norm", bias=False),
         *norm("final_norm", f"{at}encoder.final_norm", bias=False),
     ]
