@@ -13,10 +13,10 @@ LINUX = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's")
 # the third time.
 CHILD = """
 import resource, sys, threading
-from transformer_jax import memory
+from transformer_jax.runtime import malloc
 {before}
 if sys.argv[1] == "keep":
-    print(memory.keep_freed_memory(), memory.freed_memory_is_kept())
+    print(malloc.keep_freed_memory(), malloc.freed_memory_is_kept())
 def touch():
     block = bytearray(2**28)
     block[:: 4096] = b"x" * len(block[:: 4096])

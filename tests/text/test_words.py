@@ -20,7 +20,7 @@ KINDS = ["word:40", "bpe:300", "char", "wordpiece", "gpt2", "roberta", "unigram"
 @pytest.fixture(scope="module")
 def tokenizers(request):
     own = {spec: train_tokenizer(spec, TEXTS) for spec in KINDS[:3]}
-    folder = request.config.rootpath / "tests" / "tokenizers"
+    folder = request.config.rootpath / "tests" / "data" / "tokenizers"
     return own | {kind: load_pretrained_tokenizer(folder / kind) for kind in KINDS[3:]}
 
 
