@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from transformer_jax.runtime.processor import cores, processor_name
+
 PACKAGES = "jax jaxlib flax numpy torch tiktoken tokenizers".split()
 SETTINGS = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS OMP_WAIT_POLICY XLA_FLAGS".split()
 
@@ -15,7 +17,7 @@ SETTINGS = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS OMP_WAIT_POLICY XLA_FLAGS".spli
 def describe() -> dict[str, Any]:
     """Processor, cores, threads, device and versions."""
     return {
-        "processor": processor(),
+        "processor": processor_name(),
         "system": platform.system(),
         "cores": cores(),
         "threads": threads(),
@@ -24,11 +26,6 @@ def describe() -> dict[str, Any]:
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
     }
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads() -> dict[str, int]:
@@ -42,18 +39,6 @@ def threads() -> dict[str, int]:
     if "torch" in sys.modules:
         found["torch"] = sys.modules["torch"].get_num_threads()
     return found
-
-
-def processor() -> str:
-    """The name of the processor, as the system has it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [
-                line.partition(":")[2].strip() for line in file if line.startswith("model name")
-            ]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def load_average() -> float | None:

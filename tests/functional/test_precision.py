@@ -64,20 +64,6 @@ def test_a_linear_map_writes_short_products_short_where_they_are_summed_long(
     assert jaxpr.out_avals[0].dtype == (x if asked is None else asked)
 
 
-@pytest.mark.parametrize(
-    ("flags", "has"), [("avx512f amx_bf16 amx_tile", True), ("avx512_bf16", False)]
-)
-def test_the_processor_says_whether_it_has_amx(monkeypatch, tmp_path, flags, has):
-    (tmp_path / "cpuinfo").write_text(f"model name : x\nflags : {flags}\n")
-    monkeypatch.setattr(precision, "Path", lambda _: tmp_path / "cpuinfo")
-    assert precision.processor_has.__wrapped__("amx_bf16") is has
-
-
-def test_without_a_list_of_flags_there_is_no_amx(monkeypatch, tmp_path):
-    monkeypatch.setattr(precision, "Path", lambda _: tmp_path / "none")
-    assert precision.processor_has.__wrapped__("amx_bf16") is False
-
-
 def test_products_are_summed_in_the_wider_dtype():
     # 1024 ones: a running sum in bfloat16 stops at 256.
     ones = jnp.ones((1, 1024), jnp.bfloat16)

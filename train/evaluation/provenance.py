@@ -7,7 +7,6 @@ import platform
 import resource
 from collections import Counter
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +14,7 @@ import jax
 from train.trainer.checkpoints import Progress
 from transformer_jax.parallel.mesh import num_devices
 from transformer_jax.runtime.malloc import freed_memory_is_kept
+from transformer_jax.runtime.processor import cores, processor_name
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "transformer_jax", "numpy", "scikit-learn")
 
@@ -50,11 +50,10 @@ def training_facts(progress: Progress) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers were made on, without a host's name; what cannot be known is left out."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    """Return what the numbers were made on, without a host's name, so far as it can be known."""
     found = {
-        "processor": _processor(),
-        "cores": cores,
+        "processor": processor_name(),
+        "cores": cores(),
         "platform": f"{platform.system()} {platform.machine()}",
         "accelerators": dict(Counter(device.device_kind for device in jax.devices())),
     }
@@ -62,12 +61,3 @@ def machine() -> dict[str, Any]:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         found["memory_gib"] = round(memory / 2**30, 1)
     return found
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()

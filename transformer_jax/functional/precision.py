@@ -2,12 +2,13 @@
 digits.
 """
 
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
+
+from transformer_jax.runtime.processor import processor_has
 
 
 def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
@@ -26,13 +27,6 @@ def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
     ):
         return dtype
     return jnp.dtype(jnp.float32)
-
-
-@cache
-def processor_has(flag: str) -> bool:
-    """Whether Linux lists it among the flags of the processor; False where there is no such list."""
-    info = Path("/proc/cpuinfo")
-    return info.exists() and flag in info.read_text(encoding="utf-8", errors="replace").split()
 
 
 def wide(x: Array) -> Array:

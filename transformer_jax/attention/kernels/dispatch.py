@@ -20,7 +20,7 @@ from transformer_jax.attention.kernels.tile_sizes import FUSED, is_plain, on_one
 from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import check_fit, rendered
 from transformer_jax.functional.checks import check_attention
-from transformer_jax.functional.precision import processor_has
+from transformer_jax.runtime.processor import processor_has
 
 Implementation = Literal["reference", "blockwise", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")

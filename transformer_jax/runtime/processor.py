@@ -1,0 +1,36 @@
+"""What the system says of the processor."""
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")  # on Linux
+
+
+def processor_name() -> str:
+    """Return the name of the processor, or its architecture where the system knows no more."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in _cpuinfo().splitlines()
+        if line.startswith("model name")
+    ]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+@cache
+def processor_has(flag: str) -> bool:
+    """Return whether Linux lists it among the flags of the processor; elsewhere False."""
+    return flag in _cpuinfo().split()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cpuinfo() -> str:
+    try:
+        return CPUINFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
