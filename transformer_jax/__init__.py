@@ -11,7 +11,7 @@ Attention at any length    plan (which implementation) -> blockwise (tiling, til
 Costs and laws             costs, published, counting, laws
 Writing, token by token    cache, sampling, beams
 Modules and models         config -> modules -> embeddings, encoder, decoder -> models, language_models -> generation
-Texts and files            tokenizers, windows, run_folder, predict, translation; commands/ is the command line
+Texts and files            tokenizers, run_folder, predict, translation; commands/ is the command line
 For students               bpe, steps, walk, inside, heads, worked/; printing and pages show them
 Why a model decided so     attribution, spans -> explain
 

@@ -14,7 +14,6 @@ from transformer_jax.text.batching import (
     evaluation_plans,
     in_order,
     make_batch,
-    padding_share,
 )
 
 PAD = 7
@@ -176,9 +175,7 @@ def test_six_buckets_save_most_of_the_padding():
     plans = epoch_plans(lengths, bucket_lengths(lengths, 512, 6), 8192, seed=0, epoch=0)
     computed = sum(plan.rows * plan.length for plan in plans)
     assert everything / computed > 1.7
-    assert padding_share(plans, lengths) == pytest.approx(1 - lengths.sum() / computed)
-    assert padding_share(plans, lengths) < 0.15
-    assert padding_share([], []) == 0
+    assert 1 - lengths.sum() / computed < 0.15  # of all tokens
 
 
 def test_mistakes_name_their_argument():

@@ -201,10 +201,3 @@ def in_order(
     if not pairs:
         return np.zeros(0)
     return np.concatenate([out for _, out in pairs])[np.argsort(index)]
-
-
-def padding_share(plans: Sequence[Plan], lengths: Sequence[int] | Int[np.ndarray, " n"]) -> float:
-    """Which part of all computed tokens is padding, empty rows included: 0 is none."""
-    computed = sum(plan.rows * plan.length for plan in plans)
-    lengths = np.asarray(lengths)
-    return 1 - sum(int(lengths[plan.index].sum()) for plan in plans) / computed if computed else 0.0
