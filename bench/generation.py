@@ -38,8 +38,9 @@ from bench.pages.tables import digits, table
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.costs.power_laws import fit_power_law, fit_quadratic
 from transformer_jax.generation.generate import generate
+from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.models.language_model import LanguageModel
-from transformer_jax.nn.config import LanguageModelConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.runtime.errors import InputError
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -188,8 +188,8 @@ def loading(rounds: int) -> dict:
     """BERT-base in float32, in a process of its own."""
     from flax import nnx
 
+    from transformer_jax.models.config import TextEncoderConfig
     from transformer_jax.models.text_encoder import TextEncoder
-    from transformer_jax.nn.config import TextEncoderConfig
     from transformer_jax.pretrained import save_pretrained
 
     with tempfile.TemporaryDirectory() as folder:

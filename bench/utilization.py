@@ -40,8 +40,9 @@ from train.optim.optimizers import make_optimizer
 from train.recipes.imdb import TUTORIAL
 from train.trainer.step import TrainState, make_train_step
 from transformer_jax.costs.jaxpr import count
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.malloc import freed_memory_is_kept
 from transformer_jax.text.batching import Batch

@@ -42,7 +42,7 @@ from train.trainer.fit import fit
 from train.trainer.launcher import Program, run_program
 from train.trainer.run import Run, event_log
 from transformer_jax.inference.translate import translated
-from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.runtime.files import write_text
 from transformer_jax.serialization.run_folder import (
     WEIGHTS,

@@ -14,7 +14,7 @@ from scipy.special import softmax
 from train.classifier.ngram_solver import evidence_logits, fit_evidence, ngrams_held
 from train.evaluation.baseline import Baseline
 from train.recipes.imdb import FAST
-from transformer_jax.nn.embeddings import NgramEvidence
+from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.text.tokenizer import train_tokenizer
 
 NAME = "n-grams of up to three words, naive Bayes weights + SVM"

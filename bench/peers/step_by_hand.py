@@ -37,9 +37,10 @@ from transformer_jax import (
 )
 from transformer_jax.functional.dropout import keep
 from transformer_jax.functional.pooling import POOLINGS
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
-from transformer_jax.serialization.run_folder import parameter_name
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.parameters import parameter_name
 from transformer_jax.text.batching import Batch
 from transformer_jax.text.tokenizer import Tokenizer
 

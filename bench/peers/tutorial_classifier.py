@@ -21,7 +21,7 @@ from train.optim.optimizers import make_optimizer
 from train.recipes.imdb import Recipe
 from train.trainer.step import TrainState, make_train_step
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.serialization.run_folder import parameter_name
+from transformer_jax.nn.parameters import parameter_name
 from transformer_jax.text.batching import Batch
 
 OURS = "transformer_jax"

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from bench import generation, scaling
-from transformer_jax.nn.config import LanguageModelConfig, StackConfig
+from transformer_jax.models.config import LanguageModelConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.runtime.errors import InputError
 
 SMALL = LanguageModelConfig(

@@ -10,8 +10,9 @@ from flax import nnx
 from bench.mistakes import chosen, main, page, strongest
 from tests.helpers.run_folders import save_run
 from transformer_jax.inference.classify import predict
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.serialization.run_folder import ClassifierSpec, load_classifier
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.text.words import Piece

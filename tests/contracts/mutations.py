@@ -201,8 +201,8 @@ MUTATIONS = [
     ),
     Mutation(
         "a_cache_counts_alibi_from_its_end", "models/language_model.py",
-        "bias=_alibi(self.config, self.config.decoder, **at),\n            mask=self._mask(",
-        "bias=_alibi(self.config, self.config.decoder),\n            mask=self._mask(",
+        "bias=alibi_of(self.config, self.config.decoder, **at)",
+        "bias=alibi_of(self.config, self.config.decoder)",
         f"{CACHE}chunks_through_the_cache_are_the_whole_text[window, alibi-one by one]",
     ),
     Mutation(
@@ -212,7 +212,7 @@ MUTATIONS = [
         f"{CACHE}padding_takes_no_slot[window, alibi-left]",
     ),
     Mutation(
-        "the_logits_are_of_the_last_place", "models/language_model.py",
+        "the_logits_are_of_the_last_place", "nn/decoder.py",
         "return x[:, -1] if is_token is None or x.shape[1] == 1 else last_pool(x, is_token)",
         "return x[:, -1]",
         f"{GENERATION}next_tokens_are_the_softmax",

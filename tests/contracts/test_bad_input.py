@@ -24,8 +24,9 @@ from train.imdb import main as train
 from train.recipes.imdb_options import make_parser
 from train.trainer.run import Run
 from transformer_jax.__main__ import main as use
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.serialization.run_folder import ClassifierSpec
 from transformer_jax.text.tokenizer import train_tokenizer
 

@@ -29,8 +29,9 @@ from train.data.table_files import read_file
 from train.imdb import MAY_CHANGE, PROGRAM
 from train.recipes.imdb_options import make_parser
 from train.trainer.run import OPTIONS, Run, RunError, resumed_options
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.serialization.run_folder import (
     CONFIG,
     TOKENIZER,

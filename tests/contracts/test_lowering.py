@@ -14,14 +14,15 @@ from flax import nnx
 import transformer_jax as tj
 from transformer_jax.generation import generate
 from transformer_jax.generation.sampling import Sampling
-from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
-from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     ClassifierConfig,
     LanguageModelConfig,
     SequenceToSequenceConfig,
-    StackConfig,
 )
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.encoder import Encoder
 
 pytestmark = pytest.mark.usefixtures("strict")

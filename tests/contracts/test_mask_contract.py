@@ -25,8 +25,9 @@ from transformer_jax.attention.dot_product import (
     multi_head_attention,
 )
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.layers import MultiHeadAttention
 

@@ -23,18 +23,19 @@ from transformer_jax.costs.formulas import FEED_FORWARD, PRODUCTS, PROJECTIONS
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.costs.published import PUBLISHED
 from transformer_jax.functional.feed_forward import feed_forward, gated_feed_forward
-from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
-from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
     LanguageModelConfig,
     RopeScaling,
     SequenceToSequenceConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.encoder import EncoderLayer
 from transformer_jax.nn.layers import MultiHeadAttention
 

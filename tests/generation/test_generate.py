@@ -14,8 +14,8 @@ from flax import nnx
 from tests.nn.test_kv_cache import MODELS, B, T, V, compiled, model_of, stack
 from transformer_jax.generation.generate import generate, next_tokens, stream, transduce
 from transformer_jax.generation.sampling import Sampling
-from transformer_jax.models.language_model import SequenceToSequence
-from transformer_jax.nn.config import SequenceToSequenceConfig
+from transformer_jax.models.config import SequenceToSequenceConfig
+from transformer_jax.models.seq2seq import SequenceToSequence
 
 pytestmark = pytest.mark.usefixtures("strict")
 

@@ -12,8 +12,9 @@ from flax import nnx
 from tests.helpers.checkpoint_files import FOLDER
 from transformer_jax.__main__ import main
 from transformer_jax.inference.load import load
+from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.models.language_model import LanguageModel
-from transformer_jax.nn.config import LanguageModelConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained import hub, save_pretrained
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 

@@ -10,8 +10,9 @@ from tests.helpers.checkpoint_files import FOLDER
 from tests.serialization.test_run_folder import MODELS, write
 from transformer_jax.inference.classify import predict
 from transformer_jax.inference.load import load
+from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
-from transformer_jax.nn.config import EncoderClassifierConfig, StackConfig, TextEncoderConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained import PretrainedError, save_pretrained
 from transformer_jax.runtime.errors import RunFolderError
 from transformer_jax.text.pretrained_tokenizer import as_published

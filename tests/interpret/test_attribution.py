@@ -21,14 +21,14 @@ from transformer_jax.interpret.attribution import (
     nodes_and_weights,
     values_and_gradients,
 )
-from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.embeddings import BertEmbedding
 
 pytestmark = pytest.mark.usefixtures("strict")

@@ -19,19 +19,19 @@ from transformer_jax.cli.explain import GREENS, REDS, coloured, report
 from transformer_jax.inference.classify import predict
 from transformer_jax.interpret.attribution import Attribution
 from transformer_jax.interpret.explain import Explanation, explain
-from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.parameters import named_parameters
 from transformer_jax.serialization.run_folder import (
     ClassifierSpec,
     EncoderClassifierSpec,
     load_classifier,
-    named_parameters,
 )
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer

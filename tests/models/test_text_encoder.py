@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
+from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.nn.config import EncoderClassifierConfig, StackConfig, TextEncoderConfig
-from transformer_jax.nn.embeddings import NgramEvidence
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.serialization.specification import EncoderClassifierSpec
 
 pytestmark = pytest.mark.usefixtures("strict")

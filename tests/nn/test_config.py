@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.models.config import ClassifierConfig
+from transformer_jax.nn.config import StackConfig
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 

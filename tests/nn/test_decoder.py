@@ -12,8 +12,10 @@ from tests.nn.test_kv_cache import TOKENS, B, T, V, model_of, stack
 from transformer_jax.attention.masks import causal, padding
 from transformer_jax.costs.formulas import parameters
 from transformer_jax.costs.published import PUBLISHED
-from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
-from transformer_jax.nn.config import SequenceToSequenceConfig, StackConfig
+from transformer_jax.models.config import SequenceToSequenceConfig
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.nn.config import StackConfig
 
 pytestmark = pytest.mark.usefixtures("strict")
 

@@ -11,8 +11,10 @@ import pytest
 from flax import nnx
 
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
-from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
-from transformer_jax.nn.config import LanguageModelConfig, SequenceToSequenceConfig, StackConfig
+from transformer_jax.models.config import LanguageModelConfig, SequenceToSequenceConfig
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.kv_cache import empty_cache
 

@@ -19,25 +19,20 @@ from transformer_jax.functional.ngrams import ngram_evidence, ngram_rows, ngram_
 from transformer_jax.functional.normalization import layer_norm
 from transformer_jax.functional.positions import count_positions, lookup, sinusoidal_positions
 from transformer_jax.functional.regions import region_embedding
+from transformer_jax.models.config import ClassifierConfig
+from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.embeddings import (
     BertEmbedding,
     Embedding,
-    NgramEvidence,
     PatchEmbedding,
     RegionEmbedding,
     RegionFeatures,
     TokenEmbedding,
 )
-from transformer_jax.nn.layers import (
-    FeedForward,
-    LayerNorm,
-    Linear,
-    MultiHeadAttention,
-    dropout_key,
-    kernel,
-)
+from transformer_jax.nn.layers import FeedForward, LayerNorm, Linear, MultiHeadAttention
+from transformer_jax.nn.parameters import dropout_key, kernel
 
 pytestmark = pytest.mark.usefixtures("strict")
 

@@ -16,14 +16,14 @@ from safetensors.numpy import load_file, save_file
 from tests.helpers.checkpoint_files import ENCODERS, FOLDER, LANGUAGE, NAMES, expected
 from transformer_jax import pretrained
 from transformer_jax.inference.embed import SentenceEncoder
-from transformer_jax.models.language_model import LanguageModel
-from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     EncoderClassifierConfig,
     LanguageModelConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained import PretrainedError, from_pretrained, save_pretrained
 from transformer_jax.pretrained import hub as hub_file
 from transformer_jax.pretrained.family import FAMILIES, family_of, family_of_config

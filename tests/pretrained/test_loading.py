@@ -11,14 +11,14 @@ from flax import nnx
 
 from tests.helpers.checkpoint_files import FOLDER
 from tests.pretrained.test_families import change, config, copy, index, write_config
-from transformer_jax.models.language_model import LanguageModel
-from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     EncoderClassifierConfig,
     LanguageModelConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained import PretrainedError, from_pretrained, hub, save_pretrained
 
 # Saved is what a family computes

@@ -8,17 +8,18 @@ import pytest
 from flax import nnx
 
 from tests.helpers.run_folders import save_run
-from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
-from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
     LanguageModelConfig,
     SequenceToSequenceConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.runtime.errors import RunFolderError
 from transformer_jax.serialization.run_folder import KINDS, load_model
 from transformer_jax.serialization.specification import (

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.models.config import ClassifierConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.serialization.typed_json import from_dict
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")

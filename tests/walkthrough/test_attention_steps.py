@@ -25,8 +25,9 @@ from transformer_jax.cli.attention import points, score_heads
 from transformer_jax.cli.matrix_text import width
 from transformer_jax.functional.positions import sinusoidal_positions
 from transformer_jax.interpret.activations import attention_parameters, look_inside
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.serialization.run_folder import ClassifierSpec, load_classifier
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.walkthrough.attention_steps import (

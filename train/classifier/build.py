@@ -21,11 +21,11 @@ from train.classifier.finetuning import classifier_of, load_encoder
 from train.classifier.ngram_solver import EvidenceSolver
 from train.recipes.imdb import Recipe
 from train.trainer.launcher import OptionError
+from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.nn.config import EncoderClassifierConfig
-from transformer_jax.nn.layers import Shapes
 from transformer_jax.nn.lora import Lora, merged
+from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.pretrained import PretrainedError
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.serialization.run_folder import (
@@ -34,7 +34,6 @@ from transformer_jax.serialization.run_folder import (
     EncoderClassifierSpec,
     RunFolderError,
     Spec,
-    named_parameters,
     read_spec,
 )
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
@@ -84,7 +83,7 @@ class FromScratch:
         alone = Classifier(trained, trained, lambda params: params, spec)
         if not config.ngrams:
             return alone
-        whole = TextClassifier(config, rngs=Shapes())
+        whole = TextClassifier(config, rngs=AbstractRngs())
         solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.options.seed)
         return _with_evidence(alone, whole, solver, self.recipe, examples, labels)
 
@@ -155,7 +154,7 @@ class FromPretrained:
             alone = Classifier(model, model, lambda params: params, spec)
         if not config.ngrams:
             return alone
-        whole = EncoderClassifier(config, rngs=Shapes())
+        whole = EncoderClassifier(config, rngs=AbstractRngs())
         solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.seed)
         return _with_evidence(alone, whole, solver, self.recipe, examples, labels)
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from transformer_jax.serialization.run_folder import parameter_name
+from transformer_jax.nn.parameters import parameter_name
 
 LEAST, MOST = 0.05, 20.0
 LINEAR = ("kernel", "weight", "bias")  # of a part: its logits are proportional to these together

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from flax import nnx
 
 from transformer_jax.inference.embed import MODULES, read_pooling
+from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
-from transformer_jax.nn.config import EncoderClassifierConfig
-from transformer_jax.nn.layers import Linear, Shapes
+from transformer_jax.nn.layers import Linear
+from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.pretrained import PretrainedError, from_pretrained
 from transformer_jax.pretrained.family import family_of
 from transformer_jax.pretrained.files import CONFIG, Settings
@@ -76,7 +77,7 @@ def classifier_of(pretrained: Pretrained, num_classes: int, *, rngs: nnx.Rngs) -
     """
     config = replace(pretrained.config, num_classes=num_classes)
     # Laid out, not drawn: random numbers for a whole encoder would take longer than reading it.
-    model = nnx.eval_shape(lambda: EncoderClassifier(config, rngs=Shapes()))
+    model = nnx.eval_shape(lambda: EncoderClassifier(config, rngs=AbstractRngs()))
     D = config.text.encoder.embed_dim
     nnx.update(model.text, nnx.state(pretrained.encoder, nnx.Param))
     if config.activation is not None:

@@ -32,7 +32,7 @@ from sklearn.svm import LinearSVC
 from tqdm import tqdm
 
 from transformer_jax.functional.ngrams import PRIOR, ngram_rows
-from transformer_jax.nn.embeddings import NgramEvidence
+from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans
 
 BATCH_TOKENS = 65_536

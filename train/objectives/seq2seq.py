@@ -11,7 +11,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int32
 
 from train.objectives.classification import cross_entropy
-from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.text.batching import Plan
 
 

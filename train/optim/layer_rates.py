@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from transformer_jax.serialization.run_folder import parameter_name
+from transformer_jax.nn.parameters import parameter_name
 
 LAYER = re.compile(r"(?:^|\.)encoder\.layers\.(\d+)\.")
 

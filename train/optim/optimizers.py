@@ -14,7 +14,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 
 from train.optim.layer_rates import Rates, moving, scale_by_rates
 from train.optim.param_groups import DECAYED, group_of
-from transformer_jax.serialization.run_folder import parameter_name
+from transformer_jax.nn.parameters import parameter_name
 
 
 @dataclass(frozen=True)

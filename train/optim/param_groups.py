@@ -17,7 +17,7 @@ attention.
 
 from flax import nnx
 
-from transformer_jax.serialization.run_folder import named_parameters
+from transformer_jax.nn.parameters import named_parameters
 
 DECAYED = ("matrix", "kernel", "head")
 

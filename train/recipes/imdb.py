@@ -8,7 +8,8 @@ from train.classifier.document_vectors import VectorConfig
 from train.optim.layer_rates import Rates
 from train.optim.optimizers import OptimizerConfig
 from train.trainer.step import FitConfig
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.models.config import ClassifierConfig
+from transformer_jax.nn.config import StackConfig
 
 
 @dataclass(frozen=True)

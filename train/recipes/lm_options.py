@@ -17,7 +17,8 @@ from train.trainer.launcher import (
     fit_changes,
 )
 from train.trainer.step import FitConfig
-from transformer_jax.nn.config import LanguageModelConfig, StackConfig
+from transformer_jax.models.config import LanguageModelConfig
+from transformer_jax.nn.config import StackConfig
 
 
 @dataclass(frozen=True)

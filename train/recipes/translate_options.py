@@ -18,7 +18,8 @@ from train.trainer.launcher import (
     fit_changes,
 )
 from train.trainer.step import FitConfig
-from transformer_jax.nn.config import SequenceToSequenceConfig, StackConfig
+from transformer_jax.models.config import SequenceToSequenceConfig
+from transformer_jax.nn.config import StackConfig
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from transformer_jax.costs import formulas
 from transformer_jax.costs.formulas import Config
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.costs.published import PUBLISHED, Published
-from transformer_jax.models.language_model import SequenceToSequence
-from transformer_jax.nn.config import LanguageModelConfig, SequenceToSequenceConfig
+from transformer_jax.models.config import LanguageModelConfig, SequenceToSequenceConfig
+from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import CONFIG, KINDS, Spec, read_spec
 

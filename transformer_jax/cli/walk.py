@@ -26,7 +26,7 @@ from transformer_jax.interpret.activations import (
     look_inside,
     token_text,
 )
-from transformer_jax.nn.config import ClassifierConfig
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import load_model
 from transformer_jax.text.tokenizer import TokenizerError, train_tokenizer

@@ -12,14 +12,14 @@ from collections import Counter
 import jax.numpy as jnp
 
 from transformer_jax.functional.feed_forward import GATES
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
     LanguageModelConfig,
     SequenceToSequenceConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.nn.config import StackConfig
 
 PROJECTIONS, PRODUCTS, FEED_FORWARD = "attention projections", "attention T x S", "feed-forward"
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     LanguageModelConfig,
     SequenceToSequenceConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.nn.config import StackConfig
 
 
 @dataclass(frozen=True)

@@ -104,3 +104,9 @@ def _hint(kind):
         "int": "",
         "bool": " (turn 0/1 into a mask with `!= 0`)",
     }[kind]
+
+
+def check_length(tokens: Any, max_length: int) -> None:
+    """Raise ValueError where tokens [B, T] are more than `max_length` long."""
+    if tokens.shape[1] > max_length:
+        raise ValueError(f"{tokens.shape[1]} tokens are more than max_length={max_length}")

@@ -22,7 +22,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.generation.beam_search import beam_search
 from transformer_jax.generation.sampling import Sampling, draw
-from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.nn.kv_cache import Cache
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from transformer_jax.generation.generate import transduce
-from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import bucket_lengths, evaluation_plans
 from transformer_jax.text.tokenizer import Tokenizer

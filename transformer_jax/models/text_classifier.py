@@ -11,10 +11,12 @@ from transformer_jax.attention.masks import padding, sliding_window
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.pooling import POOLINGS, max_pool
 from transformer_jax.functional.regions import max_patches, to_front
-from transformer_jax.nn.config import ClassifierConfig
-from transformer_jax.nn.embeddings import BertEmbedding, PatchEmbedding, RegionFeatures, evidence_of
+from transformer_jax.models.config import ClassifierConfig
+from transformer_jax.models.ngram_evidence import evidence_of
+from transformer_jax.nn.embeddings import BertEmbedding, PatchEmbedding, RegionFeatures
 from transformer_jax.nn.encoder import Encoder
-from transformer_jax.nn.layers import Linear, dropout_key
+from transformer_jax.nn.layers import Linear
+from transformer_jax.nn.parameters import dropout_key
 
 
 class TextClassifier(nnx.Module):

@@ -14,16 +14,19 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import Mask, padding, segments, sliding_window
+from transformer_jax.functional.checks import check_length
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.feed_forward import ACTIVATIONS
 from transformer_jax.functional.pooling import POOLINGS, cls_pool
 from transformer_jax.functional.positions import count_in_segments, count_positions
 from transformer_jax.functional.precision import product
 from transformer_jax.functional.rotary import Rotary, rope_frequencies
-from transformer_jax.nn.config import EncoderClassifierConfig, TextEncoderConfig
-from transformer_jax.nn.embeddings import BertEmbedding, evidence_of
+from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
+from transformer_jax.models.ngram_evidence import evidence_of
+from transformer_jax.nn.embeddings import BertEmbedding
 from transformer_jax.nn.encoder import Encoder
-from transformer_jax.nn.layers import Linear, dropout_key, norm_of, zeros
+from transformer_jax.nn.layers import Linear, norm_of
+from transformer_jax.nn.parameters import dropout_key, zeros
 
 HEAD_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
@@ -80,10 +83,8 @@ class TextEncoder(nnx.Module):
         """
         config = self.config
         packed = text_ids is not None
-        if not packed and tokens.shape[1] > config.max_length:
-            raise ValueError(
-                f"{tokens.shape[1]} tokens are more than max_length={config.max_length}"
-            )
+        if not packed:
+            check_length(tokens, config.max_length)
         if segments is not None and self.embedding.segment is None:
             raise ValueError("the model knows no segments: segments must be None")
         positions = count_in_segments(text_ids) if packed else count_positions(is_token)

@@ -6,16 +6,18 @@ from functools import partial
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masked_rows import sight
 from transformer_jax.attention.masks import MaskLike, as_mask
+from transformer_jax.functional.pooling import last_pool
 from transformer_jax.functional.rotary import Rotary
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.encoder import residual
-from transformer_jax.nn.kv_cache import Cache, KeysAndValues, Step
+from transformer_jax.nn.kv_cache import Cache, KeysAndValues, Step, empty_cache
 from transformer_jax.nn.layers import attention_of, feed_forward_of, norm_of
 
 
@@ -160,3 +162,19 @@ class Decoder(nnx.Module):
         # Nobody sees padding: a NaN there would enter the gradient of the kernels as 0 * NaN.
         memory = jnp.where(is_memory[..., None], memory, 0)
         return tuple(layer.cross_attention.keys_and_values(memory) for layer in self.layers)
+
+    def empty_cache(
+        self, batch: int, capacity: int, *, window: int | None = None, dtype: DTypeLike
+    ) -> Cache:
+        """Return a cache for `capacity` tokens of each of `batch` examples; see `empty_cache`."""
+        _, K, H, O = self.config.axes  # noqa: E741 (the letter of the axis)
+        return empty_cache(
+            self.config.num_layers, batch, capacity, K, H, value_dim=O, window=window, dtype=dtype
+        )
+
+
+def last_token(
+    x: Float[Array, "B T D"], is_token: Bool[Array, "B T"] | None
+) -> Float[Array, "B D"]:
+    """Return the vector of the last real token of each example."""
+    return x[:, -1] if is_token is None or x.shape[1] == 1 else last_pool(x, is_token)

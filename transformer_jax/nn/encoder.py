@@ -13,7 +13,8 @@ from transformer_jax.attention.masks import MaskLike, as_mask
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.rotary import Rotary
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.nn.layers import attention_of, dropout_key, feed_forward_of, norm_of
+from transformer_jax.nn.layers import attention_of, feed_forward_of, norm_of
+from transformer_jax.nn.parameters import dropout_key
 
 
 def residual(

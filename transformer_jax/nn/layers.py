@@ -4,9 +4,6 @@ Parameters are float32 `nnx.Param`s; a module holds no random state. `rngs` at c
 the initial values, `rngs` at a call draws dropout, and without it there is none.
 """
 
-from collections.abc import Callable
-
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -21,45 +18,7 @@ from transformer_jax.functional.linear import linear
 from transformer_jax.functional.normalization import layer_norm, rms_norm
 from transformer_jax.functional.rotary import Rotary
 from transformer_jax.nn.config import StackConfig
-
-
-def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
-    """The key of the next dropout, or None for evaluation. A rate of 0 draws nothing."""
-    return None if rngs is None or rate == 0.0 else rngs.dropout()
-
-
-class Shapes(nnx.Rngs):
-    """In the place of random numbers, under `nnx.eval_shape`: to trace what draws takes a
-    millisecond an array.
-    """
-
-
-def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
-    """A parameter with values of `init`."""
-    if isinstance(rngs, Shapes):
-        return nnx.Param(jnp.zeros(shape, jnp.float32))
-    return nnx.Param(init(rngs.params(), shape, jnp.float32))
-
-
-def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:
-    """LeCun-normal weights (variance 1/fan-in); the first `inputs` axes are the ones summed over."""
-    init = jax.nn.initializers.lecun_normal(
-        in_axis=tuple(range(inputs)), out_axis=tuple(range(inputs, len(shape)))
-    )
-    return drawn(rngs, init, *shape)
-
-
-def zeros(*shape: int) -> nnx.Param:
-    return nnx.Param(jnp.zeros(shape, jnp.float32))
-
-
-def bias_of(use: bool, *shape: int) -> nnx.Param | None:
-    return zeros(*shape) if use else None
-
-
-def read(parameter: nnx.Param | None) -> Array | None:
-    """The array of a parameter that may be left out."""
-    return None if parameter is None else parameter[...]
+from transformer_jax.nn.parameters import bias_of, dropout_key, kernel, read
 
 
 class Linear(nnx.Module):

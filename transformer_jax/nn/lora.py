@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer_jax.nn.layers import kernel, zeros
-from transformer_jax.serialization.run_folder import named_parameters, parameter_name
+from transformer_jax.nn.parameters import kernel, named_parameters, parameter_name, zeros
 
 ALPHA = 16.0
 

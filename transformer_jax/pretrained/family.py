@@ -8,7 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast, runtime_checkable
 
-from transformer_jax.nn.config import EncoderClassifierConfig
+from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.pretrained import families
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
-from transformer_jax.nn.layers import Shapes
+from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.pretrained.family import Family, family_of
 from transformer_jax.pretrained.files import (
     CONFIG,
@@ -31,7 +31,7 @@ from transformer_jax.pretrained.files import (
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.tensor_layout import Shape, Tensor
 from transformer_jax.serialization.run_folder import KINDS as RUN_KINDS
-from transformer_jax.serialization.run_folder import load_model, named_parameters
+from transformer_jax.serialization.run_folder import load_model
 from transformer_jax.text.pretrained_tokenizer import (
     PretrainedTokenizer,
     load_pretrained_tokenizer,
@@ -78,7 +78,7 @@ def from_pretrained(
     except ValueError as error:  # of our configuration: a size of 0, heads that do not divide
         raise settings.error(str(error)) from None
     _check_depth(folder, entries, config)
-    abstract = nnx.eval_shape(lambda: MODELS[kind](config, rngs=Shapes()))
+    abstract = nnx.eval_shape(lambda: MODELS[kind](config, rngs=AbstractRngs()))
     graph, state = nnx.split(abstract, nnx.Param)
     shapes = {name: leaf.shape for name, leaf in named_parameters(state)}
     tensors = family.tensors(config, kind)

@@ -7,16 +7,14 @@ import numpy as np
 from flax import nnx
 from safetensors.numpy import save_file
 
-from transformer_jax.nn.config import (
-    StackConfig,
-    TextEncoderConfig,
-)
+from transformer_jax.models.config import TextEncoderConfig
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.parameters import named_parameters
 from transformer_jax.pretrained.family import Family, family_of_config
 from transformer_jax.pretrained.files import CONFIG, WEIGHTS, Settings
 from transformer_jax.pretrained.loading import MODELS
 from transformer_jax.runtime.errors import one_line
 from transformer_jax.runtime.files import write, write_text
-from transformer_jax.serialization.run_folder import named_parameters
 from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 # Of a stack: they may be left out, and are compared by what they come to.

@@ -22,11 +22,12 @@ from flax import nnx
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
+from transformer_jax.models.config import TextEncoderConfig
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
-from transformer_jax.nn.config import TextEncoderConfig
-from transformer_jax.nn.layers import Shapes
+from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.runtime.errors import RunFolderError, one_line
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.serialization.specification import (
@@ -129,7 +130,7 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
             f"{rows}; they are of different runs"
         )
-    abstract = nnx.eval_shape(lambda: kind.model(spec.config, rngs=Shapes()))
+    abstract = nnx.eval_shape(lambda: kind.model(spec.config, rngs=AbstractRngs()))
     graph, shapes = nnx.split(abstract, nnx.Param)
     return Trained(nnx.merge(graph, load_weights(folder / WEIGHTS, shapes)), tokenizer, spec)
 
@@ -182,18 +183,6 @@ def _check_layers(path: Path, config: Any) -> None:
         layers = (f"{at}{stack}.layers.{i}" for i in range(number))
         if missing := next((layer for layer in layers if layer not in found), None):
             raise RunFolderError(f"{path} lacks {missing}; {CONFIG} says num_layers={number}")
-
-
-def parameter_name(path: tuple) -> str:
-    """The dotted name of a parameter: encoder.layers.0.attention.out_kernel."""
-    keys = (getattr(entry, "key", None) for entry in path)
-    return ".".join(str(key) for key in keys if key is not None)
-
-
-def named_parameters(params: nnx.State) -> list[tuple[str, Any]]:
-    """Every parameter with its dotted name, in the order of the tree."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(params)
-    return [(parameter_name(path), leaf) for path, leaf in flat]
 
 
 def read_spec(path: Path, *kinds: str) -> Spec:

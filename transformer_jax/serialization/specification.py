@@ -4,14 +4,14 @@ use it on texts.
 
 from dataclasses import dataclass
 
-from transformer_jax.nn.config import (
-    LARGEST,
+from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
     LanguageModelConfig,
     SequenceToSequenceConfig,
     TextEncoderConfig,
 )
+from transformer_jax.nn.config import LARGEST
 from transformer_jax.runtime.errors import shown
 from transformer_jax.text.encoding import Truncation
 

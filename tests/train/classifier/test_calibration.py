@@ -10,14 +10,14 @@ from flax import nnx
 
 from train.classifier.calibration import LEAST, calibrated, weighted, weights_of
 from train.evaluation.metrics import score
-from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier
+from transformer_jax.nn.config import StackConfig
 
 STACK = StackConfig(1, 12, 2, 24, norm="pre")
 

@@ -24,8 +24,9 @@ from train.recipes.imdb_options import make_parser, recipe_of
 from transformer_jax.__main__ import main as use
 from transformer_jax.functional.pooling import mean_pool
 from transformer_jax.nn.lora import Lora, input_axes, merged
+from transformer_jax.nn.parameters import named_parameters
 from transformer_jax.pretrained import from_pretrained
-from transformer_jax.serialization.run_folder import load_classifier, named_parameters
+from transformer_jax.serialization.run_folder import load_classifier
 
 WORDS = {"good": ("fine", "superb", "lovely"), "bad": ("dull", "poor", "awful")}
 FILLERS = ("the", "film", "plot", "was", "it", "and")

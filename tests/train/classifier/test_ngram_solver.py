@@ -27,8 +27,9 @@ from train.imdb import main
 from train.recipes.imdb import FAST
 from transformer_jax.inference.classify import Scorer, predict
 from transformer_jax.interpret.explain import explain
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
-from transformer_jax.nn.embeddings import NgramEvidence
+from transformer_jax.models.config import ClassifierConfig
+from transformer_jax.models.ngram_evidence import NgramEvidence
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.serialization.run_folder import load_classifier
 
 BITS, PAD = 10, 0

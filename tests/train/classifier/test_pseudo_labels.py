@@ -15,7 +15,7 @@ from train.data.load import load
 from train.data.splits import same_text, split_validation
 from train.imdb import main, unlabelled_texts
 from train.recipes.imdb import FAST, FAST_VECTORS
-from transformer_jax.nn.embeddings import NgramEvidence
+from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.serialization.run_folder import load_classifier
 
 # Of a class: a word that the labelled texts have, and one that only texts without a label have

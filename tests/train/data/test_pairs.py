@@ -15,8 +15,9 @@ from train.data.hub import Unreachable
 from train.data.pairs import load_pairs
 from train.data.sample_pairs import ordinal, sample_pairs, spelled, spelled_year
 from train.objectives.seq2seq import PairBatches, make_evaluation, pair_lengths, target_lengths
-from transformer_jax.models.language_model import SequenceToSequence
-from transformer_jax.nn.config import SequenceToSequenceConfig, StackConfig
+from transformer_jax.models.config import SequenceToSequenceConfig
+from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.text.batching import epoch_plans, evaluation_plans
 
 

@@ -18,8 +18,9 @@ from train.objectives.language_modeling import (
     make_windows,
     token_losses,
 )
+from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.models.language_model import LanguageModel
-from transformer_jax.nn.config import LanguageModelConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.text.tokenizer import TokenizerError, train_tokenizer
 
 V, CLS, SEP = 13, 2, 3

@@ -19,8 +19,9 @@ from train.objectives.masked_lm import (
     mean_loss,
     unigram_loss,
 )
+from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.models.text_encoder import MaskedLanguageModel
-from transformer_jax.nn.config import StackConfig, TextEncoderConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.text.pretrained_tokenizer import as_published
 from transformer_jax.text.tokenizer import train_tokenizer
 

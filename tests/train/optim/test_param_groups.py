@@ -8,19 +8,20 @@ from flax import nnx
 
 from train.optim.optimizers import decayed, matrices
 from train.optim.param_groups import group_of, param_groups
-from transformer_jax.models.language_model import LanguageModel, SequenceToSequence
-from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
-from transformer_jax.nn.config import (
+from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
     LanguageModelConfig,
     SequenceToSequenceConfig,
-    StackConfig,
     TextEncoderConfig,
 )
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.lora import Lora
-from transformer_jax.serialization.run_folder import parameter_name
+from transformer_jax.nn.parameters import parameter_name
 
 STACK = StackConfig(1, 12, 2, 24, norm="pre", final_norm=True)
 GATED = StackConfig(

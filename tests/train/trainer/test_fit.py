@@ -25,11 +25,12 @@ from train.trainer.faults import TrainingError
 from train.trainer.fit import LOG_EVERY, SKIPPED_LIMIT, fit
 from train.trainer.signals import Stopped
 from train.trainer.step import FitConfig, TrainState, make_train_step
-from transformer_jax.models.language_model import SequenceToSequence
+from transformer_jax.models.config import ClassifierConfig, SequenceToSequenceConfig
+from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, SequenceToSequenceConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.layers import Linear
-from transformer_jax.serialization.run_folder import parameter_name
+from transformer_jax.nn.parameters import parameter_name
 from transformer_jax.text.batching import Batch
 from transformer_jax.text.tokenizer import train_tokenizer
 

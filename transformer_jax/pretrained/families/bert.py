@@ -2,7 +2,8 @@
 encoders that are BERTs.
 """
 
-from transformer_jax.nn.config import EncoderClassifierConfig, StackConfig, TextEncoderConfig
+from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 

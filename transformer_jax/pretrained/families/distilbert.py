@@ -2,7 +2,8 @@
 segments nor pooler.
 """
 
-from transformer_jax.nn.config import StackConfig, TextEncoderConfig
+from transformer_jax.models.config import TextEncoderConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.families.bert import ACTIVATIONS, of_kind
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm

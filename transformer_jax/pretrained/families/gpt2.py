@@ -2,7 +2,8 @@
 of tokens as head.
 """
 
-from transformer_jax.nn.config import LanguageModelConfig, StackConfig
+from transformer_jax.models.config import LanguageModelConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor, conv1d, embedding, norm
 

@@ -5,7 +5,8 @@ Rotary pairs are halves apart in these files, as ours; heads that share a key st
 ours.
 """
 
-from transformer_jax.nn.config import LanguageModelConfig, RopeScaling, StackConfig
+from transformer_jax.models.config import LanguageModelConfig, RopeScaling
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 

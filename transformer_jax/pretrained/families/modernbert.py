@@ -2,7 +2,8 @@
 layers local, no biases.
 """
 
-from transformer_jax.nn.config import StackConfig, TextEncoderConfig
+from transformer_jax.models.config import TextEncoderConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, fused_linear, linear, norm
 

@@ -5,7 +5,7 @@ BERT's layers, one segment, another head. The first position stands in row pad +
 rows before are nobody's.
 """
 
-from transformer_jax.nn.config import TextEncoderConfig
+from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.pretrained.families import bert
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm

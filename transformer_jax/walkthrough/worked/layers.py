@@ -6,8 +6,9 @@ from flax import nnx
 from transformer_jax.costs import formulas
 from transformer_jax.costs.published import PUBLISHED
 from transformer_jax.functional.normalization import batch_norm, layer_norm
+from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.config import ClassifierConfig, StackConfig
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.layers import FeedForward, MultiHeadAttention
 from transformer_jax.walkthrough.step import Step
 from transformer_jax.walkthrough.worked.notation import compiled, numbers, tell

@@ -1,0 +1,45 @@
+"""Logits of a linear model over the n-grams of a text, which a classifier adds to its own."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.functional.ngrams import ngram_evidence, ngram_rows, ngram_shares
+from transformer_jax.models.config import ClassifierConfig, EncoderClassifierConfig
+from transformer_jax.nn.parameters import zeros
+
+
+class NgramEvidence(nnx.Module):
+    """Stores the tables of `ngram_evidence`, and makes logits of it: z + b, or -z/2 and z/2 for two
+    classes.
+
+    They begin at zero and say nothing: a solver fits them (`train/classifier/ngram_solver.py`), no
+    gradient does.
+    """
+
+    def __init__(self, num_classes: int, *, longest: int, bits: int):
+        columns = 1 if num_classes == 2 else num_classes
+        self.weight = zeros(2**bits, columns)
+        self.square = zeros(2**bits, columns)
+        self.bias = zeros(columns)
+        self.longest, self.bits = longest, bits
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        presence: Float[Array, "B T"] | None = None,
+    ) -> Float[Array, "B C"]:
+        rows, there = ngram_rows(tokens, is_token, self.longest, self.bits)
+        share = ngram_shares(rows, there)
+        z = ngram_evidence(self.weight[...], self.square[...], rows, share, presence)
+        z = z + self.bias[...]
+        return jnp.concatenate([-z / 2, z / 2], axis=-1) if z.shape[-1] == 1 else z
+
+
+def evidence_of(config: ClassifierConfig | EncoderClassifierConfig) -> NgramEvidence | None:
+    """The n-grams that a configuration asks for."""
+    if not config.ngrams:
+        return None
+    return NgramEvidence(config.num_classes, longest=config.ngrams, bits=config.ngram_bits)

@@ -1,0 +1,129 @@
+"""The encoder-decoder: an encoder reads the source, a decoder gives the logits of the target."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from transformer_jax.attention.kernels.dispatch import Implementation
+from transformer_jax.attention.masks import causal, padding
+from transformer_jax.functional.checks import check_length
+from transformer_jax.functional.positions import count_positions
+from transformer_jax.models.config import SequenceToSequenceConfig
+from transformer_jax.models.language_model import alibi_of, check_capacity, rotary_of
+from transformer_jax.nn.decoder import Decoder, last_token
+from transformer_jax.nn.embeddings import TokenEmbedding
+from transformer_jax.nn.encoder import Encoder
+from transformer_jax.nn.kv_cache import Cache
+
+
+class AttentionMaps(NamedTuple):
+    """Of an encoder-decoder: the weights of each layer."""
+
+    encoder: list[Float[Array, "B N S S"]]
+    decoder: list[Float[Array, "B N T T"]]
+    cross: list[Float[Array, "B N T S"]]
+
+
+class SequenceToSequence(nnx.Module):
+    """Encoder and decoder around one table of tokens (Vaswani et al., 2017,
+    https://arxiv.org/abs/1706.03762, figure 1).
+
+    logits[b, t] are of the target's token after target[b, t], given the whole source.
+    """
+
+    def __init__(self, config: SequenceToSequenceConfig, *, rngs: nnx.Rngs):
+        self.embedding = TokenEmbedding(
+            config.vocab_size,
+            config.max_length,
+            config.encoder.embed_dim,
+            positions=config.positions,
+            dropout_rate=config.embedding_dropout_rate,
+            rngs=rngs,
+        )
+        self.encoder = Encoder(config.encoder, rngs=rngs)
+        self.decoder = Decoder(config.decoder, cross=True, rngs=rngs)
+        self.config = config
+
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        is_source: Bool[Array, "B S"],
+        target: Int[Array, "B T"],
+        is_target: Bool[Array, "B T"],
+        *,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"], AttentionMaps]:
+        """The logits [B, T, V], and the maps of attention where they are asked for."""
+        check_length(target, self.config.max_length)
+        options = {"rngs": rngs, "return_weights": return_weights, "implementation": implementation}
+        encoded = self.encode(source, is_source, **options)
+        encoded, maps = encoded if return_weights else (encoded, None)
+        positions = count_positions(is_target)
+        x = self.decoder(
+            self.embedding(target, positions, rngs=rngs),
+            memory=self.decoder.memory_of(encoded, is_source),
+            memory_mask=padding(is_source),
+            rotary=rotary_of(self.config, self.config.decoder, positions),
+            bias=alibi_of(self.config, self.config.decoder),
+            mask=causal() & padding(is_target),
+            **options,
+        )
+        if return_weights:
+            x, own, cross = x
+            return self.embedding.logits(x), AttentionMaps(maps, own, cross)
+        return self.embedding.logits(x)
+
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        is_source: Bool[Array, "B S"],
+        *,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Float[Array, "B N S S"]]]:
+        """The source as the decoder reads it."""
+        check_length(source, self.config.max_length)
+        positions = count_positions(is_source)
+        return self.encoder(
+            self.embedding(source, positions, rngs=rngs),
+            rotary=rotary_of(self.config, self.config.encoder, positions),
+            bias=alibi_of(self.config, self.config.encoder),
+            mask=padding(is_source),
+            rngs=rngs,
+            return_weights=return_weights,
+            implementation=implementation,
+        )
+
+    def start(
+        self, source: Int[Array, "B S"], is_source: Bool[Array, "B S"], capacity: int
+    ) -> Cache:
+        """The cache of a translation of up to `capacity` tokens: the source is read here, once."""
+        encoded = self.encode(source, is_source)
+        check_capacity(capacity, self.config.max_length)
+        cache = self.decoder.empty_cache(len(source), capacity, dtype=encoded.dtype)
+        return replace(
+            cache, memory=self.decoder.memory_of(encoded, is_source), is_memory=is_source
+        )
+
+    def next_logits(
+        self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], cache: Cache
+    ) -> tuple[Float[Array, "B V"], Cache]:
+        """What generation asks for: the logits after these tokens, and the cache with them."""
+        step = cache.step(is_token)
+        at = {"query_positions": step.positions, "key_positions": step.key_positions}
+        x, cache = self.decoder(
+            self.embedding(tokens, step.positions),
+            memory=cache.memory,
+            memory_mask=padding(cache.is_memory),
+            rotary=rotary_of(self.config, self.config.decoder, step.positions),
+            bias=alibi_of(self.config, self.config.decoder, **at),
+            mask=causal(**at) & padding(step.is_key),
+            cache=cache,
+            step=step,
+        )
+        return self.embedding.logits(last_token(x, is_token)), cache
