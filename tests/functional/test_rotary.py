@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from transformer_jax.functional.rotary import (
     LAYOUTS,
     SCALINGS,
+    Rotary,
     rope,
     rope_frequencies,
     yarn_temperature,
@@ -229,3 +230,30 @@ def test_scaling_makes_no_pair_faster_nor_slower_than_the_factor_says(scaling, f
 def test_the_temperature_of_yarn():
     assert yarn_temperature(1.0) == 1.0
     assert yarn_temperature(math.e) == pytest.approx(1.1)
+
+
+def test_rotary_is_an_argument_of_transformations():
+    """Of jit, checkpoint, grad, vmap and tree.map; the layout is static in all of them."""
+    (x,) = float32(normal(8, B, T, N, H))
+    positions = jnp.arange(B * T).reshape(B, T)
+    rotary = Rotary(positions, rope_frequencies(H), "interleaved")
+    expected = rope(x, positions, layout="interleaved", frequencies=rotary.frequencies)
+
+    def turn(rotary, x):
+        return rotary.turn(x)
+
+    np.testing.assert_allclose(jax.jit(turn)(rotary, x), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(jax.checkpoint(turn)(rotary, x), expected)
+    loss = jax.checkpoint(lambda rotary, x: turn(rotary, x).sum())
+    gradient = jax.grad(loss, argnums=1)(rotary, x)
+    np.testing.assert_array_equal(gradient, jax.grad(lambda x: rotary.turn(x).sum())(x))
+
+    stacked = Rotary(jnp.stack([positions, 2 * positions]), rotary.frequencies, "interleaved")
+    axes = Rotary(0, None, "interleaved")
+    both = jax.vmap(turn, in_axes=(axes, None))(stacked, x)
+    np.testing.assert_allclose(both[0], expected, rtol=1e-6, atol=1e-6)
+    twice = jax.tree.map(lambda leaf: 2 * leaf, rotary)
+    assert twice.layout == "interleaved"
+    np.testing.assert_array_equal(twice.positions, 2 * positions)
+    everywhere = jax.vmap(turn, in_axes=(None, 0))(rotary, jnp.stack([x, x]))
+    np.testing.assert_allclose(everywhere[1], expected, rtol=1e-6, atol=1e-6)

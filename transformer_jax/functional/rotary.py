@@ -3,8 +3,10 @@ product.
 """
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -66,21 +68,27 @@ def rope(
     return jnp.concatenate([turned, rest], axis=-1).astype(x.dtype)
 
 
-class Rotary(NamedTuple):
-    """What self-attention turns its queries and keys by: positions and frequencies (Su et al.,
-    2021, https://arxiv.org/abs/2104.09864). `turn` raises as `rope` does.
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rotary:
+    """The positions and frequencies by which self-attention turns its queries and keys.
 
-    >>> Rotary(jnp.arange(2)[None], rope_frequencies(2)).turn(jnp.ones((1, 2, 1, 2)))[0, :, 0].round(3)
+    Su et al., 2021, https://arxiv.org/abs/2104.09864. A pytree whose `layout` is static, so that
+    `jit`, `vmap` and `checkpoint` take it as an argument. `turn` raises as `rope` does.
+
+    >>> rotary = Rotary(jnp.arange(2)[None], rope_frequencies(2))
+    >>> rotary.turn(jnp.ones((1, 2, 1, 2)))[0, :, 0].round(3)
     Array([[ 1.   ,  1.   ],
            [-0.301,  1.382]], dtype=float32)
     """
 
-    positions: Int[Array, "#B T"]
-    frequencies: Float[Array, " R"]
-    layout: str = "half"
+    # Any: JAX also builds the pytree with placeholders in place of arrays.
+    positions: Int[Array, "#B T"] | Any
+    frequencies: Float[Array, " R"] | Any
+    layout: str = field(default="half", metadata={"static": True})
 
     def turn(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T N H"]:
-        """`rope` of a query or a key."""
+        """Return a query or a key turned by `rope`."""
         return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
 
 
