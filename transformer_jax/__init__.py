@@ -21,16 +21,13 @@ v)`.
 
 # Imported here and not on first use (PEP 562): importing a file binds its name in the package, so a
 # lazy `tj.dropout` would be the function or the file, depending on what was imported before.
+from transformer_jax.attention.additive import additive_attention
 from transformer_jax.attention.biases import alibi, alibi_slopes, relative_bias, relative_buckets
-from transformer_jax.attention.dot_product import (
-    additive_attention,
-    attention_weights,
-    dot_product_attention,
-    multi_head_attention,
-)
+from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
 from transformer_jax.attention.kernels.dispatch import attention_plan
 from transformer_jax.attention.kernels.tile_sizes import visited_blocks
 from transformer_jax.attention.masks import causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.feed_forward import feed_forward, gated_feed_forward, gelu
 from transformer_jax.functional.linear import linear

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax import lax
 
-from transformer_jax.attention.dot_product import multi_head_attention
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.feed_forward import feed_forward
 from transformer_jax.functional.normalization import layer_norm
 

@@ -17,7 +17,8 @@ from bench import naive
 from bench.measure import harness
 from bench.measure.harness import Contestant
 from bench.micro import flops
-from transformer_jax.attention.dot_product import dot_product_attention, multi_head_attention
+from transformer_jax.attention.dot_product import dot_product_attention
+from transformer_jax.attention.multi_head import multi_head_attention
 
 B, N, H = 1, 8, 64
 D = N * H

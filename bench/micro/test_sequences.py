@@ -26,7 +26,7 @@ from bench import naive
 from bench.measure import harness
 from bench.measure.harness import Contestant
 from bench.micro import flops
-from transformer_jax.attention.dot_product import multi_head_attention
+from transformer_jax.attention.multi_head import multi_head_attention
 
 B, N, H, WIDTH = 1, 4, 64, 3
 D = N * H

@@ -9,12 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.attention.dot_product import (
-    additive_attention,
-    attention_weights,
-    dot_product_attention,
-    multi_head_attention,
-)
+from transformer_jax.attention.additive import additive_attention
+from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
+from transformer_jax.attention.multi_head import multi_head_attention
 
 pytestmark = pytest.mark.usefixtures("strict")
 

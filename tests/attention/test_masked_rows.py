@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_jax.attention import masked_rows
-from transformer_jax.attention.masked_rows import EDGE, sight
+from transformer_jax.attention.masked_rows import EDGE, find_masked_rows
 from transformer_jax.attention.masks import causal, dense, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count
 
@@ -62,7 +62,7 @@ MASKS = {
 def test_it_equals_any_over_the_rendered_mask(name, T, S):
     mask = MASKS[name](T, S)
     array = np.asarray(mask.to_array(T, S))
-    queries, keys = jax.jit(lambda mask: sight(mask, T, S))(mask)
+    queries, keys = jax.jit(lambda mask: find_masked_rows(mask, T, S))(mask)
     assert queries.shape[2] == T and keys.shape[2] == S
     np.testing.assert_array_equal(queries, np.broadcast_to(array.any(axis=3), queries.shape))
     np.testing.assert_array_equal(keys, np.broadcast_to(array.any(axis=2), keys.shape))
@@ -71,10 +71,10 @@ def test_it_equals_any_over_the_rendered_mask(name, T, S):
 def test_the_blocks_say_what_the_whole_says(monkeypatch):
     """The same lengths, above the edge and below it."""
     for mask in (causal(), sliding_window(2, 1) & padding(few(B, 29, share=0.3)), prefix(5)):
-        whole = sight(mask, 23, 29)
+        whole = find_masked_rows(mask, 23, 29)
         with monkeypatch.context() as patched:
             patched.setattr(masked_rows, "EDGE", 8)
-            blocks = sight(mask, 23, 29)
+            blocks = find_masked_rows(mask, 23, 29)
         for ours, theirs in zip(blocks, whole, strict=True):
             np.testing.assert_array_equal(*np.broadcast_arrays(ours, theirs))
 
@@ -83,7 +83,8 @@ def test_the_blocks_say_what_the_whole_says(monkeypatch):
 def test_nothing_of_size_T_x_S_is_made(length):
     ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
     found = count(
-        lambda ids: sight(causal() & segments(ids) & padding(ids > 0), length, length), ids
+        lambda ids: find_masked_rows(causal() & segments(ids) & padding(ids > 0), length, length),
+        ids,
     )
     assert found.largest_bytes <= 4 * EDGE * EDGE
 
@@ -97,7 +98,7 @@ def test_only_blocks_that_are_seen_in_part_are_rendered():
             jax.debug.callback(lambda: rendered.append(1))
             return super().block(block)
 
-    jax.block_until_ready(sight(Counted(), 4 * EDGE, 4 * EDGE))
+    jax.block_until_ready(find_masked_rows(Counted(), 4 * EDGE, 4 * EDGE))
     jax.effects_barrier()
     assert len(rendered) == 4
 
@@ -105,19 +106,19 @@ def test_only_blocks_that_are_seen_in_part_are_rendered():
 def test_a_group_of_heads_keeps_a_key_that_any_of_them_sees():
     mask = np.zeros((1, 6, 2, 3), bool)
     mask[0, 1, :, 0] = mask[0, 5, 0, 2] = True
-    seen = sight(dense(mask), 2, 3)
-    kept = seen.of_keys(jnp.full((1, 3, 2, 1), jnp.nan))
+    seen = find_masked_rows(dense(mask), 2, 3)
+    kept = seen.zero_keys(jnp.full((1, 3, 2, 1), jnp.nan))
     np.testing.assert_array_equal(
         np.isnan(kept[0, :, :, 0]), [[True, False], [False, False], [False, True]]
     )
-    queries = seen.of_queries(jnp.full((1, 2, 6, 1), jnp.nan))
+    queries = seen.zero_queries(jnp.full((1, 2, 6, 1), jnp.nan))
     np.testing.assert_array_equal(np.isnan(queries[0, :, :, 0]), mask[0].any(-1).T)
-    assert np.isnan(seen.of_inputs_kv(jnp.full((1, 3, 1), jnp.nan))).ravel().tolist() == [
+    assert np.isnan(seen.zero_inputs_kv(jnp.full((1, 3, 1), jnp.nan))).ravel().tolist() == [
         True,
         False,
         True,
     ]
-    assert np.isnan(seen.of_inputs_q(jnp.full((1, 2, 1), jnp.nan))).all()
+    assert np.isnan(seen.zero_inputs_q(jnp.full((1, 2, 1), jnp.nan))).all()
 
 
 SEE_THEMSELVES = {
@@ -134,19 +135,19 @@ SEE_THEMSELVES = {
 
 
 @pytest.mark.parametrize("name", SEE_THEMSELVES)
-def test_who_sees_itself_is_known_without_looking_and_nobody_else(name):
+def test_a_full_diagonal_is_known_without_the_arrays(name):
     mask, known = SEE_THEMSELVES[name]
-    assert mask.sees_itself is known
+    assert mask.includes_diagonal is known
     for T, S in ((23, 23), (23, 23 if not known else 29)):
         array = np.asarray(mask.to_array(T, S))
-        queries, keys = sight(mask, T, S)
+        queries, keys = find_masked_rows(mask, T, S)
         for found, axis in ((queries, 3), (keys, 2)):
             np.testing.assert_array_equal(*np.broadcast_arrays(found, array.any(axis=axis)))
 
 
 def test_an_accelerator_looks_at_all_at_once(monkeypatch):
     mask = padding(few(B, 1100)) & sliding_window(3, 0)
-    by_blocks = str(jax.make_jaxpr(lambda: sight(mask, 700, 1100))())
+    by_blocks = str(jax.make_jaxpr(lambda: find_masked_rows(mask, 700, 1100))())
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    at_once = str(jax.make_jaxpr(lambda: sight(mask, 700, 1100))())
+    at_once = str(jax.make_jaxpr(lambda: find_masked_rows(mask, 700, 1100))())
     assert "while" in by_blocks and "while" not in at_once

@@ -70,7 +70,7 @@ MUTATIONS = [
         f"{ATTENTION}scale_is_one_over_the_root_of_the_features",
     ),
     Mutation(
-        "the_mask_falls_after_the_softmax", "attention/dot_product.py",
+        "the_mask_falls_after_the_softmax", "attention/softmax.py",
         "if mask is None else masked_softmax(logits, mask)",
         "if mask is None else jnp.where(mask, jax.nn.softmax(logits, axis=-1), 0)",
         f"{ATTENTION}weights_of_a_query_sum_to_one_or_to_zero",
@@ -140,26 +140,26 @@ MUTATIONS = [
     # What nobody sees
     Mutation(
         "an_unseen_value_stays", "attention/dot_product.py",
-        "value = None if value is None else seen.of_keys(value)",
+        "value = None if value is None else seen.zero_keys(value)",
         "value = None if value is None else value",
         f"{PARITY}jax_nn_differs_on_nan_in_a_value_that_nobody_sees",
     ),
     Mutation(
         "a_blind_query_stays", "attention/dot_product.py",
-        "return seen.of_queries(query), seen.of_keys(key), value",
-        "return query, seen.of_keys(key), value",
+        "return seen.zero_queries(query), seen.zero_keys(key), value",
+        "return query, seen.zero_keys(key), value",
         f"{UNSEEN}[dot_product_attention-nan]",
     ),
     Mutation(
         "an_unseen_key_stays", "attention/dot_product.py",
-        "return seen.of_queries(query), seen.of_keys(key), value",
-        "return seen.of_queries(query), key, value",
+        "return seen.zero_queries(query), seen.zero_keys(key), value",
+        "return seen.zero_queries(query), key, value",
         f"{UNSEEN}[dot_product_attention-nan]",
     ),
     Mutation(
-        "a_blind_input_stays", "attention/dot_product.py",
-        "inputs_q, inputs_kv = seen.of_inputs_q(inputs_q), seen.of_inputs_kv(inputs_kv)",
-        "inputs_kv = seen.of_inputs_kv(inputs_kv)",
+        "a_blind_input_stays", "attention/multi_head.py",
+        "inputs_q, inputs_kv = seen.zero_inputs_q(inputs_q), seen.zero_inputs_kv(inputs_kv)",
+        "inputs_kv = seen.zero_inputs_kv(inputs_kv)",
         f"{UNSEEN}[multi_head_attention-nan]",
     ),
     Mutation(
@@ -170,7 +170,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a_lone_row_stays", "nn/encoder.py",
-        "x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)",
+        "x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x)",
         "x = x + 0",
         f"{CONTRACT}rows_apart_from_all_others_reach_no_gradient[Encoder post]",
     ),
@@ -425,7 +425,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the_kernel_gives_blind_queries_the_mean", "attention/kernels/cudnn.py",
-        'return output if name in ("none", "causal", "window") else sight(mask, T, S).of_queries(output)',
+        "return find_masked_rows(mask, T, S).zero_queries(output)",
         "return output",
         f"{CONTRACT}query_without_keys_gets_zeros[dot_product_attention cudnn]",
     ),
@@ -491,7 +491,7 @@ MUTATIONS = [
         f"{PRETRAINED}[llama-scaled]",
     ),
     Mutation(
-        "heads_are_not_normed", "attention/dot_product.py",
+        "heads_are_not_normed", "attention/multi_head.py",
         "query = rms_norm(query, query_scale, epsilon=norm_epsilon)",
         "query = query * query_scale",
         f"{PRETRAINED}[qwen3]",
@@ -579,8 +579,8 @@ MUTATIONS = [
     ),
     Mutation(
         "dropout_comes_before_the_softmax", "attention/dot_product.py",
-        "weights = dropout_weights(_softmax(logits, seen), dropout_rate, dropout_rng)",
-        "weights = _softmax(dropout_weights(logits, dropout_rate, dropout_rng), seen)",
+        "weights = dropout_weights(softmax_over_visible(logits, seen), dropout_rate, dropout_rng)",
+        "weights = softmax_over_visible(dropout_weights(logits, dropout_rate, dropout_rng), seen)",
         f"{PARITY}nnx_differs_on_dropout_across_heads_and_examples",
     ),
     # Positions
@@ -633,10 +633,10 @@ MUTATIONS = [
         f"{ROTARY}ntk_keeps_the_fastest_and_divides_the_slowest",
     ),
     Mutation(
-        "alignment_without_tanh", "attention/dot_product.py",
+        "alignment_without_tanh", "attention/additive.py",
         "aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)",
         "aligned = aligned if score_bias is None else aligned + score_bias",
-        f"{EXAMPLE}[attention.additive_attention]",
+        f"{EXAMPLE}[additive.additive_attention]",
     ),
     Mutation(
         "alibi_rewards_distance", "attention/biases.py",

@@ -21,12 +21,9 @@ from hypothesis import strategies as st
 
 from bench import naive
 from tests.helpers.implementations import forced
-from transformer_jax.attention.dot_product import (
-    additive_attention,
-    attention_weights,
-    dot_product_attention,
-    multi_head_attention,
-)
+from transformer_jax.attention.additive import additive_attention
+from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.attention.softmax import masked_logsumexp, masked_softmax
 from transformer_jax.functional.dropout import keep_weights
 from transformer_jax.functional.feed_forward import (

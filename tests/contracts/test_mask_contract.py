@@ -17,14 +17,11 @@ from jax import lax
 
 from tests.helpers.implementations import IMPLEMENTATIONS, forced
 from tests.helpers.implementations import attend as attend_by
+from transformer_jax.attention.additive import additive_attention
 from transformer_jax.attention.biases import alibi, relative_bias
-from transformer_jax.attention.dot_product import (
-    additive_attention,
-    attention_weights,
-    dot_product_attention,
-    multi_head_attention,
-)
+from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig

@@ -61,8 +61,11 @@ def test_every_mutation_is_caught_by_its_test():
 @pytest.mark.parametrize(
     ("new", "said"),
     [
-        ("x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x) + 0", "the test passes"),
-        ("x = sight(mask).of_lone_rows(x)", "TypeError"),
+        (
+            "x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x) + 0",
+            "the test passes",
+        ),
+        ("x = find_masked_rows(mask).zero_isolated_rows(x)", "TypeError"),
         ("x = ", "the test did not run"),
     ],
     ids=["harmless", "crash", "no program"],
@@ -72,7 +75,7 @@ def test_what_changes_nothing_or_crashes_is_not_called_caught(tmp_path, new, sai
     mutation = Mutation(
         "name",
         "nn/encoder.py",
-        "x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)",
+        "x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x)",
         new,
         test,
     )

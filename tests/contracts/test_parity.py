@@ -17,8 +17,9 @@ from flax import nnx
 from flax.nnx.nn.attention import dot_product_attention_weights
 from jax import lax
 
-from transformer_jax.attention.dot_product import dot_product_attention, multi_head_attention
+from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.masks import causal, padding, sliding_window
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.attention.softmax import masked_logsumexp, masked_softmax
 from transformer_jax.functional.feed_forward import ACTIVATIONS, gated_feed_forward
 from transformer_jax.functional.normalization import (

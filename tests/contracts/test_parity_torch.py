@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.attention.dot_product import dot_product_attention, multi_head_attention
+from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.masks import causal, padding
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.feed_forward import (
     ACTIVATIONS,
     GATES,

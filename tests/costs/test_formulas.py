@@ -16,8 +16,9 @@ from flax import nnx
 
 from train.recipes.imdb import FAST, SAMPLE, TUTORIAL
 from transformer_jax.__main__ import main
-from transformer_jax.attention.dot_product import dot_product_attention, multi_head_attention
+from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.masks import causal, sliding_window
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.costs import formulas
 from transformer_jax.costs.formulas import FEED_FORWARD, PRODUCTS, PROJECTIONS
 from transformer_jax.costs.jaxpr import count

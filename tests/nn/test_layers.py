@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from transformer_jax.attention.dot_product import multi_head_attention
 from transformer_jax.attention.masks import causal
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.feed_forward import feed_forward
 from transformer_jax.functional.linear import linear

@@ -14,12 +14,9 @@ from flax import nnx
 
 from tests.helpers.run_folders import save_run
 from transformer_jax.__main__ import main
-from transformer_jax.attention.dot_product import (
-    attention_weights,
-    dot_product_attention,
-    multi_head_attention,
-)
+from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
 from transformer_jax.attention.masks import causal
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.attention.softmax import masked_softmax
 from transformer_jax.cli.attention import points, score_heads
 from transformer_jax.cli.matrix_text import width

@@ -1,13 +1,12 @@
-"""Attention (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2), the readable
-reference.
+"""Dot-product attention (Vaswani et al., 2017, section 3.2): the equation and its reference.
 
-What computes it is chosen by `plan.attention_plan`; the equation is here, and its faster forms give
-its answer. Masks and rows follow one contract. A query that sees no key gets output 0 and weights
-0. What no query of its example may see, and a query that sees nothing, reaches no output and no
-gradient, NaN and inf included.
+The faster implementations in `kernels` return the same numbers, and `kernels.dispatch` chooses one.
+
+All of them follow one contract. A query that sees no key has output 0 and weights 0. A key that no
+query of its example may see, and a query that sees no key, reach no output and no gradient, even if
+they are NaN.
 """
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -15,16 +14,13 @@ from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.kernels.blockwise import blockwise_attention
 from transformer_jax.attention.kernels.cudnn import cudnn_attention
 from transformer_jax.attention.kernels.dispatch import Implementation, attention_plan, fitting_rules
-from transformer_jax.attention.masked_rows import sight
-from transformer_jax.attention.masks import Mask, MaskLike, as_mask
-from transformer_jax.attention.rule import check_fit, rendered
-from transformer_jax.attention.softmax import masked_logsumexp, masked_softmax
-from transformer_jax.functional.checks import check_arrays, check_attention
+from transformer_jax.attention.masked_rows import find_masked_rows
+from transformer_jax.attention.masks import Mask, MaskLike
+from transformer_jax.attention.rule import rendered
+from transformer_jax.attention.softmax import masked_logsumexp, softmax_over_visible
+from transformer_jax.functional.checks import check_attention
 from transformer_jax.functional.dropout import check_rate, dropout_weights
-from transformer_jax.functional.linear import linear
-from transformer_jax.functional.normalization import rms_norm
 from transformer_jax.functional.precision import product
-from transformer_jax.functional.rotary import Rotary
 
 
 def attention_weights(
@@ -51,9 +47,9 @@ def attention_weights(
     """
     check_attention(query, key, None, soft_cap)
     bias, mask = fitting_rules(query, key, bias, mask)
-    query, key, _ = _hidden(query, key, None, mask)
+    query, key, _ = zero_masked_rows(query, key, None, mask)
     logits = _logits(query, key, bias, scale, soft_cap)
-    return _softmax(logits, rendered(mask, *logits.shape[2:]))
+    return softmax_over_visible(logits, rendered(mask, *logits.shape[2:]))
 
 
 def dot_product_attention(
@@ -97,7 +93,7 @@ def dot_product_attention(
     Array([[0.67, 0.33],
            [0.33, 0.67]], dtype=float32)
     """
-    return _attention(
+    return compute_attention(
         query,
         key,
         value,
@@ -114,148 +110,7 @@ def dot_product_attention(
     )
 
 
-def multi_head_attention(
-    inputs_q: Float[Array, "B T D"],
-    inputs_kv: Float[Array, "B S E"],
-    query_kernel: Float[Array, "D N H"],
-    key_kernel: Float[Array, "E K H"],
-    value_kernel: Float[Array, "E K O"],
-    out_kernel: Float[Array, "N O M"],
-    *,
-    query_bias: Float[Array, "N H"] | None = None,
-    key_bias: Float[Array, "K H"] | None = None,
-    value_bias: Float[Array, "K O"] | None = None,
-    out_bias: Float[Array, " M"] | None = None,
-    query_scale: Float[Array, " H"] | None = None,
-    key_scale: Float[Array, " H"] | None = None,
-    norm_epsilon: float = 1e-6,
-    rotary: Rotary | None = None,
-    bias: BiasLike = None,
-    mask: MaskLike = None,
-    scale: float | None = None,
-    soft_cap: float | None = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: PRNGKeyArray | None = None,
-    return_weights: bool = False,
-    implementation: Implementation | None = None,
-) -> Float[Array, "B T M"] | tuple[Float[Array, "B T M"], Float[Array, "B N T S"]]:
-    """Concat(head_1, ..., head_N) W^O with head_n = Attention(X_q W_n^Q, X_kv W_n^K, X_kv W_n^V).
-
-    The concatenation and W^O are one sum over heads and features, so nothing is ever split or
-    merged. Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. Self-attention is
-    inputs_q = inputs_kv, cross-attention is not; the biases of the projections are those that most
-    implementations add. With `query_scale` and `key_scale` every head's queries and keys pass an
-    `rms_norm` (Qwen3). With `rotary` queries and keys, which then stand at the same positions, are
-    turned by them. Raises as `dot_product_attention` does.
-
-    >>> x, kernel = jnp.ones((1, 3, 4)), jnp.ones((4, 2, 2))  # D = 4 features, N = 2 heads of H = 2
-    >>> multi_head_attention(x, x, kernel, kernel, kernel, jnp.ones((2, 2, 4))).shape
-    (1, 3, 4)
-    """
-    check_arrays(
-        inputs_q=(inputs_q, "B T D"),
-        inputs_kv=(inputs_kv, "B S E"),
-        query_kernel=(query_kernel, "D N H"),
-        key_kernel=(key_kernel, "E K H"),
-        value_kernel=(value_kernel, "E K O"),
-        out_kernel=(out_kernel, "N O M"),
-        query_bias=(query_bias, "N H"),
-        key_bias=(key_bias, "K H"),
-        value_bias=(value_bias, "K O"),
-        out_bias=(out_bias, "M"),
-        query_scale=(query_scale, "H"),
-        key_scale=(key_scale, "H"),
-    )
-    (B, T, _), S, N = inputs_q.shape, inputs_kv.shape[1], query_kernel.shape[1]
-    mask, is_hidden = as_mask(mask), False
-    check_fit("mask", mask, (B, N, T, S))
-    if mask is not None:
-        # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
-        seen = sight(mask, T, S)
-        is_hidden = not seen.by_head  # what is zero here is finite after the projections
-        inputs_q, inputs_kv = seen.of_inputs_q(inputs_q), seen.of_inputs_kv(inputs_kv)
-    query = linear(inputs_q, query_kernel, query_bias)
-    key = linear(inputs_kv, key_kernel, key_bias)
-    if query_scale is not None:
-        query = rms_norm(query, query_scale, epsilon=norm_epsilon)
-    if key_scale is not None:
-        key = rms_norm(key, key_scale, epsilon=norm_epsilon)
-    if rotary is not None:
-        query, key = rotary.turn(query), rotary.turn(key)
-    attended = _attention(
-        query,
-        key,
-        linear(inputs_kv, value_kernel, value_bias),
-        is_hidden=is_hidden,
-        bias=bias,
-        mask=mask,
-        scale=scale,
-        soft_cap=soft_cap,
-        dropout_rate=dropout_rate,
-        dropout_rng=dropout_rng,
-        return_weights=return_weights,
-        implementation=implementation,
-    )
-    if return_weights:
-        attended, weights = attended
-        return linear(attended, out_kernel, out_bias, axes=2), weights
-    return linear(attended, out_kernel, out_bias, axes=2)
-
-
-def additive_attention(
-    query: Float[Array, "B T D"],
-    key: Float[Array, "B S E"],
-    value: Float[Array, "B S O"],
-    query_kernel: Float[Array, "D A"],
-    key_kernel: Float[Array, "E A"],
-    score_kernel: Float[Array, " A"],
-    *,
-    score_bias: Float[Array, " A"] | None = None,
-    mask: MaskLike = None,
-    return_weights: bool = False,
-) -> Float[Array, "B T O"] | tuple[Float[Array, "B T O"], Float[Array, "B T S"]]:
-    """softmax_s(w . tanh(W_q q_t + W_k k_s + b)) V: the alignment of Bahdanau et al., 2015.
-
-    https://arxiv.org/abs/1409.0473, appendix A.1.2. The weights are the alignment matrix. A mask is
-    one of a single head. Takes memory for B T S A numbers, where a dot product takes B T S. Raises
-    as `dot_product_attention` does.
-
-    >>> x, kernel = jnp.eye(2)[None], jnp.eye(2)
-    >>> additive_attention(x, x, x, kernel, kernel, jnp.ones(2))[0].round(3)
-    Array([[0.364, 0.636],
-           [0.636, 0.364]], dtype=float32)
-    """
-    check_arrays(
-        query=(query, "B T D"),
-        key=(key, "B S E"),
-        value=(value, "B S O"),
-        query_kernel=(query_kernel, "D A"),
-        key_kernel=(key_kernel, "E A"),
-        score_kernel=(score_kernel, "A"),
-        score_bias=(score_bias, "A"),
-    )
-    # One head, so that the contract on masks is kept by the same lines as above.
-    query, key, value = (x[:, :, None] for x in (query, key, value))
-    _, mask = fitting_rules(query, key, None, mask)
-    query, key, value = (x[:, :, 0] for x in _hidden(query, key, value, mask))
-    query, key = (
-        linear(x, kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
-        for x, kernel in ((query, query_kernel), (key, key_kernel))
-    )
-    aligned = query[:, :, None] + key[:, None]
-    aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)
-    logits = (aligned @ score_kernel.astype(aligned.dtype))[:, None]
-    weights = _softmax(logits, rendered(mask, *logits.shape[2:]))[:, 0]
-    output = jnp.einsum(
-        "BTS,BSO->BTO",
-        weights.astype(value.dtype),
-        value,
-        preferred_element_type=weights.dtype,
-    ).astype(value.dtype)
-    return (output, weights) if return_weights else output
-
-
-def _attention(
+def compute_attention(
     query,
     key,
     value,
@@ -289,7 +144,7 @@ def _attention(
     )
     bias, mask = fitting_rules(query, key, bias, mask)
     if not is_hidden:
-        query, key, value = _hidden(query, key, value, mask)
+        query, key, value = zero_masked_rows(query, key, value, mask)
     if plan.implementation == "cudnn":
         return cudnn_attention(query, key, value, bias=bias, mask=mask, scale=scale)
     if plan.implementation == "blockwise":
@@ -309,7 +164,7 @@ def _attention(
 
     logits = _logits(query, key, bias, scale, soft_cap)
     seen = rendered(mask, *logits.shape[2:])
-    weights = dropout_weights(_softmax(logits, seen), dropout_rate, dropout_rng)
+    weights = dropout_weights(softmax_over_visible(logits, seen), dropout_rate, dropout_rng)
     output = product(
         "BKGTS,BKSO->BKGTO",
         _group(weights, value.shape[2]).astype(value.dtype),
@@ -323,14 +178,14 @@ def _attention(
     return returned if len(returned) > 1 else output
 
 
-def _hidden(query, key, value, mask: Mask | None):
+def zero_masked_rows(query, key, value, mask: Mask | None):
     """What the mask hides from everybody taken out before any product."""
     if mask is None:
         return query, key, value
     # 0 * NaN is NaN: a weight of zero does not keep an unseen value out of the product.
-    seen = sight(mask, query.shape[1], key.shape[1])
-    value = None if value is None else seen.of_keys(value)
-    return seen.of_queries(query), seen.of_keys(key), value
+    seen = find_masked_rows(mask, query.shape[1], key.shape[1])
+    value = None if value is None else seen.zero_keys(value)
+    return seen.zero_queries(query), seen.zero_keys(key), value
 
 
 def _logits(query, key, bias, scale, soft_cap):
@@ -349,10 +204,6 @@ def _logits(query, key, bias, scale, soft_cap):
     if soft_cap is not None:
         logits = soft_cap * jnp.tanh(logits / soft_cap)
     return logits if bias is None else logits + rendered(bias, *logits.shape[2:])
-
-
-def _softmax(logits, mask):
-    return jax.nn.softmax(logits, axis=-1) if mask is None else masked_softmax(logits, mask)
 
 
 def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:

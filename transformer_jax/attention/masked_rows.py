@@ -21,7 +21,7 @@ from transformer_jax.parallel.mesh import vary_like
 EDGE = 512
 
 
-class Sight(NamedTuple):
+class MaskedRows(NamedTuple):
     """Which queries see anything, and which keys are seen by anybody."""
 
     queries: Bool[Array, "#B #N T"]
@@ -32,11 +32,11 @@ class Sight(NamedTuple):
         """Whether it differs from head to head."""
         return max(self.queries.shape[1], self.keys.shape[1]) > 1
 
-    def of_queries(self, query: Shaped[Array, "B T N H"]) -> Shaped[Array, "B T N H"]:
+    def zero_queries(self, query: Shaped[Array, "B T N H"]) -> Shaped[Array, "B T N H"]:
         """Zeros in the queries that see nothing."""
         return jnp.where(self.queries.swapaxes(1, 2)[..., None], query, 0)
 
-    def of_keys(self, key: Shaped[Array, "B S K H"]) -> Shaped[Array, "B S K H"]:
+    def zero_keys(self, key: Shaped[Array, "B S K H"]) -> Shaped[Array, "B S K H"]:
         """Zeros in the keys that nobody sees: a key head is seen where any head of its group may
         see it.
         """
@@ -45,15 +45,15 @@ class Sight(NamedTuple):
             seen = seen.reshape(seen.shape[0], K, seen.shape[1] // K, seen.shape[2]).any(axis=2)
         return jnp.where(seen.swapaxes(1, 2)[..., None], key, 0)
 
-    def of_inputs_q(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
+    def zero_inputs_q(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
         """Zeros in the rows that see nothing with any head."""
         return jnp.where(self.queries.any(axis=1)[..., None], x, 0)
 
-    def of_inputs_kv(self, x: Shaped[Array, "B S E"]) -> Shaped[Array, "B S E"]:
+    def zero_inputs_kv(self, x: Shaped[Array, "B S E"]) -> Shaped[Array, "B S E"]:
         """Zeros in the rows that no head sees."""
         return jnp.where(self.keys.any(axis=1)[..., None], x, 0)
 
-    def of_lone_rows(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
+    def zero_isolated_rows(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
         """Zeros in the rows of a self-attention that see nothing and that nobody sees.
 
         Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0
@@ -62,19 +62,19 @@ class Sight(NamedTuple):
         return jnp.where((self.queries.any(axis=1) | self.keys.any(axis=1))[..., None], x, 0)
 
 
-def sight(mask: Mask, T: int, S: int) -> Sight:
+def find_masked_rows(mask: Mask, T: int, S: int) -> MaskedRows:
     """Who sees and is seen, found without the T x S matrix: only blocks that are seen in part are
     rendered.
 
     An accelerator renders all of it inside its sums, without storing it: loops cost it more than
     arithmetic.
     """
-    if T == S and mask.sees_itself:
+    if T == S and mask.includes_diagonal:
         everybody = jnp.ones((1, 1, T), bool)  # which XLA takes out again
-        return Sight(everybody, everybody)
+        return MaskedRows(everybody, everybody)
     if (T <= EDGE and S <= EDGE) or jax.default_backend() != "cpu":
         array = rendered(mask, T, S)
-        return Sight(
+        return MaskedRows(
             jnp.broadcast_to(array.any(axis=3), (*array.shape[:2], T)),
             jnp.broadcast_to(array.any(axis=2), (*array.shape[:2], S)),
         )
@@ -89,21 +89,21 @@ def sight(mask: Mask, T: int, S: int) -> Sight:
             query_start = jnp.minimum(i * grid.queries, T - grid.queries)
             key_start = jnp.minimum(columns[i, j] * grid.keys, S - grid.keys)
             array = mask.block(Block(query_start, grid.queries, key_start, grid.keys, T, S))
-            return Sight(
+            return MaskedRows(
                 _mark(seen.queries, array.any(axis=3), query_start, grid.queries),
                 _mark(seen.keys, array.any(axis=2), key_start, grid.keys),
             )
 
         return lax.fori_loop(0, in_part[i].sum(), block, seen)
 
-    whole = Sight(
+    whole = MaskedRows(
         jnp.repeat(every.any(axis=2), grid.queries, axis=1)[:, None, :T],
         jnp.repeat(every.any(axis=1), grid.keys, axis=1)[:, None, :S],
     )
-    start = Sight(jnp.zeros((*shape, T), bool), jnp.zeros((*shape, S), bool))
+    start = MaskedRows(jnp.zeros((*shape, T), bool), jnp.zeros((*shape, S), bool))
     start = vary_like(start, mask)
     part = lax.fori_loop(0, grid.rows, row, start)
-    return Sight(*(a | b for a, b in zip(whole, part, strict=True)))
+    return MaskedRows(*(a | b for a, b in zip(whole, part, strict=True)))
 
 
 def _mark(seen, part, start, size):

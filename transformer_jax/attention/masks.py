@@ -70,7 +70,7 @@ class Mask(Rule):
         )
 
     @property
-    def sees_itself(self) -> bool:
+    def includes_diagonal(self) -> bool:
         """Whether it is known, without its arrays, that with T = S every query sees the key in its
         own place.
         """
@@ -103,7 +103,7 @@ class _Causal(Mask):
         return Coverage(some=first_key <= last_query, every=last_key <= first_query)
 
     @property
-    def sees_itself(self):
+    def includes_diagonal(self):
         return not jax.tree.leaves(self)
 
 
@@ -135,7 +135,7 @@ class _Window(Mask):
         return Coverage(some, every)
 
     @property
-    def sees_itself(self):
+    def includes_diagonal(self):
         return not jax.tree.leaves(self)
 
 
@@ -207,8 +207,8 @@ class _Both(Mask):
         return Coverage(first.some & second.some, first.every & second.every)
 
     @property
-    def sees_itself(self):
-        return self.first.sees_itself and self.second.sees_itself
+    def includes_diagonal(self):
+        return self.first.includes_diagonal and self.second.includes_diagonal
 
 
 @rule_class
@@ -224,8 +224,8 @@ class _Either(Mask):
         return Coverage(first.some | second.some, first.every | second.every)
 
     @property
-    def sees_itself(self):
-        return self.first.sees_itself or self.second.sees_itself
+    def includes_diagonal(self):
+        return self.first.includes_diagonal or self.second.includes_diagonal
 
 
 def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:

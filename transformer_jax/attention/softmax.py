@@ -46,3 +46,10 @@ def masked_logsumexp(
 def _masked_logsumexp_jvp(primals, tangents):
     """d = sum_s p_s dx_s, p the softmax: 0 where nothing is seen, where log 0 has no derivative."""
     return masked_logsumexp(*primals), (masked_softmax(*primals) * tangents[0]).sum(axis=-1)
+
+
+def softmax_over_visible(
+    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | None
+) -> Float[Array, "*B S"]:
+    """Return `masked_softmax`, or the softmax over all keys where there is no mask."""
+    return jax.nn.softmax(logits, axis=-1) if mask is None else masked_softmax(logits, mask)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masked_rows import sight
+from transformer_jax.attention.masked_rows import find_masked_rows
 from transformer_jax.attention.masks import MaskLike, as_mask
 from transformer_jax.functional.pooling import last_pool
 from transformer_jax.functional.rotary import Rotary
@@ -79,7 +79,7 @@ class DecoderLayer(nnx.Module):
 
         mask = as_mask(mask)
         if mask is not None and cache is None:
-            x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)
+            x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x)
         x = residual(x, attend, self.attention_norm, self.config, rngs)
         if memory is not None:
             x = residual(x, look, self.cross_attention_norm, self.config, rngs)

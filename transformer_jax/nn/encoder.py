@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masked_rows import sight
+from transformer_jax.attention.masked_rows import find_masked_rows
 from transformer_jax.attention.masks import MaskLike, as_mask
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.rotary import Rotary
@@ -81,7 +81,7 @@ class EncoderLayer(nnx.Module):
 
         mask = as_mask(mask)
         if mask is not None:
-            x = sight(mask, x.shape[1], x.shape[1]).of_lone_rows(x)
+            x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x)
         x = residual(x, attend, self.attention_norm, self.config, rngs)
         transform = partial(self.feed_forward, rngs=rngs)
         x = residual(x, transform, self.feed_forward_norm, self.config, rngs)

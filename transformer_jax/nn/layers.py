@@ -10,9 +10,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from transformer_jax.attention.biases import BiasLike
-from transformer_jax.attention.dot_product import dot_product_attention, multi_head_attention
+from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import MaskLike
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.feed_forward import GATES, feed_forward, gated_feed_forward
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.normalization import layer_norm, rms_norm

@@ -352,7 +352,7 @@ SHARDED = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import NamedSharding, PartitionSpec as P
 from tests.attention.kernels.test_blockwise import attend, causal, qkv, padding, B, S
-from transformer_jax.attention.masked_rows import sight
+from transformer_jax.attention.masked_rows import find_masked_rows
 assert len(jax.devices()) == 2
 mesh = jax.make_mesh((2,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
 is_token = jnp.asarray(np.random.default_rng(0).random((B, S)) < 0.7)
@@ -379,8 +379,8 @@ ours = jax.shard_map(dropped, mesh=mesh, in_specs=(spec, P(), P(), P()), out_spe
 query, key, value = qkv()
 assert jax.jit(ours)(query[:, :6], key, value, jax.random.key(0)).shape == (B, 6, 6, 5)
 
-long = jnp.asarray(np.random.default_rng(0).random((B, 530)) < 0.02)  # more than one block of `sight`
-see = lambda is_token: sight(causal() & padding(is_token), 530, 530)
+long = jnp.asarray(np.random.default_rng(0).random((B, 530)) < 0.02)  # more than one block
+see = lambda is_token: find_masked_rows(causal() & padding(is_token), 530, 530)
 ours = jax.shard_map(see, mesh=mesh, in_specs=P("devices"), out_specs=P("devices"))
 jax.tree.map(np.testing.assert_array_equal, jax.jit(ours)(long), see(long))
 """

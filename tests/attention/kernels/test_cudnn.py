@@ -169,7 +169,7 @@ def test_bfloat16_comes_back_as_bfloat16():
 on_a_gpu = pytest.mark.skipif(
     jax.default_backend() != "gpu", reason="needs an NVIDIA GPU, which this machine lacks"
 )
-LONG = 640  # beyond what `unseen.sight` looks through at once
+LONG = 640  # beyond what `masked_rows.find_masked_rows` looks through at once
 
 
 def given(name, T):

@@ -10,11 +10,8 @@ import pytest
 
 from bench import naive
 from transformer_jax.attention import masks
-from transformer_jax.attention.dot_product import (
-    attention_weights,
-    dot_product_attention,
-    multi_head_attention,
-)
+from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
+from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.feed_forward import feed_forward
 from transformer_jax.functional.normalization import layer_norm
 

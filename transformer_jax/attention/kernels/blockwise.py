@@ -54,7 +54,7 @@ def blockwise_attention(
 ) -> tuple[Float[Array, "B T N O"], Float[Array, "B T N"] | None]:
     """The output and the logsumexp of `dot_product_attention`, which has checked the arguments.
 
-    What the mask hides from everybody must be finite already (`unseen.sight`).
+    Fully masked rows must be zero already (`masked_rows.find_masked_rows`).
     """
     (B, T, N, H), K = query.shape, key.shape[2]
     plain = is_plain(query.dtype, bias, soft_cap, dropout=dropout_rng is not None)

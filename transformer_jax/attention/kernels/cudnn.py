@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.attention.biases import Bias
-from transformer_jax.attention.masked_rows import sight
+from transformer_jax.attention.masked_rows import find_masked_rows
 from transformer_jax.attention.masks import Mask, is_causal, left_window, padded_keys
 
 
@@ -25,7 +25,7 @@ def cudnn_attention(
 ) -> Float[Array, "B T N H"]:
     """`dot_product_attention` on an NVIDIA GPU, where `why_not_cudnn` has no objection.
 
-    What the mask hides from everybody must be finite already (`unseen.sight`). A bias is rounded to
+    Fully masked rows must be finite already (`masked_rows.find_masked_rows`). A bias is rounded to
     the dtype of the query.
     """
     T, S = query.shape[1], key.shape[1]
@@ -53,7 +53,9 @@ def cudnn_attention(
     )
     # A query that sees nothing has got the mean of the values; with a causal mask or a window it
     # sees itself.
-    return output if name in ("none", "causal", "window") else sight(mask, T, S).of_queries(output)
+    if name in ("none", "causal", "window"):
+        return output
+    return find_masked_rows(mask, T, S).zero_queries(output)
 
 
 def name_of(mask: Mask | None, T: int, S: int, bias: Bias | None) -> str | None:

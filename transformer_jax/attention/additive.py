@@ -1,0 +1,65 @@
+"""Additive attention (Bahdanau et al., 2015): scores from a small feed-forward network."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from transformer_jax.attention.dot_product import zero_masked_rows
+from transformer_jax.attention.kernels.dispatch import fitting_rules
+from transformer_jax.attention.masks import MaskLike
+from transformer_jax.attention.rule import rendered
+from transformer_jax.attention.softmax import softmax_over_visible
+from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.linear import linear
+
+
+def additive_attention(
+    query: Float[Array, "B T D"],
+    key: Float[Array, "B S E"],
+    value: Float[Array, "B S O"],
+    query_kernel: Float[Array, "D A"],
+    key_kernel: Float[Array, "E A"],
+    score_kernel: Float[Array, " A"],
+    *,
+    score_bias: Float[Array, " A"] | None = None,
+    mask: MaskLike = None,
+    return_weights: bool = False,
+) -> Float[Array, "B T O"] | tuple[Float[Array, "B T O"], Float[Array, "B T S"]]:
+    """softmax_s(w . tanh(W_q q_t + W_k k_s + b)) V: the alignment of Bahdanau et al., 2015.
+
+    https://arxiv.org/abs/1409.0473, appendix A.1.2. The weights are the alignment matrix. A mask is
+    one of a single head. Takes memory for B T S A numbers, where a dot product takes B T S. Raises
+    as `dot_product_attention` does.
+
+    >>> x, kernel = jnp.eye(2)[None], jnp.eye(2)
+    >>> additive_attention(x, x, x, kernel, kernel, jnp.ones(2))[0].round(3)
+    Array([[0.364, 0.636],
+           [0.636, 0.364]], dtype=float32)
+    """
+    check_arrays(
+        query=(query, "B T D"),
+        key=(key, "B S E"),
+        value=(value, "B S O"),
+        query_kernel=(query_kernel, "D A"),
+        key_kernel=(key_kernel, "E A"),
+        score_kernel=(score_kernel, "A"),
+        score_bias=(score_bias, "A"),
+    )
+    # One head, so that the contract on masks is kept by the same lines as above.
+    query, key, value = (x[:, :, None] for x in (query, key, value))
+    _, mask = fitting_rules(query, key, None, mask)
+    query, key, value = (x[:, :, 0] for x in zero_masked_rows(query, key, value, mask))
+    query, key = (
+        linear(x, kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
+        for x, kernel in ((query, query_kernel), (key, key_kernel))
+    )
+    aligned = query[:, :, None] + key[:, None]
+    aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)
+    logits = (aligned @ score_kernel.astype(aligned.dtype))[:, None]
+    weights = softmax_over_visible(logits, rendered(mask, *logits.shape[2:]))[:, 0]
+    output = jnp.einsum(
+        "BTS,BSO->BTO",
+        weights.astype(value.dtype),
+        value,
+        preferred_element_type=weights.dtype,
+    ).astype(value.dtype)
+    return (output, weights) if return_weights else output

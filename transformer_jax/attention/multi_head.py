@@ -1,0 +1,102 @@
+"""Multi-head attention (Vaswani et al., 2017, section 3.2.2): projections around dot-product."""
+
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.dot_product import compute_attention
+from transformer_jax.attention.kernels.dispatch import Implementation
+from transformer_jax.attention.masked_rows import find_masked_rows
+from transformer_jax.attention.masks import MaskLike, as_mask
+from transformer_jax.attention.rule import check_fit
+from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.linear import linear
+from transformer_jax.functional.normalization import rms_norm
+from transformer_jax.functional.rotary import Rotary
+
+
+def multi_head_attention(
+    inputs_q: Float[Array, "B T D"],
+    inputs_kv: Float[Array, "B S E"],
+    query_kernel: Float[Array, "D N H"],
+    key_kernel: Float[Array, "E K H"],
+    value_kernel: Float[Array, "E K O"],
+    out_kernel: Float[Array, "N O M"],
+    *,
+    query_bias: Float[Array, "N H"] | None = None,
+    key_bias: Float[Array, "K H"] | None = None,
+    value_bias: Float[Array, "K O"] | None = None,
+    out_bias: Float[Array, " M"] | None = None,
+    query_scale: Float[Array, " H"] | None = None,
+    key_scale: Float[Array, " H"] | None = None,
+    norm_epsilon: float = 1e-6,
+    rotary: Rotary | None = None,
+    bias: BiasLike = None,
+    mask: MaskLike = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: PRNGKeyArray | None = None,
+    return_weights: bool = False,
+    implementation: Implementation | None = None,
+) -> Float[Array, "B T M"] | tuple[Float[Array, "B T M"], Float[Array, "B N T S"]]:
+    """Concat(head_1, ..., head_N) W^O with head_n = Attention(X_q W_n^Q, X_kv W_n^K, X_kv W_n^V).
+
+    The concatenation and W^O are one sum over heads and features, so nothing is ever split or
+    merged. Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. Self-attention is
+    inputs_q = inputs_kv, cross-attention is not; the biases of the projections are those that most
+    implementations add. With `query_scale` and `key_scale` every head's queries and keys pass an
+    `rms_norm` (Qwen3). With `rotary` queries and keys, which then stand at the same positions, are
+    turned by them. Raises as `dot_product_attention` does.
+
+    >>> x, kernel = jnp.ones((1, 3, 4)), jnp.ones((4, 2, 2))  # D = 4 features, N = 2 heads of H = 2
+    >>> multi_head_attention(x, x, kernel, kernel, kernel, jnp.ones((2, 2, 4))).shape
+    (1, 3, 4)
+    """
+    check_arrays(
+        inputs_q=(inputs_q, "B T D"),
+        inputs_kv=(inputs_kv, "B S E"),
+        query_kernel=(query_kernel, "D N H"),
+        key_kernel=(key_kernel, "E K H"),
+        value_kernel=(value_kernel, "E K O"),
+        out_kernel=(out_kernel, "N O M"),
+        query_bias=(query_bias, "N H"),
+        key_bias=(key_bias, "K H"),
+        value_bias=(value_bias, "K O"),
+        out_bias=(out_bias, "M"),
+        query_scale=(query_scale, "H"),
+        key_scale=(key_scale, "H"),
+    )
+    (B, T, _), S, N = inputs_q.shape, inputs_kv.shape[1], query_kernel.shape[1]
+    mask, is_hidden = as_mask(mask), False
+    check_fit("mask", mask, (B, N, T, S))
+    if mask is not None:
+        # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
+        seen = find_masked_rows(mask, T, S)
+        is_hidden = not seen.by_head  # what is zero here is finite after the projections
+        inputs_q, inputs_kv = seen.zero_inputs_q(inputs_q), seen.zero_inputs_kv(inputs_kv)
+    query = linear(inputs_q, query_kernel, query_bias)
+    key = linear(inputs_kv, key_kernel, key_bias)
+    if query_scale is not None:
+        query = rms_norm(query, query_scale, epsilon=norm_epsilon)
+    if key_scale is not None:
+        key = rms_norm(key, key_scale, epsilon=norm_epsilon)
+    if rotary is not None:
+        query, key = rotary.turn(query), rotary.turn(key)
+    attended = compute_attention(
+        query,
+        key,
+        linear(inputs_kv, value_kernel, value_bias),
+        is_hidden=is_hidden,
+        bias=bias,
+        mask=mask,
+        scale=scale,
+        soft_cap=soft_cap,
+        dropout_rate=dropout_rate,
+        dropout_rng=dropout_rng,
+        return_weights=return_weights,
+        implementation=implementation,
+    )
+    if return_weights:
+        attended, weights = attended
+        return linear(attended, out_kernel, out_bias, axes=2), weights
+    return linear(attended, out_kernel, out_bias, axes=2)
