@@ -4,16 +4,16 @@ Axes, one letter each, in einsums, annotations, tests and prose: B batch, T quer
 heads, K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C classes,
 L layers. A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean evaluation.
 
-Pure functions (no Flax)   rules, grid -> masks, biases; attention, softmax, unseen, positions,
-rotary, regions,
-                           ngrams, normalization, feed_forward, linear, dropout, pooling
-Attention at any length    plan (which implementation) -> blockwise (tiling, tiles), cudnn; products
-Costs and laws             costs, published, counting, laws
-Writing, token by token    cache, sampling, beams
-Modules and models         config -> modules -> embeddings, encoder, decoder -> models, language_models -> generation
-Texts and files            tokenizers, run_folder, predict, translation; commands/ is the command line
-For students               bpe, steps, walk, inside, heads, worked/; printing and pages show them
-Why a model decided so     attribution, spans -> explain
+A package is a layer, and imports only from those before it:
+
+    runtime, parallel, text     errors and files; the device mesh; tokenizers and batches
+    functional, attention       pure functions of arrays; attention.kernels computes attention
+    nn, models                  Flax NNX layers and stacks; complete models
+    serialization, generation, costs
+                                run folders; the generation loop; parameters, FLOPs, bytes
+    pretrained, interpret, walkthrough
+                                Hugging Face checkpoints; attributions; attention step by step
+    inference, cli              trained models applied to texts; the command line
 
 The pure functions are here by name: `import transformer_jax as tj; tj.dot_product_attention(q, k,
 v)`.
