@@ -170,7 +170,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a_lone_row_stays", "nn/encoder.py",
-        "x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x)",
+        "x = context.masked_rows.zero_isolated_rows(x)",
         "x = x + 0",
         f"{CONTRACT}rows_apart_from_all_others_reach_no_gradient[Encoder post]",
     ),
@@ -218,9 +218,9 @@ MUTATIONS = [
         f"{GENERATION}next_tokens_are_the_softmax",
     ),
     Mutation(
-        "cross_attention_sees_padding", "nn/decoder.py",
-        "attended = self.cross_attention.attend(y, *memory, mask=memory_mask, **options)",
-        "attended = self.cross_attention.attend(y, *memory, **options)",
+        "cross_attention_sees_padding", "nn/context.py",
+        "mask=self.memory_mask,",
+        "mask=None,",
         "nn/test_decoder.py::test_padding_of_either_text_changes_nothing",
     ),
     Mutation(
@@ -474,8 +474,8 @@ MUTATIONS = [
     ),
     Mutation(
         "local_layers_turn_like_global_ones", "models/text_encoder.py",
-        "rotary = [both[whole] for whole in is_global]",
-        "rotary = [both[True] for whole in is_global]",
+        "rotary=self._rotary(positions, config.local_rope_base)",
+        "rotary=context.rotary",
         f"{PRETRAINED}[modernbert]",
     ),
     Mutation(

@@ -23,6 +23,7 @@ from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import Encoder
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -228,7 +229,11 @@ def test_the_encoder_lowers(norm):
     config = StackConfig(**ENCODER, norm=norm, final_norm=True, activation="gelu_tanh")
     lower_module(
         lambda: Encoder(config, rngs=nnx.Rngs(0)),
-        lambda m: m(jnp.ones((B, T, D)), mask=tj.padding(IS_TOKEN), rngs=nnx.Rngs(dropout=KEY)),
+        lambda m: m(
+            jnp.ones((B, T, D)),
+            LayerContext(mask=tj.padding(IS_TOKEN)),
+            rngs=nnx.Rngs(dropout=KEY),
+        ),
     )
 
 

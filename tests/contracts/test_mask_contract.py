@@ -25,6 +25,7 @@ from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.layers import MultiHeadAttention
 
@@ -84,12 +85,12 @@ def run_module(make, implementation="reference"):
     graph, parameters = drawn(make)
 
     def run(inputs, parameters, mask, key):
-        options = {"mask": mask, "rngs": None if key is None else nnx.Rngs(dropout=key)}
-        module = nnx.merge(graph, parameters)
-        if implementation == "reference":
-            return module(*inputs, **options, return_weights=True, implementation=implementation)
+        rngs = None if key is None else nnx.Rngs(dropout=key)
+        shows = implementation == "reference"
+        context = LayerContext(mask=mask, return_weights=shows, implementation=implementation)
         with forced():
-            return module(*inputs, **options, implementation=implementation), ()
+            returned = nnx.merge(graph, parameters)(*inputs, context, rngs=rngs)
+        return returned if shows else (returned, ())
 
     return run, parameters
 

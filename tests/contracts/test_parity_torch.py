@@ -29,6 +29,7 @@ from transformer_jax.functional.normalization import (
 )
 from transformer_jax.functional.positions import lookup
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import Encoder, EncoderLayer
 from transformer_jax.nn.layers import FeedForward, LayerNorm, MultiHeadAttention
 
@@ -241,7 +242,7 @@ def test_the_encoder_layer_equals_torch(norm, activation):
             lambda: EncoderLayer(encoder_config(norm, activation), rngs=nnx.Rngs(0)),
             **encoder_layer_of(arrays, *ENCODER_PARTS),
         )
-        return layer(arrays[12], mask=padding(IS_TOKEN))
+        return layer(arrays[12], LayerContext(mask=padding(IS_TOKEN)))
 
     assert_same(
         ours,
@@ -264,8 +265,11 @@ class DecoderLayer(nnx.Module):
 
     def __call__(self, x, memory, in_memory):
         sublayers = (
-            (self.norm1, lambda y: self.self_attention(y, y, mask=causal())),
-            (self.norm2, lambda y: self.cross_attention(y, memory, mask=padding(in_memory))),
+            (self.norm1, lambda y: self.self_attention(y, y, LayerContext(mask=causal()))),
+            (
+                self.norm2,
+                lambda y: self.cross_attention(y, memory, LayerContext(mask=padding(in_memory))),
+            ),
             (self.norm3, self.feed_forward),
         )
         for norm, sublayer in sublayers:
@@ -523,7 +527,7 @@ def evaluated(is_token):
             lambda: Encoder(encoder_config("post"), rngs=nnx.Rngs(0)),
             layers={0: encoder_layer_of(arrays, *ENCODER_PARTS)},
         )
-        return encoder(x, mask=padding(is_token))
+        return encoder(x, LayerContext(mask=padding(is_token)))
 
     def theirs():
         with torch.no_grad():

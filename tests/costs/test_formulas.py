@@ -37,6 +37,7 @@ from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import EncoderLayer
 from transformer_jax.nn.layers import MultiHeadAttention
 
@@ -413,7 +414,7 @@ def layer_and_input(T, *, remat=False, implementation="reference", **changes):
     graph, params = nnx.split(nnx.eval_shape(lambda: EncoderLayer(config, rngs=nnx.Rngs(0))))
 
     def apply(params, x):
-        return nnx.merge(graph, params)(x, implementation=implementation)
+        return nnx.merge(graph, params)(x, LayerContext(implementation=implementation))
 
     return (jax.checkpoint(apply) if remat else apply), params, array(B, T, config.embed_dim)
 

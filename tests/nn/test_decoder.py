@@ -16,6 +16,7 @@ from transformer_jax.models.config import SequenceToSequenceConfig
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -133,7 +134,9 @@ def test_nan_in_a_padded_memory_reaches_nothing():
         model = nnx.merge(graph, params)
         read = model.decoder.memory_of(memory, IS_SOURCE)
         x = model.embedding(TARGET, jnp.arange(6)[None])
-        x = model.decoder(x, memory=read, memory_mask=padding(IS_SOURCE), mask=causal())
+        x = model.decoder(
+            x, LayerContext(mask=causal(), memory_mask=padding(IS_SOURCE)), memory=read
+        )
         return (x**2).sum()
 
     memory = nnx.jit(lambda model, *args: model.encode(*args))(model, SOURCE, IS_SOURCE)

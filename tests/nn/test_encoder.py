@@ -13,6 +13,7 @@ from flax import nnx
 from transformer_jax.attention.masks import padding
 from transformer_jax.functional.pooling import mean_pool
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import Encoder, EncoderLayer
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -61,7 +62,7 @@ class Built:
         def run(x, is_token, key):
             rngs = None if key is None else nnx.Rngs(dropout=key)
             module = nnx.merge(self.graph, self.parameters)
-            return module(x, mask=padding(is_token), rngs=rngs, return_weights=True)
+            return module(x, LayerContext(mask=padding(is_token), return_weights=True), rngs=rngs)
 
         self.run = jax.jit(run)
 
@@ -180,7 +181,7 @@ def test_attention_weights_and_sublayers_have_rates_of_their_own():
         make = config("post", num_layers=1, **rates)
         graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(make, rngs=nnx.Rngs(0))))
         module = nnx.merge(graph, parameters)
-        return module(x, rngs=nnx.Rngs(dropout=key), return_weights=True)
+        return module(x, LayerContext(return_weights=True), rngs=nnx.Rngs(dropout=key))
 
     _, parameters = drawn(lambda: Encoder(config("post", num_layers=1), rngs=nnx.Rngs(0)))
     rates = ((0.0, 0.0), (RATE, 0.0), (0.0, RATE))
@@ -241,7 +242,9 @@ def test_nnx_transforms_take_the_encoder():
 
 def test_no_layers_is_the_identity():
     x = normal(9, B, T, D)
-    output, maps = Encoder(config("post", num_layers=0), rngs=nnx.Rngs(0))(x, return_weights=True)
+    output, maps = Encoder(config("post", num_layers=0), rngs=nnx.Rngs(0))(
+        x, LayerContext(return_weights=True)
+    )
     np.testing.assert_array_equal(output, x)
     assert maps == []
 
@@ -250,7 +253,9 @@ def test_no_layers_is_the_identity():
 def test_bfloat16_in_bfloat16_out_near_float32(post):
     x = normal(10, B, T, D).astype(jnp.bfloat16)
     parameters = jax.tree.map(lambda p: p.astype(jnp.bfloat16), post.parameters)
-    low = jax.jit(lambda p, x: nnx.merge(post.graph, p)(x, mask=padding(IS_TOKEN)))(parameters, x)
+    low = jax.jit(lambda p, x: nnx.merge(post.graph, p)(x, LayerContext(mask=padding(IS_TOKEN))))(
+        parameters, x
+    )
     high, _ = post(x.astype(jnp.float32))
     assert low.dtype == jnp.bfloat16
     assert np.abs(low.astype(jnp.float32) - high).max() < 0.1 * np.abs(high).max()

@@ -15,6 +15,7 @@ from transformer_jax.models.config import LanguageModelConfig, SequenceToSequenc
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.kv_cache import empty_cache
 
@@ -160,14 +161,14 @@ def test_every_rule_agrees_with_the_whole_text(name, norm):
     rule = rules()[name]
     decoder = Decoder(stack(norm), rngs=nnx.Rngs(0))
     x = jnp.asarray(np.random.default_rng(2).normal(size=(B, T, D)), jnp.float32)
-    whole = nnx.jit(lambda decoder, x: decoder(x, mask=rule(None)))(decoder, x)
+    whole = nnx.jit(lambda decoder, x: decoder(x, LayerContext(mask=rule(None))))(decoder, x)
 
     @nnx.jit
     def chunk(decoder, x, cache):
         is_token = jnp.ones(x.shape[:2], bool)
         step = cache.step(is_token)
         mask = rule(step) & padding(step.is_key)
-        return decoder(x, mask=mask, cache=cache, step=step)
+        return decoder(x, LayerContext(mask=mask), cache=cache, step=step)
 
     cache, found = empty_cache(2, B, T, K, D // N), []
     for part in cut([5, 1, 5]):

@@ -23,6 +23,7 @@ from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.embeddings import (
     BertEmbedding,
     Embedding,
@@ -95,7 +96,7 @@ SHELLS = {
     ),
     "MultiHeadAttention": (
         lambda rngs: MultiHeadAttention(D, N, num_kv_heads=K, dropout_rate=RATE, rngs=rngs),
-        lambda m, rngs: m(X, Y, mask=causal(), rngs=rngs, return_weights=True),
+        lambda m, rngs: m(X, Y, LayerContext(mask=causal(), return_weights=True), rngs=rngs),
         lambda m, key: multi_head_attention(
             X,
             Y,
@@ -213,7 +214,7 @@ def test_multi_head_attention_equals_nnx():
         structure, _ = nnx.split(ours)
         flat = {f"{n}_{k}": v for n, both in parameters.items() for k, v in both.items()}
         state = nnx.State(jax.tree.map(nnx.Param, flat))
-        return jnp.sum(jnp.sin(nnx.merge(structure, state)(X, Y, mask=causal())))
+        return jnp.sum(jnp.sin(nnx.merge(structure, state)(X, Y, LayerContext(mask=causal()))))
 
     with jax.numpy_dtype_promotion("standard"):
         (value, grads), (expected, expected_grads) = map(value_and_gradient, (shell, peer))

@@ -25,6 +25,7 @@ from transformer_jax.interpret.activations import attention_parameters, look_ins
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.serialization.run_folder import ClassifierSpec, load_classifier
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.walkthrough.attention_steps import (
@@ -231,7 +232,9 @@ def test_the_walk_through_a_run_ends_on_its_own_attention(runs, name, layer, cap
     parameters = attention_parameters(classifier, layer)
     a = arrays(attention_steps(inside.attended[layer], parameters, inside.rows, head=5))
     attend = jax.jit(
-        lambda model, x: model.encoder.layers[layer].attention(x, x, return_weights=True)
+        lambda model, x: model.encoder.layers[layer].attention(
+            x, x, LayerContext(return_weights=True)
+        )
     )
     output, weights = attend(classifier.model, jnp.asarray(inside.attended[layer])[None])
     np.testing.assert_allclose(a["output"], output[0], rtol=1e-4, atol=1e-5)

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from transformer_jax.attention.masks import padding
 from transformer_jax.functional.regions import max_patches
 from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.tokenizer import Tokenizer
 
@@ -85,7 +86,7 @@ def _forward(model: TextClassifier, tokens):
     inputs, attended, maps = [x], [], []
     for layer in model.encoder.layers:
         attended.append(layer.attention_norm(x) if layer.config.norm == "pre" else x)
-        x, weights = layer(x, mask=padding(is_seen), return_weights=True)
+        x, weights = layer(x, LayerContext(mask=padding(is_seen), return_weights=True))
         inputs.append(x)
         maps.append(weights)
     output = x if model.encoder.final_norm is None else model.encoder.final_norm(x)

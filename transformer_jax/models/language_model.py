@@ -13,6 +13,7 @@ from transformer_jax.functional.positions import count_in_segments, count_positi
 from transformer_jax.functional.rotary import Rotary, rope_frequencies
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder, last_token
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.kv_cache import Cache
@@ -76,18 +77,16 @@ class LanguageModel(nnx.Module):
             positions = count_positions(is_token)
         else:
             positions = jnp.arange(tokens.shape[1])[None]
-        x = self.decoder(
-            self.embedding(tokens, positions, rngs=rngs),
+        context = LayerContext(
             rotary=rotary_of(self.config, self.config.decoder, positions),
             bias=alibi_of(self.config, self.config.decoder, **at),
             mask=self._mask(is_token if step is None else step.is_key, segment_ids, at),
-            cache=cache,
-            step=step,
-            rngs=rngs,
             return_weights=return_weights,
             return_states=return_states,
             implementation=implementation,
         )
+        x = self.embedding(tokens, positions, rngs=rngs)
+        x = self.decoder(x, context, cache=cache, step=step, rngs=rngs)
         x, *rest = x if isinstance(x, tuple) else (x,)
         if return_weights:
             rest.pop(1)  # of cross-attention, which is not there

@@ -12,6 +12,7 @@ from transformer_jax.functional.checks import check_length
 from transformer_jax.functional.positions import count_positions
 from transformer_jax.models.config import SequenceToSequenceConfig
 from transformer_jax.models.language_model import alibi_of, check_capacity, rotary_of
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder, last_token
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.encoder import Encoder
@@ -59,19 +60,26 @@ class SequenceToSequence(nnx.Module):
     ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"], AttentionMaps]:
         """The logits [B, T, V], and the maps of attention where they are asked for."""
         check_length(target, self.config.max_length)
-        options = {"rngs": rngs, "return_weights": return_weights, "implementation": implementation}
-        encoded = self.encode(source, is_source, **options)
+        encoded = self.encode(
+            source,
+            is_source,
+            rngs=rngs,
+            return_weights=return_weights,
+            implementation=implementation,
+        )
         encoded, maps = encoded if return_weights else (encoded, None)
         positions = count_positions(is_target)
-        x = self.decoder(
-            self.embedding(target, positions, rngs=rngs),
-            memory=self.decoder.memory_of(encoded, is_source),
-            memory_mask=padding(is_source),
+        context = LayerContext(
             rotary=rotary_of(self.config, self.config.decoder, positions),
             bias=alibi_of(self.config, self.config.decoder),
             mask=causal() & padding(is_target),
-            **options,
+            memory_mask=padding(is_source),
+            return_weights=return_weights,
+            implementation=implementation,
         )
+        memory = self.decoder.memory_of(encoded, is_source)
+        x = self.embedding(target, positions, rngs=rngs)
+        x = self.decoder(x, context, memory=memory, rngs=rngs)
         if return_weights:
             x, own, cross = x
             return self.embedding.logits(x), AttentionMaps(maps, own, cross)
@@ -89,15 +97,14 @@ class SequenceToSequence(nnx.Module):
         """The source as the decoder reads it."""
         check_length(source, self.config.max_length)
         positions = count_positions(is_source)
-        return self.encoder(
-            self.embedding(source, positions, rngs=rngs),
+        context = LayerContext(
             rotary=rotary_of(self.config, self.config.encoder, positions),
             bias=alibi_of(self.config, self.config.encoder),
             mask=padding(is_source),
-            rngs=rngs,
             return_weights=return_weights,
             implementation=implementation,
         )
+        return self.encoder(self.embedding(source, positions, rngs=rngs), context, rngs=rngs)
 
     def start(
         self, source: Int[Array, "B S"], is_source: Bool[Array, "B S"], capacity: int
@@ -116,14 +123,12 @@ class SequenceToSequence(nnx.Module):
         """What generation asks for: the logits after these tokens, and the cache with them."""
         step = cache.step(is_token)
         at = {"query_positions": step.positions, "key_positions": step.key_positions}
-        x, cache = self.decoder(
-            self.embedding(tokens, step.positions),
-            memory=cache.memory,
-            memory_mask=padding(cache.is_memory),
+        context = LayerContext(
             rotary=rotary_of(self.config, self.config.decoder, step.positions),
             bias=alibi_of(self.config, self.config.decoder, **at),
             mask=causal(**at) & padding(step.is_key),
-            cache=cache,
-            step=step,
+            memory_mask=padding(cache.is_memory),
         )
+        x = self.embedding(tokens, step.positions)
+        x, cache = self.decoder(x, context, memory=cache.memory, cache=cache, step=step)
         return self.embedding.logits(last_token(x, is_token)), cache

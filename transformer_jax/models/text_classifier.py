@@ -13,6 +13,7 @@ from transformer_jax.functional.pooling import POOLINGS, max_pool
 from transformer_jax.functional.regions import max_patches, to_front
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.ngram_evidence import evidence_of
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.embeddings import BertEmbedding, PatchEmbedding, RegionFeatures
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.layers import Linear
@@ -94,13 +95,12 @@ class TextClassifier(nnx.Module):
         else:
             x, is_seen = self.embedding(tokens, is_token, presence=presence, rngs=rngs), is_token
         mask = padding(is_seen)
-        x = self.encoder(
-            x,
+        context = LayerContext(
             mask=mask if self.attends else mask & sliding_window(0, 0),
-            rngs=rngs,
             return_weights=return_weights,
             implementation=implementation,
         )
+        x = self.encoder(x, context, rngs=rngs)
         x, maps = x if return_weights else (x, None)
         pooled = [] if features is None else [max_pool(features, is_token)]
         if self.encoder_scale != 1.0:

@@ -5,6 +5,7 @@ BERT, RoBERTa, DistilBERT, MiniLM and ModernBERT are these, by their configurati
 has their weights.
 """
 
+from dataclasses import replace
 from string import ascii_lowercase
 
 import jax
@@ -23,6 +24,7 @@ from transformer_jax.functional.precision import product
 from transformer_jax.functional.rotary import Rotary, rope_frequencies
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.models.ngram_evidence import evidence_of
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.embeddings import BertEmbedding
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.layers import Linear, norm_of
@@ -88,19 +90,12 @@ class TextEncoder(nnx.Module):
         if segments is not None and self.embedding.segment is None:
             raise ValueError("the model knows no segments: segments must be None")
         positions = count_in_segments(text_ids) if packed else count_positions(is_token)
-        layers = range(config.encoder.num_layers)
-        is_global = [config.window is None or i % config.global_every == 0 for i in layers]
-        rotary = None
-        if config.positions == "rotary":
-            both = {
-                whole: Rotary(positions, rope_frequencies(config.encoder.axes[2], base=base))
-                for whole, base in ((True, config.rope_base), (False, config.local_rope_base))
-            }
-            rotary = [both[whole] for whole in is_global]
-        everything = _own_text(is_token, text_ids)
-        # Of places in the row, not of positions: real tokens stand side by side in either.
-        local = (
-            None if all(is_global) else everything & sliding_window(config.window, config.window)
+        context = LayerContext(
+            rotary=self._rotary(positions, config.rope_base),
+            mask=_own_text(is_token, text_ids),
+            return_weights=return_weights,
+            return_states=return_states,
+            implementation=implementation,
         )
         return self.encoder(
             self.embedding(
@@ -111,13 +106,30 @@ class TextEncoder(nnx.Module):
                 presence=presence,
                 rngs=rngs,
             ),
-            rotary=rotary,
-            mask=[everything if whole else local for whole in is_global],
+            context,
+            layer_contexts=self._layer_contexts(context, positions),
             rngs=rngs,
-            return_weights=return_weights,
-            return_states=return_states,
-            implementation=implementation,
         )
+
+    def _layer_contexts(self, context, positions) -> list[LayerContext] | None:
+        """Local and global layers in turns; None where all are global."""
+        config, length = self.config, positions.shape[1]
+        if config.window is None:
+            return None
+        local = replace(
+            context,
+            rotary=self._rotary(positions, config.local_rope_base),
+            # Of places in the row, not of positions: real tokens stand side by side in either.
+            mask=context.mask & sliding_window(config.window, config.window),
+        )
+        context, local = context.resolved(length), local.resolved(length)
+        layers = range(config.encoder.num_layers)
+        return [local if i % config.global_every else context for i in layers]
+
+    def _rotary(self, positions, base: float) -> Rotary | None:
+        if self.config.positions != "rotary":
+            return None
+        return Rotary(positions, rope_frequencies(self.config.encoder.axes[2], base=base))
 
     def pooled(self, x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
         """tanh(W x_[CLS] + b): BERT's vector of a text. Raises ValueError where the model has no

@@ -9,13 +9,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float
 
-from transformer_jax.attention.biases import BiasLike
-from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masked_rows import find_masked_rows
-from transformer_jax.attention.masks import MaskLike, as_mask
 from transformer_jax.functional.pooling import last_pool
-from transformer_jax.functional.rotary import Rotary
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import DEFAULT_CONTEXT, LayerContext
 from transformer_jax.nn.encoder import residual
 from transformer_jax.nn.kv_cache import Cache, KeysAndValues, Step, empty_cache
 from transformer_jax.nn.layers import attention_of, feed_forward_of, norm_of
@@ -37,49 +33,42 @@ class DecoderLayer(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
+        context: LayerContext = DEFAULT_CONTEXT,
         *,
         memory: tuple[Float[Array, "B M K H"], Float[Array, "B M K O"]] | None = None,
-        memory_mask: MaskLike = None,
-        rotary: Rotary | None = None,
-        bias: BiasLike = None,
-        mask: MaskLike = None,
         cache: tuple[Cache, int, Step] | None = None,
         rngs: nnx.Rngs | None = None,
-        return_weights: bool = False,
-        implementation: Implementation | None = None,
     ) -> tuple[Float[Array, "B T D"], tuple[Array | None, Array | None], KeysAndValues | None]:
-        """x, its maps of self- and of cross-attention, and the layer of the cache.
+        """Return x, its weights of self- and of cross-attention, and the layer of the cache.
 
         `memory` are the `keys_and_values` of `cross_attention`. With a cache the mask is over its
         keys.
         """
         weights, written = [None, None], None
-        options = {"rngs": rngs, "return_weights": return_weights, "implementation": implementation}
 
         def attend(y):
             nonlocal written
             if cache is None:
-                attended = self.attention(y, y, rotary=rotary, bias=bias, mask=mask, **options)
+                attended = self.attention(y, y, context, rngs=rngs)
             else:
                 kept, layer, step = cache
-                new = self.attention.keys_and_values(y, rotary=rotary)
+                new = self.attention.keys_and_values(y, rotary=context.rotary)
                 written, keys, values = kept.append(layer, step, *new)
-                attended = self.attention.attend(
-                    y, keys, values, rotary=rotary, bias=bias, mask=mask, **options
-                )
-            if return_weights:
+                attended = self.attention.attend(y, keys, values, context, rngs=rngs)
+            if context.return_weights:
                 attended, weights[0] = attended
             return attended
 
         def look(y):
-            attended = self.cross_attention.attend(y, *memory, mask=memory_mask, **options)
-            if return_weights:
+            attended = self.cross_attention.attend(y, *memory, context.of_memory, rngs=rngs)
+            if context.return_weights:
                 attended, weights[1] = attended
             return attended
 
-        mask = as_mask(mask)
-        if mask is not None and cache is None:
-            x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x)
+        if cache is None:
+            context = context.resolved(x.shape[1])
+            if context.masked_rows is not None:
+                x = context.masked_rows.zero_isolated_rows(x)
         x = residual(x, attend, self.attention_norm, self.config, rngs)
         if memory is not None:
             x = residual(x, look, self.cross_attention_norm, self.config, rngs)
@@ -101,41 +90,32 @@ class Decoder(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
+        context: LayerContext = DEFAULT_CONTEXT,
         *,
         memory: tuple[tuple[Float[Array, "B M K H"], Float[Array, "B M K O"]], ...] | None = None,
-        memory_mask: MaskLike = None,
-        rotary: Rotary | None = None,
-        bias: BiasLike = None,
-        mask: MaskLike = None,
         cache: Cache | None = None,
         step: Step | None = None,
         rngs: nnx.Rngs | None = None,
-        return_weights: bool = False,
-        return_states: bool = False,
-        implementation: Implementation | None = None,
     ):
-        """x after every layer; after it, where asked for, the maps and the states and, where one is
-        given, the cache with the new tokens.
+        """Return x after every layer; after it, where asked for, the weights, the states and the
+        cache.
 
-        The states are what each layer reads, and x. The maps are two lists, of self- and of
-        cross-attention, one array a layer. The caller makes the mask, since only it knows the rule:
-        causal in a language model. With a cache `step` is `cache.step(is_token)`, whose positions
-        the mask needs too.
+        The weights are two lists, of self- and of cross-attention, with an array for each layer.
+        The states are what each layer reads, and x. The caller makes the mask, since only it knows
+        the rule: causal in a language model. With a cache, which is returned with the new tokens,
+        `step` is `cache.step(is_token)`, whose positions the mask needs too.
         """
+        if cache is None:
+            context = context.resolved(x.shape[1])
         maps, layers, states = ([], []), [], []
         for i, layer in enumerate(self.layers):
             states.append(x)
             x, weights, written = layer(
                 x,
+                context,
                 memory=None if memory is None else memory[i],
-                memory_mask=memory_mask,
-                rotary=rotary,
-                bias=bias,
-                mask=mask,
                 cache=None if cache is None else (cache, i, step),
                 rngs=rngs,
-                return_weights=return_weights,
-                implementation=implementation,
             )
             layers.append(written)
             for kept, one in zip(maps, weights, strict=True):
@@ -145,9 +125,9 @@ class Decoder(nnx.Module):
         if cache is not None:
             x = jnp.where(cache.overflows(step)[:, None, None], jnp.nan, x)
         returned = (x,)
-        if return_weights:
+        if context.return_weights:
             returned += (maps[0], maps[1] if memory is not None else [])
-        if return_states:
+        if context.return_states:
             returned += ([*states, x],)
         if cache is not None:
             returned += (cache.after(layers, step),)

@@ -1,18 +1,14 @@
 """The encoder (Vaswani et al., 2017, figure 1, left), with the norm after or before each sublayer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer_jax.attention.biases import BiasLike
-from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masked_rows import find_masked_rows
-from transformer_jax.attention.masks import MaskLike, as_mask
 from transformer_jax.functional.dropout import dropout
-from transformer_jax.functional.rotary import Rotary
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import DEFAULT_CONTEXT, LayerContext
 from transformer_jax.nn.layers import attention_of, feed_forward_of, norm_of
 from transformer_jax.nn.parameters import dropout_key
 
@@ -54,38 +50,25 @@ class EncoderLayer(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
+        context: LayerContext = DEFAULT_CONTEXT,
         *,
-        rotary: Rotary | None = None,
-        bias: BiasLike = None,
-        mask: MaskLike = None,
         rngs: nnx.Rngs | None = None,
-        return_weights: bool = False,
-        implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T T"]]:
         weights = None
 
         def attend(y):
             nonlocal weights
-            attended = self.attention(
-                y,
-                y,
-                rotary=rotary,
-                bias=bias,
-                mask=mask,
-                rngs=rngs,
-                return_weights=return_weights,
-                implementation=implementation,
-            )
-            attended, weights = attended if return_weights else (attended, None)
+            attended = self.attention(y, y, context, rngs=rngs)
+            attended, weights = attended if context.return_weights else (attended, None)
             return attended
 
-        mask = as_mask(mask)
-        if mask is not None:
-            x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x)
+        context = context.resolved(x.shape[1])
+        if context.masked_rows is not None:
+            x = context.masked_rows.zero_isolated_rows(x)
         x = residual(x, attend, self.attention_norm, self.config, rngs)
         transform = partial(self.feed_forward, rngs=rngs)
         x = residual(x, transform, self.feed_forward_norm, self.config, rngs)
-        return (x, weights) if return_weights else x
+        return (x, weights) if context.return_weights else x
 
 
 class Encoder(nnx.Module):
@@ -103,37 +86,29 @@ class Encoder(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "B T D"],
+        context: LayerContext = DEFAULT_CONTEXT,
         *,
-        rotary: Rotary | list[Rotary] | None = None,
-        bias: BiasLike = None,
-        mask: MaskLike | list[MaskLike] = None,
+        layer_contexts: Sequence[LayerContext] | None = None,
         rngs: nnx.Rngs | None = None,
-        return_weights: bool = False,
-        return_states: bool = False,
-        implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"] | list, ...]:
-        """x after every layer; behind it, where asked for, the attention weights, an array a layer,
-        and the states.
+        """Return x after every layer; after it, where asked for, the attention weights and the
+        states.
 
-        The states are what each layer reads, and x. A list of rotary positions or masks has one for
-        each layer.
+        The weights are an array for each layer. The states are what each layer reads, and x. Where
+        layers differ, as local and global attention do, `layer_contexts` has one context for each
+        layer.
         """
+        if layer_contexts is None:
+            layer_contexts = [context.resolved(x.shape[1])] * len(self.layers)
         maps, states = [], []
-        for i, layer in enumerate(self.layers):
+        for layer, layer_context in zip(self.layers, layer_contexts, strict=True):
             states.append(x)
-            x = layer(
-                x,
-                rotary=rotary[i] if isinstance(rotary, list) else rotary,
-                bias=bias,
-                mask=mask[i] if isinstance(mask, list) else mask,
-                rngs=rngs,
-                return_weights=return_weights,
-                implementation=implementation,
-            )
-            if return_weights:
+            x = layer(x, layer_context, rngs=rngs)
+            if context.return_weights:
                 x, weights = x
                 maps.append(weights)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        returned = (x, *([maps] * return_weights), *([[*states, x]] * return_states))
+        returned = (x,) + (maps,) * context.return_weights
+        returned += ([*states, x],) * context.return_states
         return returned if len(returned) > 1 else x

@@ -9,16 +9,14 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.dot_product import dot_product_attention
-from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masks import MaskLike
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.feed_forward import GATES, feed_forward, gated_feed_forward
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.normalization import layer_norm, rms_norm
 from transformer_jax.functional.rotary import Rotary
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import DEFAULT_CONTEXT, LayerContext
 from transformer_jax.nn.parameters import bias_of, dropout_key, kernel, read
 
 
@@ -112,11 +110,11 @@ class FeedForward(nnx.Module):
 
 
 class MultiHeadAttention(nnx.Module):
-    """Stores the four projections of `multi_head_attention`, with biases as BERT and GPT-2 have
-    them.
+    """The four projections of `multi_head_attention`, with biases as BERT and GPT-2 have them.
 
     A cache keeps keys and values apart from the queries that come later: `keys_and_values`, then
-    `attend`, are the two halves of a call.
+    `attend`, are the two halves of a call. With a `head_norm_epsilon` every head's queries and keys
+    pass an RMS norm (Qwen3).
     """
 
     def __init__(
@@ -129,8 +127,7 @@ class MultiHeadAttention(nnx.Module):
         num_kv_heads: int | None = None,
         use_bias: bool = True,
         use_qkv_bias: bool | None = None,
-        head_norm: bool = False,
-        norm_epsilon: float = 1e-6,
+        head_norm_epsilon: float | None = None,
         dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
@@ -142,23 +139,27 @@ class MultiHeadAttention(nnx.Module):
         self.key_kernel, self.key_bias = kernel(rngs, D, K, H), bias_of(qkv, K, H)
         self.value_kernel, self.value_bias = kernel(rngs, D, K, O), bias_of(qkv, K, O)
         self.out_kernel, self.out_bias = kernel(rngs, N, O, D, inputs=2), bias_of(use_bias, D)
-        self.query_norm = RMSNorm(H, epsilon=norm_epsilon) if head_norm else None
-        self.key_norm = RMSNorm(H, epsilon=norm_epsilon) if head_norm else None
-        self.norm_epsilon = norm_epsilon
+        self.query_norm = self.key_norm = None
+        if head_norm_epsilon is not None:
+            self.query_norm = RMSNorm(H, epsilon=head_norm_epsilon)
+            self.key_norm = RMSNorm(H, epsilon=head_norm_epsilon)
         self.dropout_rate = dropout_rate
 
     def __call__(
         self,
         inputs_q: Float[Array, "B T D"],
         inputs_kv: Float[Array, "B S D"],
+        context: LayerContext = DEFAULT_CONTEXT,
         *,
-        rotary: Rotary | None = None,
-        bias: BiasLike = None,
-        mask: MaskLike = None,
         rngs: nnx.Rngs | None = None,
-        return_weights: bool = False,
-        implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
+        norms = {}
+        if self.query_norm is not None:
+            norms = {
+                "query_scale": self.query_norm.scale[...],
+                "key_scale": self.key_norm.scale[...],
+                "norm_epsilon": self.query_norm.epsilon,
+            }
         return multi_head_attention(
             inputs_q,
             inputs_kv,
@@ -170,16 +171,14 @@ class MultiHeadAttention(nnx.Module):
             key_bias=read(self.key_bias),
             value_bias=read(self.value_bias),
             out_bias=read(self.out_bias),
-            query_scale=None if self.query_norm is None else self.query_norm.scale[...],
-            key_scale=None if self.key_norm is None else self.key_norm.scale[...],
-            norm_epsilon=self.norm_epsilon,
-            rotary=rotary,
-            bias=bias,
-            mask=mask,
+            **norms,
+            rotary=context.rotary,
+            bias=context.bias,
+            mask=context.mask,
             dropout_rate=self.dropout_rate,
             dropout_rng=dropout_key(rngs, self.dropout_rate),
-            return_weights=return_weights,
-            implementation=implementation,
+            return_weights=context.return_weights,
+            implementation=context.implementation,
         )
 
     def keys_and_values(
@@ -196,30 +195,26 @@ class MultiHeadAttention(nnx.Module):
         inputs_q: Float[Array, "B T D"],
         key: Float[Array, "B S K H"],
         value: Float[Array, "B S K O"],
+        context: LayerContext = DEFAULT_CONTEXT,
         *,
-        rotary: Rotary | None = None,
-        bias: BiasLike = None,
-        mask: MaskLike = None,
         rngs: nnx.Rngs | None = None,
-        return_weights: bool = False,
-        implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
-        """A call with keys and values that are there already."""
+        """Return what a call returns, from keys and values that are there already."""
         query = linear(inputs_q, self.query_kernel[...], read(self.query_bias))
         query = query if self.query_norm is None else self.query_norm(query)
         attended = dot_product_attention(
-            query if rotary is None else rotary.turn(query),
+            query if context.rotary is None else context.rotary.turn(query),
             key,
             value,
-            bias=bias,
-            mask=mask,
+            bias=context.bias,
+            mask=context.mask,
             dropout_rate=self.dropout_rate,
             dropout_rng=dropout_key(rngs, self.dropout_rate),
-            return_weights=return_weights,
-            implementation=implementation,
+            return_weights=context.return_weights,
+            implementation=context.implementation,
         )
         out, out_bias = self.out_kernel[...], read(self.out_bias)
-        if return_weights:
+        if context.return_weights:
             return linear(attended[0], out, out_bias, axes=2), attended[1]
         return linear(attended, out, out_bias, axes=2)
 
@@ -242,8 +237,7 @@ def attention_of(config: StackConfig, *, rngs: nnx.Rngs) -> MultiHeadAttention:
         num_kv_heads=config.num_kv_heads,
         use_bias=config.biases,
         use_qkv_bias=config.qkv_biases,
-        head_norm=config.head_norm,
-        norm_epsilon=config.norm_epsilon,
+        head_norm_epsilon=config.norm_epsilon if config.head_norm else None,
         dropout_rate=config.attention_dropout_rate,
         rngs=rngs,
     )

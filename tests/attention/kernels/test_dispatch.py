@@ -24,6 +24,7 @@ from transformer_jax.attention.masks import causal, padding, sliding_window
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.layers import MultiHeadAttention
 
@@ -325,12 +326,16 @@ MODULES = {
         lambda rate: MultiHeadAttention(
             D, N, num_kv_heads=K, dropout_rate=rate, rngs=nnx.Rngs(0)
         ),
-        lambda module, **options: module(X, X, mask=causal(), **options),
+        lambda module, rngs=None, **options: module(
+            X, X, LayerContext(mask=causal(), **options), rngs=rngs
+        ),
         1,
     ),
     "Encoder": (
         lambda rate: Encoder(encoder_config(rate), rngs=nnx.Rngs(0)),
-        lambda module, **options: module(X, mask=causal(), **options),
+        lambda module, rngs=None, **options: module(
+            X, LayerContext(mask=causal(), **options), rngs=rngs
+        ),
         2,
     ),
     "TextClassifier": (
