@@ -16,27 +16,22 @@ if __name__ == "__main__":  # before NumPy and JAX have threads
     keep_freed_memory()
 
 import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from statistics import mean, stdev
 
 from bench.measure import machine
-from bench.measure.command_line import without_paths
-from bench.pages.results import add_output, rewrite, write_page, write_results
-from bench.pages.tables import table
+from bench.pages.markdown import table
+from bench.pages.program import Program
 from bench.peers.recipe_runs import Fold, ends_of_epochs, fold_of, looks
 from train.classifier.calibration import log_probabilities, weights_of
-from train.data.dataset import DataError
 from train.data.load import load
 from train.evaluation.metrics import score
 from train.recipes.imdb import FAST, Recipe
 
-PROGRAM = "python -m bench.ablation"
 WHOLE = "the whole recipe"
 NO_ATTENTION = "attention removed: a patch sees itself alone"
 HELD_OUT = 0.2
@@ -86,8 +81,8 @@ def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int) -> Iterator[dict]:
         }
 
 
-def page(results: dict) -> Iterator[str]:
-    """The results as a page: what stands behind every number is in the JSON."""
+def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the page: what stands behind every number is in the JSON."""
     runs = results["runs"]
     yield "# What each part of the recipe brings\n"
     yield (
@@ -115,7 +110,7 @@ def page(results: dict) -> Iterator[str]:
                 "" if variant == WHOLE or not apart else _spread(apart),
                 f"{100 * mean(run['epochs'][0]['accuracy'] for run in own):.2f}%",
                 f"{mean(run['epochs'][-1]['seconds'] for run in own):.0f}",
-                str(len(own)),
+                len(own),
             ]
         )
     header = ["", "accuracy", "against the whole, points", "after one epoch", "seconds", "seeds"]
@@ -156,17 +151,18 @@ def _spread(values: list[float]) -> str:
     return f"{mean(values):+.2f} +- {stdev(values) / len(values) ** 0.5:.2f}"
 
 
-def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+PROGRAM = Program(
+    "ablation", __doc__, "results/ablation.json", "research/ablation.md", ("command", "data", "runs"), page
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
+    parser = PROGRAM.parser()
     add = parser.add_argument
     add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
     add("--seeds", type=int, default=SEEDS, help=f"how many (default: {SEEDS})")
     add("--only", action="append", metavar="WORDS", help="variants that begin so; again for more")
-    add_output(parser)
-    options = parser.parse_args(arguments)
+    options = PROGRAM.parse(parser, arguments)
     if options.seeds < 1:
         parser.error("--seeds must be 1 or more")
     chosen = {
@@ -176,24 +172,15 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
     }
     if not chosen:
         parser.error(f"--only: the variants are {'; '.join(VARIANTS)}")
-    path = options.docs / "results/ablation.json"
+    return PROGRAM.run(options, partial(measured, options, recipe, chosen))
 
-    def write(results: dict) -> Path:
-        return write_page(options.docs / "research/ablation.md", page(results))
 
-    if options.page:
-        return rewrite(path, PROGRAM, ("command", "data", "runs"), write)
-    try:
-        data = load(options.data)
-    except DataError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    results = {
-        "command": without_paths([*PROGRAM.split(), *arguments]),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "data": data.source,
-        "runs": _kept(path, recipe),
-    }
+def measured(
+    options: argparse.Namespace, recipe: Recipe, chosen: dict[str, Callable[[Recipe], Recipe]]
+) -> dict:
+    """Every variant over every seed, but those that were trained before; kept after each."""
+    data = load(options.data)
+    results = {"data": data.source, "runs": _kept(options, recipe)}
     done = {(run["variant"], run["seed"]) for run in results["runs"]}
     here = machine.describe()  # a run's own: the next one may be made elsewhere
     for seed in range(options.seeds):
@@ -201,29 +188,20 @@ def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
             if (variant, seed) in done:
                 continue
             changed = change(recipe)
-            fold = fold_of(data, changed, seed, HELD_OUT)
-            epochs = list(scores_by_epoch(fold, changed, seed))
+            epochs = list(scores_by_epoch(fold_of(data, changed, seed, HELD_OUT), changed, seed))
             print(f"seed {seed}  {epochs[-1]['accuracy']:.4f}  {variant}", flush=True)
-            results["runs"].append(
-                {
-                    "variant": variant,
-                    "seed": seed,
-                    "recipe": repr(changed),
-                    "machine": here,
-                    "epochs": epochs,
-                }
-            )
-            write_results(path, results)
-            write(results)
-    return 0
+            run = {"variant": variant, "seed": seed, "recipe": repr(changed), "machine": here}
+            results["runs"].append(run | {"epochs": epochs})
+            PROGRAM.write(PROGRAM.stamp(options) | results, options.docs)
+    return PROGRAM.stamp(options) | results
 
 
-def _kept(path: Path, recipe: Recipe) -> list[dict]:
+def _kept(options: argparse.Namespace, recipe: Recipe) -> list[dict]:
     """The runs of before that this recipe would repeat."""
-    if not path.exists():
+    if not PROGRAM.path(options.docs).exists():
         return []
-    runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
     asked = {variant: repr(change(recipe)) for variant, change in VARIANTS.items()}
+    runs = PROGRAM.read(options.docs)["runs"]
     return [run for run in runs if asked.get(run["variant"]) == run["recipe"]]
 
 

@@ -14,11 +14,10 @@ docs/results/attention.json as they come.
 
 import argparse
 import itertools
-import shlex
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +27,14 @@ import numpy as np
 from bench.measure import harness, machine
 from bench.measure.harness import Contestant
 from bench.measure.turns import summary, take_turns
-from bench.pages.benchmarks import rounded
-from bench.pages.results import add_output, read_results, write_results
+from bench.pages.attention import figures, page
+from bench.pages.program import Program
 from bench.peers import contestants as who
 from bench.peers import resident_memory
 from bench.peers.contestants import OURS, Cell
 from bench.peers.mask_kinds import KINDS
 from transformer_jax.runtime.errors import InputError
 
-PROGRAM = "python -m bench.attention"
-RESULTS = "results/attention.json"
 LENGTHS, LONG = (128, 256, 512, 1024, 2048, 4096), (8192, 16384)
 SHORT, BATCHES = (16, 32, 64, 128, 256), (1, 8, 64)
 MEMORY_LENGTHS, MEMORY_OF_PEERS = (1024, 2048, 4096, 8192, 16384), 4096
@@ -54,16 +51,6 @@ TOLERANCE = {
 STORED = {False: 2, True: 4}
 STORE_ALL = ("reference", "jax.nn", "flax.nnx", "PyTorch, written out")
 ALL_HEADS_UP_TO = 2**26  # logits; of more, one head is checked: the definition takes its time
-
-
-def ready(
-    contestant: Contestant, inputs: Sequence[tuple], arrays: tuple
-) -> tuple[Callable, list[tuple]]:
-    """The function, compiled and waited for, and its arguments where it wants them."""
-    fn, placed = harness.place(contestant, [(*args, *arrays) for args in inputs])
-    if contestant.how == "compiled":
-        fn = jax.jit(fn).lower(*placed[0]).compile()
-    return lambda *args: harness.wait(fn(*args)), placed
 
 
 def error(cell: Cell, value: Any, expected: dict[int, tuple[np.ndarray, ...]]) -> float:
@@ -114,7 +101,7 @@ def measure(
             continue
         reason = too_large(name, cell, seconds_before or {})
         if reason is None:
-            call, placed = ready(contestant, inputs, arrays)
+            call, placed = harness.ready(contestant, inputs, arrays)
             took, worst = 0.0, 0.0  # the second call is the first without what is done once
             for args, right in zip(placed, expected, strict=True):
                 if took > LIMITS["seconds"] / 4:
@@ -222,48 +209,16 @@ def line(record: dict) -> str:
     return ", ".join([f"{head} ({record['plan']})", *times, *map(" ".join, record["left_out"].items())])  # fmt: skip
 
 
-def run(options: argparse.Namespace, command: str) -> list[str]:
-    """Measures what is asked for into the file, record by record; returns what was wrong."""
-    results = read(options.json) if options.add else {"runs": [], **{part: [] for part in PARTS}}
-    start, wrong = time.perf_counter(), []
-    this = {"command": command, "date": f"{datetime.now(UTC):%Y-%m-%d}", "seed": options.seed}
-    results["runs"].append(this)
-    results |= {"tolerance": TOLERANCE, "limits": LIMITS}
-    for part in options.parts:
-        for record in {"cells": cells, "short": short, "memory": memory}[part](options):
-            print(line(record), flush=True)
-            reasons = record.get("left_out", {}).items()
-            wrong += [f"{name}: {line(record)}" for name, reason in reasons if "wrong" in reason]
-            kept = [other for other in results[part] if key(other) != key(record)]
-            results[part] = [*kept, rounded(record)]
-            this |= {"seconds": round(time.perf_counter() - start), "machine": machine.describe()}
-            write_results(options.json, results)
-    if "machine" not in this:
-        reason = (
-            f"--longest must be {MEMORY_LENGTHS[0]} or more to measure memory; got {options.longest}"
-            if resident_memory.can_be_read()
-            else "memory is read from Linux's /proc, for arrays of a CPU"
-        )
-        raise InputError(f"{reason}; nothing was written")
-    return wrong
+PROGRAM = Program(
+    "attention", __doc__, "results/attention.json", "benchmarks/attention.md", ("runs", *PARTS),
+    page, figures,
+)  # fmt: skip
 
 
-def read(path: Path) -> dict:
-    return read_results(path, PROGRAM, ("runs", *PARTS))
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = PROGRAM.parser()
     add = parser.add_argument
-    add(
-        "--lengths",
-        type=int,
-        nargs="+",
-        metavar="T",
-        help=f"default: {' '.join(map(str, LENGTHS))}",
-    )
+    add("--lengths", type=int, nargs="+", metavar="T", help=f"default: {' '.join(map(str, LENGTHS))}")  # fmt: skip
     add("--full", action="store_true", help=f"and {' '.join(map(str, LONG))}")
     add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of mask; default: all")
     add("--dtypes", nargs="+", choices=TOLERANCE, default=tuple(TOLERANCE), help="default: both")
@@ -272,40 +227,45 @@ def make_parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=0.4, help="for a contestant in a cell (default: 0.4)")
     add("--longest", type=int, default=MEMORY_LENGTHS[-1], help="length whose memory is looked at")
     add("--seed", type=int, default=0, help="of every random number (default: 0)")
-    add("--json", type=Path, metavar="FILE", help=f"the numbers (DOCS/{RESULTS})")
+    add("--json", type=Path, metavar="FILE", help=f"the numbers (DOCS/{PROGRAM.file})")
     add("--add", action="store_true", help="keep what stands in the file and is not measured anew")
-    add_output(parser)
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = make_parser()
-    options = parser.parse_args(arguments)
-    options.json = options.json or options.docs / RESULTS
+    options = PROGRAM.parse(parser, arguments)
     options.lengths = sorted({*(options.lengths or LENGTHS), *(LONG if options.full else ())})
     if options.lengths[0] < 1:
         parser.error("--lengths must be 1 or more")
     if options.full:
         options.longest = max(options.longest, LONG[-1])
+    program = replace(PROGRAM, file=str(options.json.resolve())) if options.json else PROGRAM
     wrong = []
-    try:
-        if not options.page:
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            wrong = run(options, shlex.join([*PROGRAM.split(), *arguments]))
-        from bench.pages.attention import write_page
-
-        for path in write_page(read(options.json), options.docs):
-            print(path)
-    except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"\nstopped; what was measured stands in {options.json}", file=sys.stderr)
-        return 130
+    code = program.run(options, partial(measured, options, program, wrong))
     for text in wrong:
         print(f"wrong: {text}", file=sys.stderr)
-    return 1 if wrong else 0
+    return code or int(bool(wrong))
+
+
+def measured(options: argparse.Namespace, program: Program, wrong: list[str]) -> dict:
+    """What is asked for, written record by record; what computed something else is `wrong`."""
+    empty = {"runs": [], **{part: [] for part in PARTS}}
+    results = program.read(options.docs) if options.add else empty
+    results |= {"tolerance": TOLERANCE, "limits": LIMITS}
+    before, this = results["runs"], None
+    for part in options.parts:
+        for record in {"cells": cells, "short": short, "memory": memory}[part](options):
+            print(line(record), flush=True)
+            reasons = record.get("left_out", {}).items()
+            wrong += [f"{name}: {line(record)}" for name, reason in reasons if "wrong" in reason]
+            kept = [other for other in results[part] if key(other) != key(record)]
+            this = program.stamp(options) | {"seed": options.seed}
+            results |= {part: [*kept, record], "runs": [*before, this]}
+            program.keep(results, options.docs)
+    if this is None:
+        reason = (
+            f"--longest must be {MEMORY_LENGTHS[0]} or more to measure memory; got {options.longest}"
+            if resident_memory.can_be_read()
+            else "memory is read from Linux's /proc, for arrays of a CPU"
+        )
+        raise InputError(f"{reason}; nothing was written")
+    return results
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def command(config) -> str:
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's own tables
 def pytest_terminal_summary(terminalreporter, config):
     from bench.measure.records import Record
-    from bench.pages import tables
+    from bench.pages import benchmarks
 
     session = getattr(config, "_benchmarksession", None)
     finished = [bench for bench in session.benchmarks if bench] if session else []
@@ -86,5 +86,5 @@ def pytest_terminal_summary(terminalreporter, config):
     records = [
         Record.of(bench.extra_info, bench.stats.median, bench.stats.rounds) for bench in finished
     ]
-    for line in tables.text([record for record in records if record]):
+    for line in benchmarks.text([record for record in records if record]):
         terminalreporter.write_line(line)

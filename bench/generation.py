@@ -15,13 +15,9 @@ docs/benchmarks/generation.md.
 
 import argparse
 import os
-import shlex
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import jax
@@ -31,10 +27,8 @@ from flax import nnx
 
 from bench.measure import machine
 from bench.measure.turns import summary, take_turns
-from bench.pages.attention import origin, quotient
-from bench.pages.benchmarks import rounded
-from bench.pages.results import add_output, rewrite, write_page, write_results
-from bench.pages.tables import digits, table
+from bench.pages.markdown import digits, milliseconds, origin, quotient, table
+from bench.pages.program import Program
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.costs.power_laws import fit_power_law, fit_quadratic
 from transformer_jax.generation.generate import generate
@@ -45,7 +39,6 @@ from transformer_jax.runtime.errors import InputError
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-PROGRAM = "python -m bench.generation"
 PARTS = ("law", "decode")
 OURS, THEIRS, FLOOR = "transformer_jax", "Hugging Face", "reading the weights"
 SMALL = LanguageModelConfig(
@@ -235,84 +228,86 @@ def decode(
     return rows
 
 
-def page(results: dict) -> list[str]:
-    lines = ["# What writing a token costs", "", *origin([results])]
-    if rows := results["law"]:
-        laws = results["laws"]
-        shown = {
-            name: f"{law['a'] / 1e6:.3g} + {law['b'] / 1e6:.3g} T + {law['c'] / 1e6:.2g} T^2"
-            for name, law in laws.items()
-        }
-        grows = {
-            name: f"T^{digits(law['exponent of the time'])} from T = {law['from']} on"
-            for name, law in laws.items()
-        }
-        lines += [
-            "",
-            "## With the cache and without",
-            "",
-            "A model of 4 layers of width 256; the token after T - 1 others. Counted, in millions of operations: a step of",
-            f"the cache {shown['cached']}; the whole text read anew {shown['uncached']}. The time of the first grows as",
-            f"{grows['cached']}, of the other as {grows['uncached']}.",
-            "",
-            *table(
-                ["T", "cached, ms", "uncached, ms", "uncached ÷ cached", "cached, MFLOP", "uncached, MFLOP"],
-                (
-                    [
-                        str(row["length"]),
-                        digits(1e3 * row["seconds"]["cached"]),
-                        digits(1e3 * row["seconds"]["uncached"]) if "uncached" in row["seconds"] else "-",
-                        digits(row["seconds"]["uncached"] / row["seconds"]["cached"])
-                        if "uncached" in row["seconds"]
-                        else "-",
-                        digits(row["cached_flops"] / 1e6),
-                        digits(row["uncached_flops"] / 1e6),
-                    ]
-                    for row in rows
-                ),
-            ),
-        ]  # fmt: skip
-    if rows := results["decode"]:
-        lines += [
-            "",
-            "## GPT-2's size, beside Hugging Face",
-            "",
-            f"12 layers of width 768, 50,257 tokens, float32, random weights; {rows[0]['tokens']} tokens behind a prompt of {rows[0]['prompt']}, greedy.",
-            f"`{FLOOR}` is the time in which one pass reads them from memory. Ratios are of `{OURS}` over the other's time.",
-            "",
-            *table(
-                ["B", *(f"{name}, ms a token" for name in rows[0]["seconds"]), "tokens a second",
-                 *(f"÷ {name}" for name in rows[0]["ratios"]), "prompt, tokens a second",
-                 *(f"prompt ÷ {name}" for name in rows[0]["prompt_ratios"])],
-                (
-                    [
-                        str(row["batch"]),
-                        *(digits(1e3 * s) for s in row["seconds"].values()),
-                        digits(row["tokens_per_second"][OURS]),
-                        *(quotient(r) for r in row["ratios"].values()),
-                        digits(row["prompt_tokens_per_second"][OURS]),
-                        *(quotient(r) for r in row["prompt_ratios"].values()),
-                    ]
-                    for row in rows
-                ),
-            ),
-        ]  # fmt: skip
-    return [*lines, "", "All numbers: `../results/generation.json`."]
+def page(results: dict, shown: dict[str, str]) -> list[str]:
+    """Return the lines of the page."""
+    return [
+        "# What writing a token costs",
+        "",
+        *origin([results]),
+        *(law_section(results["law"], results["laws"]) if results["law"] else []),
+        *(decode_section(results["decode"]) if results["decode"] else []),
+        "",
+        "All numbers: `../results/generation.json`.",
+    ]
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: both")
-    add("--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="of the law")
-    add("--batches", type=int, nargs="+", default=BATCHES, metavar="B", help="default: 1 8 32")
-    add("--tokens", type=int, default=NEW, metavar="N", help=f"that are written (default: {NEW})")
-    add("--rounds", type=int, default=5, help="of decode (default: 5)")
-    add("--seconds", type=float, default=1.0, help="for a contestant of the law (default: 1)")
-    add_output(parser)
-    return parser
+def law_section(rows: Sequence[dict], laws: dict[str, dict]) -> list[str]:
+    counted = {
+        name: f"{law['a'] / 1e6:.3g} + {law['b'] / 1e6:.3g} T + {law['c'] / 1e6:.2g} T^2"
+        for name, law in laws.items()
+    }
+    grows = {
+        name: f"T^{digits(law['exponent of the time'])} from T = {law['from']} on"
+        for name, law in laws.items()
+    }
+
+    def cells(row: dict) -> list:
+        cached, uncached = row["seconds"]["cached"], row["seconds"].get("uncached")
+        times = "-" if uncached is None else uncached / cached
+        flops = (row[f"{name}_flops"] / 1e6 for name in ("cached", "uncached"))
+        return [row["length"], milliseconds(cached), milliseconds(uncached), times, *flops]
+
+    header = ["T", "cached, ms", "uncached, ms", "uncached ÷ cached"]
+    return [
+        "",
+        "## With the cache and without",
+        "",
+        "A model of 4 layers of width 256; the token after T - 1 others. Counted, in millions of",
+        f"operations: a step of the cache {counted['cached']}; the whole text read anew",
+        f"{counted['uncached']}. The time of the first grows as",
+        f"{grows['cached']}, of the other as {grows['uncached']}.",
+        "",
+        *table([*header, "cached, MFLOP", "uncached, MFLOP"], map(cells, rows)),
+    ]
+
+
+def decode_section(rows: Sequence[dict]) -> list[str]:
+    first = rows[0]
+    header = [
+        "B",
+        *(f"{name}, ms a token" for name in first["seconds"]),
+        "tokens a second",
+        *(f"÷ {name}" for name in first["ratios"]),
+        "prompt, tokens a second",
+        *(f"prompt ÷ {name}" for name in first["prompt_ratios"]),
+    ]
+
+    def cells(row: dict) -> list:
+        return [
+            row["batch"],
+            *map(milliseconds, row["seconds"].values()),
+            row["tokens_per_second"][OURS],
+            *map(quotient, row["ratios"].values()),
+            row["prompt_tokens_per_second"][OURS],
+            *map(quotient, row["prompt_ratios"].values()),
+        ]
+
+    return [
+        "",
+        "## GPT-2's size, beside Hugging Face",
+        "",
+        f"12 layers of width 768, 50,257 tokens, float32, random weights; {first['tokens']} tokens",
+        f"behind a prompt of {first['prompt']}, greedy. `{FLOOR}` is the time in which one pass reads",
+        f"them from memory. Ratios are of `{OURS}` over the other's time.",
+        "",
+        *table(header, map(cells, rows)),
+    ]
+
+
+PROGRAM = Program(
+    "generation", __doc__, "results/generation.json", "benchmarks/generation.md",
+    ("law", "laws", "decode"), page,
+)  # fmt: skip
 
 
 def main(
@@ -320,42 +315,32 @@ def main(
     small: LanguageModelConfig = SMALL,
     large: LanguageModelConfig = GPT2,
 ) -> int:
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = make_parser()
-    options = parser.parse_args(arguments)
+    parser = PROGRAM.parser()
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: both")
+    add("--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="of the law")
+    add("--batches", type=int, nargs="+", default=BATCHES, metavar="B", help="default: 1 8 32")
+    add("--tokens", type=int, default=NEW, metavar="N", help=f"that are written (default: {NEW})")
+    add("--rounds", type=int, default=5, help="of decode (default: 5)")
+    add("--seconds", type=float, default=1.0, help="for a contestant of the law (default: 1)")
+    options = PROGRAM.parse(parser, arguments)
     if min(options.batches) < 1 or options.tokens < 1 or options.rounds < 1:
         parser.error("--batches, --tokens and --rounds must be 1 or more")
     if len(options.lengths) < 3 or not 2 <= min(options.lengths) <= max(options.lengths) <= 4096:
         parser.error("--lengths must be three or more, 2 to 4096")
-    path = options.docs / "results/generation.json"
+    return PROGRAM.run(options, partial(measured, options, small, large))
 
-    def write(results: dict) -> Path:
-        return write_page(options.docs / "benchmarks/generation.md", page(results))
 
-    if options.page:
-        return rewrite(path, PROGRAM, ("law", "laws", "decode"), write)
-    start = time.perf_counter()
-    try:
-        rows = (
-            law(small, sorted(options.lengths), options.seconds) if "law" in options.parts else []
-        )
-        results = {
-            "command": shlex.join([*PROGRAM.split(), *arguments]),
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "seed": 0,
-            "law": rounded(rows),
-            "laws": rounded(laws_of(rows)) if rows else {},
-            "decode": rounded(decode(large, options.batches, options.tokens, options.rounds))
-            if "decode" in options.parts
-            else [],
-        }
-    except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 1
-    results |= {"seconds": round(time.perf_counter() - start), "machine": machine.describe()}
-    write_results(path, results)
-    print(write(results))
-    return 0
+def measured(
+    options: argparse.Namespace, small: LanguageModelConfig, large: LanguageModelConfig
+) -> dict:
+    rows, written = [], []
+    if "law" in options.parts:
+        rows = law(small, sorted(options.lengths), options.seconds)
+    if "decode" in options.parts:
+        written = decode(large, options.batches, options.tokens, options.rounds)
+    laws = laws_of(rows) if rows else {}
+    return PROGRAM.stamp(options) | {"seed": 0, "law": rows, "laws": laws, "decode": written}
 
 
 if __name__ == "__main__":

@@ -19,31 +19,27 @@ if __name__ == "__main__":  # before NumPy and JAX have threads
     keep_freed_memory()
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import jax
 
 from bench.measure import machine
-from bench.measure.command_line import without_paths
-from bench.pages.race import BARS, NETWORK, OURS, TUTORIAL, draw, page
-from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.program import Program
+from bench.pages.race import BARS, NETWORK, OURS, TUTORIAL, figures, page
 from bench.peers import nb_svm
 from bench.peers.curves import read_log, seconds_until
 from bench.peers.recipe_runs import fold_of, looks
-from train.data.dataset import DataError, Dataset
+from train.data.dataset import Dataset
 from train.data.load import load, split_validation
 from train.evaluation import baseline
 from train.evaluation.metrics import score
 from train.recipes.imdb import FAST, Recipe
 from transformer_jax.runtime.errors import InputError
 
-PROGRAM = "python -m bench.imdb_race"
 SEEDS = 5
 EVERY = 5  # steps
 LATER = 20  # from EVERY * LATER steps on, a LATER-th of the steps done
@@ -132,105 +128,82 @@ def tutorial(log: Path, data: Dataset) -> dict:
     return {"contender": name, "seed": head["seed"], "log": head, "points": points}
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+PROGRAM = Program(
+    "imdb_race", __doc__, "results/race.json", "research/race.md",
+    ("command", "data", "machine", "runs"), page, figures,
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
+    parser = PROGRAM.parser()
     add = parser.add_argument
     add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
     add("--seeds", type=int, default=SEEDS, help=f"how many (default: {SEEDS})")
     add("--every", type=int, default=EVERY, metavar="N", help=f"steps between scores at first (default: {EVERY})")  # fmt: skip
     add("--seconds", type=float, metavar="S", help="of training, then a run of ours ends (default: the whole recipe)")  # fmt: skip
     add("--tutorial", type=Path, action="append", default=[], metavar="LOG", help="of bench.tutorial_torch; again for more")  # fmt: skip
-    add_output(parser)
-    return parser
-
-
-def main(arguments: list[str] | None = None, recipe: Recipe = FAST) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = make_parser()
-    options = parser.parse_args(arguments)
+    options = PROGRAM.parse(parser, arguments)
     for name in ("seeds", "every"):
         if getattr(options, name) < 1:
             parser.error(f"--{name} must be 1 or more")
     if options.seconds is not None and not options.seconds > 0:
         parser.error(f"--seconds must be above 0; got {options.seconds:g}")
-    path = options.docs / "results/race.json"
-    if options.page:
-        names = ("command", "data", "machine", "runs")
-        return rewrite(path, PROGRAM, names, lambda results: write(results, options.docs))
-    try:
-        data = load(options.data)
-        logs = [tutorial(log, data) for log in options.tutorial]
-    except (DataError, InputError, OSError) as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    results = {
-        "command": without_paths([*PROGRAM.split(), *arguments]),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "data": data.source,
-        "machine": machine.describe(),
-        "every": options.every,
-        "seconds": options.seconds,
-    }
-    fraction = recipe.validation_fraction
-    setting = f"every {options.every} steps, {options.seconds or 'all'} seconds: {recipe!r}"
-    settings = dict.fromkeys([OURS, *([NETWORK] if recipe.model.ngrams else [])], setting)
-    settings |= {name: f"{fraction} held out" for name in LINEAR}
+    return PROGRAM.run(options, partial(measured, options, recipe))
+
+
+def measured(options: argparse.Namespace, recipe: Recipe) -> dict:
+    """Every contender over every seed, but those that were run before; kept after each."""
+    data = load(options.data)
+    logs = [tutorial(log, data) for log in options.tutorial]
+    of_run = {"data": data.source, "every": options.every, "seconds": options.seconds}
+    settings = settings_of(options, recipe)
     kept = [
         run
-        for run in _kept(path, results)
+        for run in _kept(options, data)
         if settings.get(run["contender"]) == run.get("setting")
         and not (logs and run["contender"].startswith(TUTORIAL))
     ]
-    results["runs"] = logs + kept
-    if results["runs"]:
-        write_results(path, results)
-        write(results, options.docs)
     done = {(run["contender"], run["seed"]) for run in kept}
+    runs = logs + kept
     for seed in range(options.seeds):
         for name in (OURS, *LINEAR):
             if (name, seed) in done:
                 continue
             if name == OURS:
-                runs = ours(data, recipe, seed, options.every, options.seconds)
+                found = ours(data, recipe, seed, options.every, options.seconds)
             else:
-                runs = {name: linear(data, name, seed, fraction)}
-            for contender, run in runs.items():
-                results["runs"].append(
-                    {
-                        "contender": contender,
-                        "seed": seed,
-                        "setting": settings[contender],
-                        "load_average": machine.load_average(),
-                        **run,
-                    }
-                )
-                passed = {bar: seconds_until(run["points"], bar) for bar in BARS}
-                times = (
-                    f"{100 * bar:g}% {'-' if s is None else f'{s:.1f} s'}"
-                    for bar, s in passed.items()
-                )
-                print(f"seed {seed}  {'  '.join(times)}  {contender}", flush=True)
-            write_results(path, results)
-            write(results, options.docs)
-    return 0
+                found = {name: linear(data, name, seed, recipe.validation_fraction)}
+            for contender, run in found.items():
+                setting = {"contender": contender, "seed": seed, "setting": settings[contender]}
+                runs.append(setting | {"load_average": machine.load_average(), **run})
+                print(f"seed {seed}  {times(run['points'])}  {contender}", flush=True)
+            PROGRAM.write(PROGRAM.stamp(options) | of_run | {"runs": runs}, options.docs)
+    return PROGRAM.stamp(options) | of_run | {"runs": runs}
 
 
-def write(results: dict, docs: Path) -> list[Path]:
-    """The page and its figure; their paths."""
-    (docs / "figures").mkdir(parents=True, exist_ok=True)
-    figure = draw(results, docs / "figures/race.svg")
-    return [write_page(docs / "research/race.md", page(results)), figure]
+def settings_of(options: argparse.Namespace, recipe: Recipe) -> dict[str, str]:
+    """By what each contender is run: a run of before with another setting is run again."""
+    setting = f"every {options.every} steps, {options.seconds or 'all'} seconds: {recipe!r}"
+    names = [OURS, *([NETWORK] if recipe.model.ngrams else [])]
+    held_out = f"{recipe.validation_fraction} held out"
+    return dict.fromkeys(names, setting) | dict.fromkeys(LINEAR, held_out)
 
 
-def _kept(path: Path, results: dict) -> list[dict]:
+def times(points: Sequence[dict]) -> str:
+    """`80.74% 44.1 s  88% -`, for the terminal."""
+    passed = {bar: seconds_until(points, bar) for bar in BARS}
+    return "  ".join(
+        f"{100 * bar:g}% {'-' if s is None else f'{s:.1f} s'}" for bar, s in passed.items()
+    )
+
+
+def _kept(options: argparse.Namespace, data: Dataset) -> list[dict]:
     """The runs of before on the same data; times of another machine would be another race."""
-    if not path.exists():
+    if not PROGRAM.path(options.docs).exists():
         return []
-    before = json.loads(path.read_text(encoding="utf-8"))
-    same = before["data"] == results["data"] and all(
-        before["machine"][name] == results["machine"][name] for name in ("processor", "cores")
+    before, here = PROGRAM.read(options.docs), machine.describe()
+    same = before["data"] == data.source and all(
+        before["machine"][name] == here[name] for name in ("processor", "cores")
     )
     return before["runs"] if same else []
 

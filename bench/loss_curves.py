@@ -13,23 +13,20 @@ docs/results/loss_curves.json, page and picture to docs/benchmarks/loss-curves.m
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from unittest import mock
 
 import numpy as np
 from flax import nnx
+from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from bench.measure import machine
-from bench.measure.command_line import without_paths
-from bench.pages.figures import STYLE, plt, save
-from bench.pages.results import add_output, rewrite, write_page, write_results
-from bench.pages.tables import table
-from train.data.dataset import DataError
+from bench.measure.harness import Disagreement
+from bench.pages.markdown import origin, table
+from bench.pages.plots import subplots
+from bench.pages.program import Program
 from train.data.load import load
 from train.evaluation.curves import smooth
 from train.objectives.classification import make_loss
@@ -41,7 +38,6 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.text.batching import Batch, Plan, make_batch
 from transformer_jax.text.tokenizer import train_tokenizer
 
-PROGRAM = "python -m bench.loss_curves"
 WINDOW = 30  # steps of the running mean that is compared
 PLAIN, OTHER_BITS = "float32", "float32, other dropout bits"
 
@@ -105,101 +101,84 @@ def distances(curves: dict[str, list[float]]) -> dict[str, float]:
     }
 
 
-def draw(curves: dict[str, list[float]], path: Path) -> Path:
-    with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+def figures(results: dict) -> dict[str, Figure]:
+    """Return the loss by step, and its distance from that of float32."""
+    curves = {name: np.array(values) for name, values in results["losses"].items()}
+    with subplots(1, 2, (10, 3.6)) as (figure, (left, right)):
         for name, values in curves.items():
             colour = RUNS[name].colour
-            left.plot(smooth(np.array(values), WINDOW), color=colour, label=name)
+            left.plot(smooth(values, WINDOW), color=colour, label=name)
             if name != PLAIN:
-                apart = np.array(values) - np.array(curves[PLAIN])
-                right.plot(smooth(apart, WINDOW), color=colour)
+                right.plot(smooth(values - curves[PLAIN], WINDOW), color=colour)
         left.set(xlabel="step", ylabel=f"loss, mean of {WINDOW} steps")
         left.legend(frameon=False)
         right.set(xlabel="step", ylabel="loss minus that of float32")
-    return save(figure, path)
+    return {"loss-curves": figure}
 
 
-def page(results: dict) -> list[str]:
-    from bench.pages.attention import origin
-
+def page(results: dict, shown: dict[str, str]) -> list[str]:
+    """Return the lines of the page."""
     steps = len(results["losses"][PLAIN])
-    rows = [[name, f"{apart:.4f}"] for name, apart in results["largest_distance"].items()]
+    header = ["", f"largest distance of the mean of {results['window']} steps from float32"]
+    rows = ([name, f"{apart:.4f}"] for name, apart in results["largest_distance"].items())
     return [
         "# What rounding does to the loss",
         "",
         *origin([results]),
         "",
-        f"The tutorial's classifier over {steps} steps, with the same weights, batches and dropout bits, as the training",
-        "program makes them. *Short products* have bfloat16 operands forward and in both gradients, and are summed in",
-        "float32. The yardstick is float32 with other dropout bits: rounding may move the loss by no more than chance does.",
+        f"The tutorial's classifier over {steps} steps, with the same weights, batches and dropout",
+        "bits, as the training program makes them. *Short products* have bfloat16 operands forward",
+        "and in both gradients, and are summed in float32. The yardstick is float32 with other",
+        "dropout bits: rounding may move the loss by no more than chance does.",
         "",
-        "![loss by step, and its distance from float32](../figures/loss-curves.svg)",
+        f"![loss by step, and its distance from float32]({shown['loss-curves']})",
         "",
-        *table(
-            ["", f"largest distance of the mean of {results['window']} steps from float32"], rows
-        ),
+        *table(header, rows),
         "",
         "All numbers: `../results/loss_curves.json`.",
     ]
 
 
+PROGRAM = Program(
+    "loss_curves", __doc__, "results/loss_curves.json", "benchmarks/loss-curves.md",
+    ("window", "largest_distance", "losses"), page, figures,
+)  # fmt: skip
+
+
 def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = PROGRAM.parser()
     add = parser.add_argument
     add("--data", default="sample", help="as train.imdb takes it (default: the built-in sample)")
     add("--steps", type=int, default=300, help="default: 300")
     add("--rows", type=int, default=16, help="texts in a batch (default: 16)")
     add("--length", type=int, default=64, help="tokens of a text (default: 64)")
-    add_output(parser)
-    options = parser.parse_args(arguments)
+    options = PROGRAM.parse(parser, arguments)
     if options.steps < WINDOW:
         parser.error(f"--steps must be {WINDOW} or more")
     if options.rows < 1 or not 1 <= options.length <= recipe.model.max_length:
         parser.error(f"--rows must be 1 or more, --length 1 to {recipe.model.max_length}")
-    path = options.docs / "results/loss_curves.json"
+    return PROGRAM.run(options, partial(measured, options, recipe))
 
-    def write(results: dict) -> list[Path]:
-        (options.docs / "figures").mkdir(parents=True, exist_ok=True)
-        figure = draw(results["losses"], options.docs / "figures/loss-curves.svg")
-        return [write_page(options.docs / "benchmarks/loss-curves.md", page(results)), figure]
 
-    if options.page:
-        return rewrite(path, PROGRAM, ("window", "largest_distance", "losses"), write)
-    start = time.perf_counter()
-    try:
-        tokenizer, found = batches(
-            recipe, options.data, options.steps, options.rows, options.length
-        )
-    except DataError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
+def measured(options: argparse.Namespace, recipe: Recipe) -> dict:
+    """Every run; raises Disagreement where rounding moves the loss by more than chance."""
+    tokenizer, found = batches(recipe, options.data, options.steps, options.rows, options.length)
     recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
     curves = {name: losses(recipe, tokenizer, found, run, name) for name, run in RUNS.items()}
     apart = distances(curves)
-    results = {
-        "command": without_paths([*PROGRAM.split(), *arguments]),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    results = PROGRAM.stamp(options) | {
         "seed": 0,
-        "seconds": round(time.perf_counter() - start),
-        "machine": machine.describe(),
         "window": WINDOW,
         "largest_distance": {name: round(d, 4) for name, d in apart.items()},
         "losses": {name: [round(x, 5) for x in curve] for name, curve in curves.items()},
-    }  # fmt: skip
-    write_results(path, results, indent=None)
-    write(results)
+    }
     for name, distance in apart.items():
         print(f"{name}: at most {distance:.4f} from float32")
-    too_far = [
-        name for name in apart if name != OTHER_BITS and not apart[name] <= apart[OTHER_BITS]
-    ]
-    for name in too_far:
-        print(f"wrong: {name} is further from float32 than other dropout bits are", file=sys.stderr)
-    return 1 if too_far else 0
+    too_far = [name for name in apart if not apart[name] <= apart[OTHER_BITS]]
+    if too_far:
+        PROGRAM.write(results, options.docs)
+        raise Disagreement(f"{', '.join(too_far)}: further from float32 than other dropout bits")
+    return results
 
 
 if __name__ == "__main__":

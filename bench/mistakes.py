@@ -15,94 +15,26 @@ import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from bench.measure.command_line import without_paths
-from bench.pages.results import add_output, rewrite, write_page, write_results
-from bench.pages.tables import table
-from train.data.dataset import DataError, Split
+from bench.pages.markdown import table
+from bench.pages.program import Program
+from train.data.dataset import Split
 from train.data.load import load
 from transformer_jax.inference.classify import Scorer
 from transformer_jax.interpret.explain import Explanation, explain
-from transformer_jax.serialization.run_folder import RunFolderError, Trained, load_classifier
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.serialization.run_folder import Trained, load_classifier
 from transformer_jax.text.batching import bucket_lengths
 
-PROGRAM = "python -m bench.mistakes"
 NUMBER = 20
 WORDS = 5  # for and against each
 BATCH_TOKENS = 16_384
-
-
-def main(arguments: list[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("run", nargs="?", metavar="RUN", help="the folder of a trained classifier")
-    add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
-    add("--number", type=int, default=NUMBER, help=f"how many reviews (default: {NUMBER})")
-    add("--show", action="store_true", help="print the reviews, which are not stored")
-    add_output(parser)
-    options = parser.parse_args(arguments)
-    if options.number < 1:
-        parser.error("--number must be 1 or more")
-    path = options.docs / "results/mistakes.json"
-
-    def write(results: dict) -> Path:
-        return write_page(
-            options.docs / "research/mistakes.md", page(results, reasons(options.docs))
-        )
-
-    if options.page:
-        return rewrite(path, PROGRAM, ("command", "reviews", "wrong", "mistakes"), write)
-    if options.run is None:
-        parser.error("RUN is needed: the folder of a trained classifier")
-    try:
-        classifier = load_classifier(options.run)
-        data = load(options.data)
-    except (RunFolderError, DataError) as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    test = data.test
-    if data.classes != classifier.spec.classes:
-        print(f"error: {options.run} knows other classes than {data.name}", file=sys.stderr)
-        return 2
-    said = probabilities_of(classifier, test.texts)
-    wrong = (said.argmax(axis=1) != test.labels).sum()
-    words = ["RUN" if word == options.run else word for word in arguments]
-    results = {
-        "command": without_paths([*PROGRAM.split(), *words]),
-        "data": data.source,
-        "reviews": len(test),
-        "wrong": int(wrong),
-        "mistakes": [],
-    }
-    for kind, row in tqdm(chosen(said, test, options.number), desc="explaining", unit="review"):
-        if options.show:
-            tqdm.write(f"\n{row}  {data.classes[test.labels[row]]}  {said[row].max():.3f}\n{test.texts[row]}")  # fmt: skip
-        found = explain(classifier, test.texts[row])
-        results["mistakes"].append(
-            {
-                "row": row,
-                "kind": kind,
-                "label": data.classes[test.labels[row]],
-                "said": found.label,
-                "probability": round(float(said[row].max()), 4),
-                "words": len(test.texts[row].split()),
-                "for": strongest(found, 1),
-                "against": strongest(found, -1),
-                "gap": round(float(found.attribution.gap), 4),
-                "log_odds": round(float(found.attribution.total), 4),
-            }
-        )
-    write_results(path, results)
-    write(results)
-    return 0
 
 
 def probabilities_of(classifier: Trained, texts: Sequence[str]) -> Float[np.ndarray, "n C"]:
@@ -144,12 +76,9 @@ def strongest(found: Explanation, sign: int) -> list[dict]:
     ]
 
 
-def reasons(docs: Path) -> dict[str, str]:
-    path = docs / "results/mistakes-reasons.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def page(results: dict, reasons: dict[str, str]) -> Iterator[str]:
+def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    reasons = results["reasons"]
     yield "# Reviews that it gets wrong\n"
     yield (
         f"`{results['command']}`: of {results['reviews']:,} test reviews the default classifier gets {results['wrong']:,} wrong. "
@@ -160,7 +89,7 @@ def page(results: dict, reasons: dict[str, str]) -> Iterator[str]:
     for kind, title in (("surest", "The surest"), ("drawn", "Drawn from the others")):
         rows = [
             [
-                str(mistake["row"]),
+                mistake["row"],
                 mistake["label"],
                 f"{mistake['said']}, {100 * mistake['probability']:.1f}%",
                 _words(mistake["for"]),
@@ -196,6 +125,69 @@ def _words(found: list[dict]) -> str:
         + (f" ({each['times']} times)" if each["times"] > 1 else "")
         for each in found
     )
+
+
+class Mistakes(Program):
+    """The program, whose page has the reasons that were written by hand too."""
+
+    def publish(self, results: dict, docs: Path) -> list[Path]:
+        path = docs / "results/mistakes-reasons.json"
+        reasons = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return super().publish(results | {"reasons": reasons}, docs)
+
+
+PROGRAM = Mistakes(
+    "mistakes", __doc__, "results/mistakes.json", "research/mistakes.md",
+    ("command", "reviews", "wrong", "mistakes"), page,
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = PROGRAM.parser()
+    add = parser.add_argument
+    add("run", nargs="?", metavar="RUN", help="the folder of a trained classifier")
+    add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
+    add("--number", type=int, default=NUMBER, help=f"how many reviews (default: {NUMBER})")
+    add("--show", action="store_true", help="print the reviews, which are not stored")
+    options = PROGRAM.parse(parser, arguments, unnamed=("run",))
+    if options.number < 1:
+        parser.error("--number must be 1 or more")
+    if options.run is None and not options.page:
+        parser.error("RUN is needed: the folder of a trained classifier")
+    return PROGRAM.run(options, partial(measured, options))
+
+
+def measured(options: argparse.Namespace) -> dict:
+    classifier, data = load_classifier(options.run), load(options.data)
+    if data.classes != classifier.spec.classes:
+        raise InputError(f"{options.run} knows other classes than {data.name}")
+    test, mistakes = data.test, []
+    said = probabilities_of(classifier, test.texts)
+    for kind, row in tqdm(chosen(said, test, options.number), desc="explaining", unit="review"):
+        label, probability = data.classes[test.labels[row]], said[row].max()
+        if options.show:
+            tqdm.write(f"\n{row}  {label}  {probability:.3f}\n{test.texts[row]}")
+        found = explain(classifier, test.texts[row])
+        mistakes.append(
+            {
+                "row": row,
+                "kind": kind,
+                "label": label,
+                "said": found.label,
+                "probability": round(float(probability), 4),
+                "words": len(test.texts[row].split()),
+                "for": strongest(found, 1),
+                "against": strongest(found, -1),
+                "gap": round(float(found.attribution.gap), 4),
+                "log_odds": round(float(found.attribution.total), 4),
+            }
+        )
+    return PROGRAM.stamp(options) | {
+        "data": data.source,
+        "reviews": len(test),
+        "wrong": int((said.argmax(axis=1) != test.labels).sum()),
+        "mistakes": mistakes,
+    }
 
 
 if __name__ == "__main__":

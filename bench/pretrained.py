@@ -26,13 +26,11 @@ if (
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -40,16 +38,14 @@ from statistics import median
 import numpy as np
 
 from bench.measure import machine
+from bench.measure.harness import Disagreement
 from bench.measure.turns import ratio, summary, take_turns
-from bench.pages.benchmarks import rounded
-from bench.pages.results import add_output, rewrite, write_page, write_results
-from bench.pages.tables import table
+from bench.pages.markdown import origin, quotient, table
+from bench.pages.program import Program
 from transformer_jax.runtime.errors import InputError, one_line
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts: PyTorch is faster so
 
-PROGRAM = "python -m bench.pretrained"
-RESULTS = "results/pretrained.json"
 ROOT = Path(__file__).parent.parent
 OURS, THEIRS = "transformer_jax", "sentence-transformers"
 NAMES = (OURS, f"{OURS}, bfloat16", THEIRS, f"{THEIRS}, bfloat16")
@@ -134,7 +130,7 @@ def embedding(model: str, texts: list[str], *, rounds: int, seconds: float) -> d
         for name, error in errors.items():
             dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
             if not error <= TOLERANCE[dtype]:
-                raise InputError(f"{name} computes something else: off by {error:.2g}")
+                raise Disagreement(f"{name} computes something else: off by {error:.2g}")
         times = take_turns(calls, seconds, least=rounds)
     by = {of: summary(times, of) for of in NAMES[:2]}
     return {
@@ -212,56 +208,64 @@ def loading(rounds: int) -> dict:
     }
 
 
-def page(results: dict) -> list[str]:
-    from bench.pages.attention import origin
-
-    lines = [
-        "# Pretrained encoders beside PyTorch",
+def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield from ["# Pretrained encoders beside PyTorch", "", *origin([results]), ""]
+    yield from (
+        f"all-MiniLM-L6-v2 (6 layers of 384), reviews of IMDb cut to {LENGTH} tokens, batches of",
+        f"{BATCH} of similar length, tokenizing included, each in a process of its own, ours keeping",
+        "freed memory as `python -m transformer_jax embed` does, called in turns. A ratio is the time",
+        "of `transformer_jax` over that of the other within a round, median and in brackets the",
+        "quartiles: below 1 it is the faster one.",
         "",
-        *origin([results]),
-        "",
-        f"all-MiniLM-L6-v2 (6 layers of 384), reviews of IMDb cut to {LENGTH} tokens, batches of {BATCH} of similar length,",
-        "tokenizing included, each in a process of its own, ours keeping freed memory as `python -m transformer_jax embed` does,",
-        "called in turns. A ratio is the time of `transformer_jax` over that",
-        "of the other within a round, median and in brackets the quartiles: below 1 it is the faster one.",
-        "",
-    ]
+    )
     for subject in SUBJECTS:
         found = results["embedding"][subject]
-        title = (
-            f"{found['texts']:,} reviews" if subject == "reviews" else "one sentence of 15 tokens"
+        texts = (
+            f"{found['texts']:,} reviews" if subject == "reviews" else "One sentence of 15 tokens"
         )
-        rows = [
-            [name, f"{1e3 * seconds:,.0f}" if seconds > 0.1 else f"{1e3 * seconds:.3g}"]
-            for name, seconds in found["seconds"].items()
-        ]
-        lines += [f"## {title.capitalize()}", "", *table(["", "ms"], rows), ""]
-        rows = [
-            [one, other, f"{r['median']:.3g} [{r['quartiles'][0]:.3g}, {r['quartiles'][1]:.3g}]"]
-            for one, ratios in ((OURS, found["ratios"]), (NAMES[1], found["ratios of bfloat16"]))
-            for other, r in ratios.items()
-            if other.startswith(THEIRS)
-        ]
-        lines += [*table(["time of", "over that of", "ratio"], rows), ""]
-    loads = results["loading"]
-    low, high = loads["ratio"]["quartiles"]
-    lines += [
+        yield from (f"## {texts}", "")
+        yield from table(
+            ["", "ms"],
+            (
+                [name, f"{1e3 * seconds:,.0f}" if seconds > 0.1 else f"{1e3 * seconds:.3g}"]
+                for name, seconds in found["seconds"].items()
+            ),
+        )
+        ratios = {OURS: found["ratios"], NAMES[1]: found["ratios of bfloat16"]}
+        yield ""
+        yield from table(
+            ["time of", "over that of", "ratio"],
+            (
+                [one, other, quotient(ratio)]
+                for one, others in ratios.items()
+                for other, ratio in others.items()
+                if other.startswith(THEIRS)
+            ),
+        )
+        yield ""
+    found = results["loading"]
+    load, read = found["seconds"]["load"], found["seconds"]["read"]
+    yield from (
         "## Loading",
         "",
-        f"A file of {loads['bytes']:,} bytes, BERT-base's shape in float32: {loads['seconds']['load']:.3g} s until the model is",
-        f"ready, {loads['seconds']['read']:.3g} s to read the bytes alone; ratio {loads['ratio']['median']:.3g} [{low:.3g}, {high:.3g}]. The memory of the",
-        f"process rises by {loads['peak_over_bytes']:.3g} times the file, which is not mapped.",
+        f"A file of {found['bytes']:,} bytes, BERT-base's shape in float32: {load:.3g} s until the",
+        f"model is ready, {read:.3g} s to read the bytes alone; ratio {quotient(found['ratio'])}. The",
+        f"memory of the process rises by {found['peak_over_bytes']:.3g} times the file, which is not",
+        "mapped.",
         "",
-        f"All numbers: `../{RESULTS}`.",
-    ]
-    return lines
+        "All numbers: `../results/pretrained.json`.",
+    )
+
+
+PROGRAM = Program(
+    "pretrained", __doc__, "results/pretrained.json", "benchmarks/pretrained.md",
+    ("embedding", "loading"), page,
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = PROGRAM.parser()
     add = parser.add_argument
     add("--model", help="a folder that holds all-MiniLM-L6-v2")
     add("--data", help="a parquet file with a column `text`")
@@ -269,59 +273,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=5, help="at least so many (default: 5)")
     add("--seconds", type=float, default=20.0, help="for each contestant (default: 20)")
     add("--child", help=argparse.SUPPRESS)
-    add_output(parser)
-    options = parser.parse_args(arguments)
-    path = options.docs / RESULTS
+    options = PROGRAM.parse(parser, arguments)
     if options.child:
         child(options.child, options.model)
         return 0
-
-    def write(results: dict) -> Path:
-        return write_page(options.docs / "benchmarks/pretrained.md", page(results))
-
-    if options.page:
-        return rewrite(path, PROGRAM, ("embedding", "loading"), write)
-    if not (options.model and options.data):
+    if not options.page and not (options.model and options.data):
         parser.error("--model and --data are needed; --help says which")
     if min(options.texts, options.rounds) < 1:
         parser.error("--texts and --rounds must be 1 or more")
-    try:
-        results = measured(options, arguments)
-    except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 2
-    write_results(path, results)
-    print(write(results))
-    return 0
+    return PROGRAM.run(options, partial(measured, options))
 
 
-def measured(options: argparse.Namespace, arguments: Sequence[str]) -> dict:
-    """All numbers, each contestant checked; raises InputError where there is nothing to measure
-    with.
-    """
+def measured(options: argparse.Namespace) -> dict:
     missing = [name for name in ("torch", "sentence_transformers") if find_spec(name) is None]
     if missing:
         raise InputError(f"PyTorch is the opponent: pip install {' '.join(missing)}")
-    start = time.perf_counter()
     texts = texts_of(options.data, options.texts)
     how = {"rounds": options.rounds, "seconds": options.seconds}
     found = {
         "reviews": embedding(options.model, texts, **how),
         "sentence": embedding(options.model, [SENTENCE], **(how | {"seconds": 2.0})),
     }
-    hidden = {options.model: "FOLDER", options.data: "REVIEWS.parquet"}
-    words = [hidden.get(a, a) for a in arguments]
-    return rounded(
-        {
-            "command": shlex.join([*PROGRAM.split(), *words]),
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "seed": 0,
-            "embedding": found,
-            "loading": loading(max(options.rounds, 9)),
-            "seconds": round(time.perf_counter() - start),
-            "machine": machine.describe(),
-        }
-    )
+    loads = loading(max(options.rounds, 9))
+    return PROGRAM.stamp(options) | {"seed": 0, "embedding": found, "loading": loads}
 
 
 def texts_of(path: str, number: int) -> list[str]:

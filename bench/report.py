@@ -1,12 +1,13 @@
 """Runs the benchmarks and writes docs/benchmarks/benchmarks.md, its figures and
 docs/results/bench.json.
 
-python -m bench.report                    # ten minutes; --full: the longest lengths too
-python -m bench.report --json FILE        # from what pytest --benchmark-only --benchmark-json=FILE left
-python -m bench.report --page             # page and figures from docs/results/bench.json
-python -m bench.report --compare          # beside docs/results/bench.json, the largest slowdown first; writes nothing
+    python -m bench.report                  ten minutes; --full: the longest lengths too
+    python -m bench.report --json FILE      of what pytest --benchmark-only --benchmark-json=FILE left
+    python -m bench.report --page           page and figures from docs/results/bench.json
+    python -m bench.report --compare        beside docs/results/bench.json, the largest slowdown first
 
-Where a benchmark fails the others are written all the same, and the exit code is 1.
+Where a benchmark fails the others are written all the same, and the exit code is 1. --compare
+writes nothing.
 """
 
 import argparse
@@ -16,63 +17,64 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from bench.measure import records
 from bench.measure.records import Run
-from bench.pages import tables
-from bench.pages.benchmarks import page, reduced
-from bench.pages.results import add_output, write_results
+from bench.pages.benchmarks import compared, figures, page, reduced
+from bench.pages.program import Program
 from transformer_jax.runtime.errors import InputError, one_line
 
 ROOT = Path(__file__).parent.parent
-RESULTS = "results/bench.json"
+PROGRAM = Program(
+    "report", __doc__, "results/bench.json", "benchmarks/benchmarks.md",
+    ("command", "date", "machine", "sizes", "records", "summaries"), page, figures,
+)  # fmt: skip
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="run nothing, read this")
-    parser.add_argument("--full", action="store_true", help="run with --bench-full")
-    parser.add_argument("-k", metavar="NAMES", help="run only these, as pytest has it")
-    parser.add_argument(
-        "--compare", action="store_true", help=f"write nothing, compare with DOCS/{RESULTS}"
-    )
-    add_output(parser)
-    parser.set_defaults(docs=ROOT / "docs")
-    options = parser.parse_args(arguments)
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = PROGRAM.parser()
+    add = parser.add_argument
+    add("--json", type=Path, metavar="FILE", help="run nothing, read this")
+    add("--full", action="store_true", help="run with --bench-full")
+    add("-k", metavar="NAMES", help="run only these, as pytest has it")
+    add("--compare", action="store_true", help=f"write nothing, compare with DOCS/{PROGRAM.file}")
+    options = PROGRAM.parse(parser, arguments)
     if options.json and (options.full or options.k):
         parser.error("--json reads what was run: it goes with neither --full nor -k")
     if options.page and (options.json or options.full or options.k or options.compare):
         parser.error("--page runs nothing: it goes with --docs alone")
-    file = options.docs / RESULTS
-    try:
-        before = from_file(file, records.kept) if options.page or options.compare else None
-        if options.page:
-            run = before
-        elif options.json:
-            run = from_file(options.json, records.read)
-        else:
-            run = measure(options.full, options.k)
-        if options.compare:
-            show(before, run)
-        else:
-            for path in write(run, options.docs):
-                print(os.path.relpath(path))
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    if run.failed and not options.page:
-        print(f"failed: {', '.join(run.failed)}", file=sys.stderr)
-        return 1
-    return 0
+    failed = []
+    if options.compare:
+        code = PROGRAM.guard(options, partial(compare, options, failed))
+    else:
+        code = PROGRAM.run(options, lambda: reduced(measured(options, failed)))
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return code or int(bool(failed))
 
 
-def measure(full: bool, names: str | None) -> Run:
+def compare(options: argparse.Namespace, failed: list[str]) -> None:
+    """Print both runs side by side, and where they ran if that is not the same."""
+    before, now = records.kept(PROGRAM.read(options.docs)), measured(options, failed)
+    for name in ("processor", "cores", "versions"):
+        if (old := before.machine[name]) != (new := now.machine[name]):
+            print(f"{name}: {old} before, {new} now")
+    print("\n".join(compared(before.records, now.records)))
+
+
+def measured(options: argparse.Namespace, failed: list[str]) -> Run:
+    """What a run left, whose benchmarks may have `failed`; raises InputError where it left nothing."""
+    run = from_file(options.json) if options.json else run_benchmarks(options.full, options.k)
+    if not run.records:
+        raise InputError("no benchmark of these has a subject; nothing was written")
+    failed += run.failed
+    return run
+
+
+def run_benchmarks(full: bool, names: str | None) -> Run:
     """In a child, without a cache of compiled programs: compiling is measured too."""
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     words = ["pytest", "--benchmark-only", *(["--bench-full"] if full else [])]
@@ -88,41 +90,16 @@ def measure(full: bool, names: str | None) -> Run:
         # 1: some failed; the file has the others.
         if done.returncode not in (0, 1) or not file.exists():
             raise InputError(f"`{shlex.join(words)}` failed; nothing was written")
-        return from_file(file, records.read)
+        return from_file(file)
 
 
-def from_file(path: Path, read: Callable[[dict], Run]) -> Run:
-    """What a run left; raises InputError where the file is not that."""
+def from_file(path: Path) -> Run:
     try:
-        return read(json.loads(path.read_text(encoding="utf-8")))
+        return records.read(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise InputError(f"{path}: {one_line(error)}") from None
-
-
-def show(before: Run, now: Run) -> None:
-    """Print both runs side by side, and where they ran if that is not the same."""
-    for name in ("processor", "cores", "versions"):
-        if (old := before.machine[name]) != (new := now.machine[name]):
-            print(f"{name}: {old} before, {new} now")
-    print("\n".join(tables.compared(before.records, now.records)))
-
-
-def write(run: Run, docs: Path) -> list[Path]:
-    """The figures, the page and the records; the paths that were written."""
-    from bench.pages.figures import draw
-
-    if not run.records:
-        raise InputError("no benchmark of these has a subject; nothing was written")
-    results = docs / RESULTS
-    write_results(results, reduced(run))
-    run = from_file(results, records.kept)  # page and figures say what the file holds
-    figures = draw(run.records, docs / "figures")
-    text = docs / "benchmarks/benchmarks.md"
-    text.parent.mkdir(parents=True, exist_ok=True)
-    text.write_text(page(run, figures, docs), encoding="utf-8")
-    return [text, *figures, results]
 
 
 if __name__ == "__main__":

@@ -13,35 +13,27 @@ docs/results/scaling.json, page and figure to docs/benchmarks/scaling.md.
 
 import argparse
 import json
-import shlex
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-import matplotlib
+from matplotlib.figure import Figure
 
-from bench.measure import machine
-from bench.pages import figures
-from bench.pages.attention import origin
-from bench.pages.benchmarks import rounded
-from bench.pages.results import add_output, rewrite, write_page, write_results
-from bench.pages.tables import digits, table
+from bench.measure.harness import Disagreement
+from bench.pages.markdown import digits, origin, table
+from bench.pages.plots import subplots
+from bench.pages.program import Program
 from train.lm import main as train
 from transformer_jax.costs.formulas import six_nd
 from transformer_jax.costs.power_laws import PowerLaw, fit_power_law
 
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
-
-PROGRAM = "python -m bench.scaling"
 HEAD = 16  # features of a head
 
 
 def one(options: argparse.Namespace, width: int, folder: Path) -> dict:
-    """Trains a model of this width; raises RuntimeError where it cannot be."""
+    """Trains a model of this width; raises Disagreement where it cannot be."""
     run = folder / str(width)
     # Of the table and the norms; narrow models learn faster: Kaplan et al., 2020, appendix D.6.
     # Muon's rate, of the matrices, is the same for all widths.
@@ -53,7 +45,7 @@ def one(options: argparse.Namespace, width: int, folder: Path) -> dict:
         "--dropout", "0", "--learning-rate", f"{rate:.4g}", "--seed", str(options.seed), "--dtype", "float32",
     ]  # fmt: skip
     if code := train(arguments):
-        raise RuntimeError(f"train.lm ended with code {code} at width {width}")
+        raise Disagreement(f"train.lm ended with code {code} at width {width}")
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     config = json.loads((run / "config.json").read_text(encoding="utf-8"))["config"]
     size = report["parameters"] - config["vocab_size"] * width
@@ -74,60 +66,57 @@ def described(law: PowerLaw) -> dict:
     return {"exponent": law.exponent, "factor": law.factor, "interval": list(law.interval)}
 
 
-def draw(results: dict):
-    rows = results["rows"]
-    laws = {
-        key: PowerLaw(law["exponent"], law["factor"], tuple(law["interval"]), 0.95)
-        for key, law in results["laws"].items()
-    }
-    figure, all_axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+def figures(results: dict) -> dict[str, Figure]:
+    """Return the loss against parameters and against operations, with the laws."""
     names = {"parameters": "parameters without the embedding", "flops": "operations of training"}
-    for axes, (key, says) in zip(all_axes, names.items(), strict=True):
-        x = [row[key] for row in rows]
-        axes.loglog(x, [row["loss"] for row in rows], "o", color="#0072b2")
-        axes.loglog(x, laws[key](x), "-", color="#d55e00", linewidth=1)
-        axes.set_xlabel(says)
-        axes.set_title(f"L ~ x^{laws[key].exponent:.3f}", loc="right", fontsize="medium")
-    all_axes[0].set_ylabel("held-out loss, nats a token")
-    return figure
+    with subplots(1, 2, (9, 3.6), sharey=True) as (figure, both):
+        for axes, (key, says) in zip(both, names.items(), strict=True):
+            law, x = results["laws"][key], [row[key] for row in results["rows"]]
+            y = PowerLaw(law["exponent"], law["factor"], tuple(law["interval"]), 0.95)(x)
+            axes.loglog(x, [row["loss"] for row in results["rows"]], "o", color="#0072b2")
+            axes.loglog(x, y, "-", color="#d55e00", linewidth=1)
+            axes.set_xlabel(says)
+            axes.set_title(f"L ~ x^{law['exponent']:.3f}", loc="right", fontsize="medium")
+        both[0].set_ylabel("held-out loss, nats a token")
+    return {"scaling": figure}
 
 
-def page(results: dict) -> list[str]:
-    law = results["laws"]["parameters"]
-    low, high = law["interval"]
+def page(results: dict, shown: dict[str, str]) -> list[str]:
+    """Return the lines of the page."""
+    law, rows = results["laws"]["parameters"], results["rows"]
     return [
         "# The loss by the size of the model",
         "",
         *origin([results]),
         "",
-        f"Character-level models of {results['layers']} layers on {results['data']}, {results['rows'][0]['tokens']:,} tokens each. "
-        f"L ~ N^{digits(law['exponent'])} [{digits(low)}, {digits(high)}] (95%).",
+        f"Character-level models of {results['layers']} layers on {results['data']},",
+        f"{rows[0]['tokens']:,} tokens each. L ~ N^{digits(law['exponent'])} "
+        f"[{', '.join(map(digits, law['interval']))}] (95%).",
         "",
-        "![held-out loss against parameters and against operations, both axes logarithmic](../figures/scaling.svg)",
+        "![held-out loss against parameters and against operations, both axes logarithmic]"
+        f"({shown['scaling']})",
         "",
         *table(
             ["width", "parameters", "operations", "nats a token", "bits a byte", "seconds"],
             (
-                [
-                    str(row["width"]),
-                    f"{row['parameters']:,}",
-                    f"{row['flops']:.2g}",
-                    digits(row["loss"]),
-                    digits(row["bits_per_byte"]),
-                    digits(row["seconds"]),
-                ]
-                for row in results["rows"]
+                [row["width"], f"{row['parameters']:,}", f"{row['flops']:.2g}", row["loss"],
+                 row["bits_per_byte"], row["seconds"]]
+                for row in rows
             ),
         ),
         "",
         "All numbers: `../results/scaling.json`.",
-    ]
+    ]  # fmt: skip
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+PROGRAM = Program(
+    "scaling", __doc__, "results/scaling.json", "benchmarks/scaling.md",
+    ("data", "layers", "rows", "laws"), page, figures,
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = PROGRAM.parser()
     add = parser.add_argument
     add("--data", default="sample", metavar="WHAT", help="as of train.lm (default: sample)")
     add(
@@ -141,51 +130,28 @@ def make_parser() -> argparse.ArgumentParser:
         "--learning-rate", type=float, default=5e-3, metavar="R", help="at width 64 (default: 5e-3)"
     )
     add("--seed", type=int, default=0, metavar="S", help="default: 0")
-    add_output(parser)
-    return parser
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = make_parser()
-    options = parser.parse_args(arguments)
+    options = PROGRAM.parse(parser, arguments)
     widths = sorted(set(options.widths))
     if len(widths) < 3 or any(width < HEAD or width % HEAD for width in widths):
         parser.error(f"--widths must be three or more multiples of {HEAD}")
-    path = options.docs / "results/scaling.json"
+    return PROGRAM.run(options, partial(measured, options, widths))
 
-    def write(results: dict) -> list[Path]:
-        (options.docs / "figures").mkdir(parents=True, exist_ok=True)
-        figure = figures.save(draw(results), options.docs / "figures/scaling.svg")
-        return [write_page(options.docs / "benchmarks/scaling.md", page(results)), figure]
 
-    if options.page:
-        return rewrite(path, PROGRAM, ("data", "layers", "rows", "laws"), write)
-    start = time.perf_counter()
+def measured(options: argparse.Namespace, widths: Sequence[int]) -> dict:
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            rows = [one(options, width, Path(folder)) for width in widths]
-        except RuntimeError as problem:
-            print(f"error: {problem}", file=sys.stderr)
-            return 1
+        rows = [one(options, width, Path(folder)) for width in widths]
     losses = [row["loss"] for row in rows]
     laws = {
-        key: fit_power_law([row[key] for row in rows], losses) for key in ("parameters", "flops")
+        key: described(fit_power_law([row[key] for row in rows], losses))
+        for key in ("parameters", "flops")
     }
-    results = {
-        "command": shlex.join([*PROGRAM.split(), *arguments]),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+    return PROGRAM.stamp(options) | {
         "seed": options.seed,
-        "seconds": round(time.perf_counter() - start),
-        "machine": machine.describe(),
         "data": Path(options.data).name,
         "layers": options.layers,
-        "rows": rounded(rows),
-        "laws": rounded({key: described(law) for key, law in laws.items()}),
+        "rows": rows,
+        "laws": laws,
     }
-    write_results(path, results)
-    print(write(results)[0])
-    return 0
 
 
 if __name__ == "__main__":

@@ -15,21 +15,19 @@ docs/results/training_step.json, the tables to docs/benchmarks/training-step.md.
 
 import argparse
 import os
-import shlex
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bench.measure import machine
+from bench.measure.harness import Disagreement
 from bench.measure.turns import summary, take_turns
-from bench.pages.benchmarks import rounded
-from bench.pages.results import add_output, rewrite, write_page, write_results
+from bench.pages.markdown import milliseconds, origin, quotient, table
+from bench.pages.program import Program
 from bench.peers.contender import sizes, start
 from bench.peers.tutorial_classifier import BATCHES, CONTESTANTS, OURS, batches, pad_id
 from train.recipes.imdb import TUTORIAL, Recipe
@@ -37,7 +35,6 @@ from transformer_jax.runtime.errors import InputError
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts
 
-PROGRAM = "python -m bench.training_step"
 # Largest difference over the largest logit; of losses. Bfloat16 keeps three digits of every
 # activation.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
@@ -73,7 +70,7 @@ def check(calls: dict[str, Callable[[], Any]], count: int) -> dict[str, float]:
         worst = float(np.abs(value - expected).max() / np.abs(expected).max())
         errors[name] = worst
         if not worst <= TOLERANCE[CONTESTANTS[name].dtype]:  # NaN too
-            raise InputError(f"{name} computes something else: off by {worst:.2g} of the largest")
+            raise Disagreement(f"{name} computes something else: off by {worst:.2g} of the largest")
     return errors
 
 
@@ -96,7 +93,7 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
             calls = start(stack, names, settings | {"dropout": dropout})
             first = {name: [float(call()), float(call())] for name, call in calls.items()}
             if not np.isfinite(list(first.values())).all():
-                raise InputError(f"a loss is not finite: {first}")
+                raise Disagreement(f"a loss is not finite: {first}")
         times = take_turns(calls, seconds, least=rounds)
         kept = [name for name, call in calls.items() if call.kept]
     tokens = sum(int((batch.tokens != pad_id(recipe)).sum()) for batch in found)
@@ -117,94 +114,68 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
     }
 
 
-def page(results: dict) -> list[str]:
-    from bench.pages.attention import milliseconds, origin, quotient
-    from bench.pages.tables import table
-
-    lines = ["# A training step beside PyTorch", "", *origin([results]), ""]
-    lines += [
-        "The tutorial's classifier in its full size (`train.imdb --recipe tutorial`); eager PyTorch is the tutorial's own",
-        "program, `sdpa` has PyTorch's fused attention, `tuned` autocast to bfloat16 and fused AdamW besides. All begin",
-        "with the same weights and were seen to compute the same before. Each is in a process of its own; ours keeps freed",
-        "memory (`transformer_jax/runtime/malloc.py`), as `train.imdb` does, PyTorch does as its program does, but where it says `memory",
-        "kept`. Called in turns; the ratios are of ours over the other's time within a round, median and quartiles: below",
-        "1 ours is faster.",
-    ]
+def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    yield from ["# A training step beside PyTorch", "", *origin([results]), ""]
+    yield from (
+        "The tutorial's classifier in its full size (`train.imdb --recipe tutorial`); eager PyTorch",
+        "is the tutorial's own program, `sdpa` has PyTorch's fused attention, `tuned` autocast to",
+        "bfloat16 and fused AdamW besides. All begin with the same weights and were seen to compute",
+        "the same before. Each is in a process of its own; ours keeps freed memory",
+        "(`transformer_jax/runtime/malloc.py`), as `train.imdb` does, PyTorch does as its program",
+        "does, but where it says `memory kept`. Called in turns; the ratios are of ours over the",
+        "other's time within a round, median and quartiles: below 1 ours is faster.",
+    )
     for found in results["subjects"]:
-        ours = list(found["ratios"])
-        rows = [
-            [name, milliseconds(seconds), *(quotient(found["ratios"][one].get(name)) for one in ours)]
-            for name, seconds in found["seconds"].items()
-        ]  # fmt: skip
+        ratios = found["ratios"]
         dropout = "" if found["dropout"] is None else f", dropout {found['dropout']}"
-        lines += [
+        yield from (
             "",
             f"## {found['subject'].capitalize()}",
             "",
-            f"{found['rows']} x {found['length']} tokens, {100 * found['padding']:.0f}% of them padding{dropout}; "
-            f"{found['rounds']} rounds.",
+            f"{found['rows']} x {found['length']} tokens, {100 * found['padding']:.0f}% of them "
+            f"padding{dropout}; {found['rounds']} rounds.",
             "",
-            *table(["", "ms", *(f"{one} ÷ this" for one in ours)], rows),
-        ]
-    return [*lines, "", "All numbers: `../results/training_step.json`."]
+        )
+        yield from table(
+            ["", "ms", *(f"{one} ÷ this" for one in ratios)],
+            (
+                [name, milliseconds(seconds), *(quotient(of.get(name)) for of in ratios.values())]
+                for name, seconds in found["seconds"].items()
+            ),
+        )
+    yield from ("", "All numbers: `../results/training_step.json`.")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+PROGRAM = Program(
+    "training_step", __doc__, "results/training_step.json", "benchmarks/training-step.md",
+    ("subjects",), page,
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
+    parser = PROGRAM.parser()
     add = parser.add_argument
     add("--subjects", nargs="+", choices=SUBJECTS, default=tuple(SUBJECTS), help="default: all")
     add("--rounds", type=int, default=9, help="at least (default: 9)")
     add("--seconds", type=float, default=2.0, help="for a contestant of a subject (default: 2)")
     add("--seed", type=int, default=0, help="of weights and tokens (default: 0)")
-    add_output(parser)
-    return parser
+    options = PROGRAM.parse(parser, arguments)
+    return PROGRAM.run(options, partial(measured, options, recipe))
 
 
-def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    options = make_parser().parse_args(arguments)
-    path = options.docs / "results/training_step.json"
-
-    def write(results: dict) -> Path:
-        return write_page(options.docs / "benchmarks/training-step.md", page(results))
-
-    if options.page:
-        return rewrite(path, PROGRAM, ("subjects",), write)
+def measured(options: argparse.Namespace, recipe: Recipe) -> dict:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
-        print("error: PyTorch is the opponent: pip install torch==2.13.0", file=sys.stderr)
-        return 2
-    start, found = time.perf_counter(), []
-    try:
-        for subject in options.subjects:
-            found.append(
-                measure(
-                    recipe,
-                    subject,
-                    rounds=options.rounds,
-                    seconds=options.seconds,
-                    seed=options.seed,
-                )
-            )
-            times = [f"{name} {1e3 * s:.4g} ms" for name, s in found[-1]["seconds"].items()]
-            print(f"{subject}: {', '.join(times)}", flush=True)
-    except InputError as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return 1
-    results = {
-        "command": shlex.join([*PROGRAM.split(), *arguments]),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "seed": options.seed,
-        "seconds": round(time.perf_counter() - start),
-        "machine": machine.describe(),
-        "subjects": rounded(found),
-    }
-    write_results(path, results)
-    print(write(results))
-    return 0
+        raise InputError("PyTorch is the opponent: pip install torch==2.13.0") from None
+    how = {"rounds": options.rounds, "seconds": options.seconds, "seed": options.seed}
+    subjects = []
+    for subject in options.subjects:
+        subjects.append(measure(recipe, subject, **how))
+        times = [f"{name} {1e3 * s:.4g} ms" for name, s in subjects[-1]["seconds"].items()]
+        print(f"{subject}: {', '.join(times)}", flush=True)
+    return PROGRAM.stamp(options) | {"seed": options.seed, "subjects": subjects}
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from bench.measure.command_line import without_paths
 from train.data.dataset import DataError
 from train.data.load import load, split_validation
 from transformer_jax.runtime.errors import InputError, TokenizerError
-from transformer_jax.text.batching import Batch, Batches, epoch_plans, evaluation_plans
+from transformer_jax.text.batching import Batches, epoch_plans, evaluation_plans
 from transformer_jax.text.tokenizer import train_tokenizer
 
 try:
@@ -43,6 +43,7 @@ try:
         make_inference,
         make_optimizer,
         make_step,
+        to_tensors,
     )
 except ModuleNotFoundError as error:
     if __name__ != "__main__" or error.name != "torch":
@@ -54,15 +55,6 @@ from torch import Tensor
 
 PROGRAM = "bench.tutorial_torch"
 VALIDATION_FRACTION = 0.1
-
-
-def to_tensors(batch: Batch, pad_id: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
-    """(tokens, is_token, labels) of the batch's examples: the rows that only fill its shape stay
-    behind.
-    """
-    tokens = torch.from_numpy(batch.tokens[batch.is_example]).long().to(device)
-    labels = torch.from_numpy(batch.labels[batch.is_example]).long().to(device)
-    return tokens, tokens != pad_id, labels
 
 
 def accuracy(infer: Callable, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> float:

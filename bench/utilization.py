@@ -11,13 +11,10 @@ to docs/results/utilization.json.
 """
 
 import argparse
-import json
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -32,9 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from bench.measure import machine
 from bench.measure.harness import clock
-from bench.pages.benchmarks import rounded
+from bench.pages.program import Program
 from train.objectives.classification import make_loss
 from train.optim.optimizers import make_optimizer
 from train.recipes.imdb import TUTORIAL
@@ -43,11 +39,10 @@ from transformer_jax.costs.jaxpr import count
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.malloc import freed_memory_is_kept
 from transformer_jax.text.batching import Batch
 
-PROGRAM = "python -m bench.utilization"
+PROGRAM = Program("utilization", __doc__, "results/utilization.json")
 BERT = ClassifierConfig(
     vocab_size=30_522,
     max_length=512,
@@ -130,10 +125,7 @@ def line(found: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(
-        prog=PROGRAM, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = PROGRAM.parser()
     add = parser.add_argument
     add("--model", choices=MODELS, default="bert-base", help="default: bert-base")
     add("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="default: bfloat16")
@@ -141,32 +133,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--length", type=int, help="tokens of a text")
     add("--layers", type=int, help="fewer than the model has")
     add("--rounds", type=int, default=9, help=f"of {STEPS} steps each that are timed (default: 9)")
-    add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
-    options = parser.parse_args(arguments)
+    options = PROGRAM.parse(parser, arguments)
     config, rows, length = MODELS[options.model]
     if options.layers is not None:
         config = replace(config, encoder=replace(config.encoder, num_layers=options.layers))
-    rows = rows if options.rows is None else options.rows
-    length = length if options.length is None else options.length
-    if rows < 1 or options.rounds < 1 or not 1 <= length <= config.max_length:
+    options.rows = rows if options.rows is None else options.rows
+    options.length = length if options.length is None else options.length
+    if min(options.rows, options.rounds) < 1 or not 1 <= options.length <= config.max_length:
         parser.error(f"--rows and --rounds must be 1 or more, --length 1 to {config.max_length}")
-    found = measure(config, rows, length, options.dtype, options.rounds)
-    results = {
-        "command": shlex.join([*PROGRAM.split(), *arguments]),
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": machine.describe(),
-        "freed_memory_kept": freed_memory_is_kept(),
-        "model": options.model,
-        "rows": rows,
-        "length": length,
-        "dtype": options.dtype,
-        **rounded(found),
-    }
-    path = options.docs / "results" / "utilization.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(results, indent=1) + "\n")
+    return PROGRAM.run(options, partial(measured, options, config))
+
+
+def measured(options: argparse.Namespace, config: ClassifierConfig) -> dict:
+    found = measure(config, options.rows, options.length, options.dtype, options.rounds)
     print(line(found))
-    return 0
+    sizes = {name: getattr(options, name) for name in ("model", "rows", "length", "dtype")}
+    kept = {"freed_memory_kept": freed_memory_is_kept()}
+    return PROGRAM.stamp(options) | kept | sizes | found
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.claims.layers import cross_entropy, fit, init_layers, layers, normal
-from bench.claims.page import Claim
+from bench.pages.claims import Claim
 from transformer_jax.functional.positions import lookup, sinusoidal_positions
 
 WORLDS = {

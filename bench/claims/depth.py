@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.claims.layers import cross_entropy, init_layers, layers, normal
-from bench.claims.page import COLOURS, Claim, plain
+from bench.pages.claims import COLOURS, Claim, plain
 
 # Residual connection, norm.
 STACKS = {

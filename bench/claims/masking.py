@@ -7,7 +7,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from bench.claims.layers import normal
-from bench.claims.page import Claim
+from bench.pages.claims import Claim
 from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
 from transformer_jax.attention.masks import causal
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench.claims.layers import normal
-from bench.claims.page import Claim
+from bench.pages.claims import Claim
 from transformer_jax.functional.normalization import batch_norm, batch_statistics, layer_norm
 
 

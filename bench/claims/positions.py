@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.claims.layers import init_layers, layers, normal
-from bench.claims.page import COLOURS, Claim, plain
+from bench.pages.claims import COLOURS, Claim, plain
 from transformer_jax.functional.pooling import mean_pool
 from transformer_jax.functional.positions import sinusoidal_positions
 from transformer_jax.functional.rotary import rope

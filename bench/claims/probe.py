@@ -7,7 +7,7 @@ from flax import nnx
 from matplotlib.figure import Figure
 
 from bench.claims.layers import normal
-from bench.claims.page import COLOURS, Claim, plain
+from bench.pages.claims import COLOURS, Claim, plain
 from transformer_jax.functional.positions import sinusoidal_positions
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.encoder import Encoder

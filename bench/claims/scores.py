@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.claims.layers import normal
-from bench.claims.page import COLOURS, Claim, plain
+from bench.pages.claims import COLOURS, Claim, plain
 from transformer_jax.attention.dot_product import attention_weights
 
 SCALES = {

@@ -15,7 +15,7 @@ from jax import lax
 from matplotlib.figure import Figure
 
 from bench.claims.layers import cross_entropy, fit, init_layers, layers, normal
-from bench.claims.page import Claim
+from bench.pages.claims import Claim
 from transformer_jax.functional.positions import sinusoidal_positions
 
 D, N, F, C = 32, 4, 64, 8

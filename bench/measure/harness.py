@@ -22,11 +22,16 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.measure.machine import load_average
+from transformer_jax.costs.jaxpr import count
 
 WARMUP_ROUNDS = 2
 SECONDS = 0.5  # of measuring, for one benchmark
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
 ROTATION = 3  # sets of arguments
+
+
+class Disagreement(Exception):
+    """An error that names who computes something else than everybody should."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +169,16 @@ def compare(
     return median(ratios)
 
 
+def flops(fn: Callable, args: tuple) -> int:
+    """Return the operations of `fn(*args)`, matrix products alone, counted in its jaxpr.
+
+    Norms, softmax and activations are a few operations for each of their elements and are left
+    out, as is usual. `fn` must be a form without loops whose end is found while they run: the
+    reference of attention, or `jax.nn`.
+    """
+    return count(fn, *args).flops
+
+
 def random_inputs(*shapes: tuple[int, ...], scale: float = 1.0, seed: int = 0) -> list[tuple]:
     """ROTATION tuples of standard normal float32 arrays of these shapes; constant data would run
     faster.
@@ -223,6 +238,16 @@ def place(contestant: Contestant, inputs: Sequence[tuple]) -> tuple[Callable, li
     device = "cuda" if torch.cuda.is_available() else "cpu"
     placed = jax.tree.map(lambda x: to_torch(x).to(device), list(inputs))
     return torch.no_grad()(contestant.fn), placed
+
+
+def ready(
+    contestant: Contestant, inputs: Sequence[tuple], arrays: tuple
+) -> tuple[Callable, list[tuple]]:
+    """Return the function, compiled and waited for, and its arguments where it wants them."""
+    fn, placed = place(contestant, [(*args, *arrays) for args in inputs])
+    if contestant.how == "compiled":
+        fn = jax.jit(fn).lower(*placed[0]).compile()
+    return lambda *args: wait(fn(*args)), placed
 
 
 def wait(value: Any) -> Any:

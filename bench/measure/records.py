@@ -1,6 +1,8 @@
 """What is kept of a benchmark: one record a measurement, without its single rounds."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+
+from transformer_jax.runtime.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Record:
         """From what a benchmark stored; None where it belongs to no subject."""
         if "subject" not in extra_info:
             return None
-        names = {field.name for field in fields(cls)} & set(extra_info)
+        names = {each.name for each in fields(cls)} & set(extra_info)
         return cls(seconds=seconds, rounds=rounds, **{name: extra_info[name] for name in names})
 
 
@@ -48,6 +50,7 @@ class Run:
     date: str
     command: str
     failed: tuple[str, ...] = ()  # benchmarks that have no record
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)  # of a subject's other axes
 
 
 def read(data: dict) -> Run:
@@ -70,14 +73,27 @@ def read(data: dict) -> Run:
         ) from None
     records = [record for bench in benchmarks if (record := Record.of(*bench))]
     summaries = [extra["summary"] for extra, *_ in benchmarks if "summary" in extra]
-    return Run(records, summaries, machine, date, command, failed)
+    sizes = {extra["subject"]: extra["sizes"] for extra, *_ in benchmarks if "sizes" in extra}
+    return Run(records, summaries, machine, date, command, failed, sizes)
 
 
 def kept(data: dict) -> Run:
-    """From what docs/results/bench.json holds; raises ValueError where it is something else."""
+    """From what docs/results/bench.json holds; raises InputError where it is something else."""
     try:
         records = [Record(**record) for record in data["records"]]
         rest = [data[name] for name in ("summaries", "machine", "date", "command")]
-        return Run(records, *rest, tuple(data.get("failed", ())))
+        return Run(records, *rest, tuple(data.get("failed", ())), data["sizes"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"not a file that python -m bench.report wrote: {error}") from None
+        raise InputError(f"not a file that python -m bench.report wrote: {error}") from None
+
+
+def rounded(value):
+    """Return the value with six digits: more are noise, and make two runs hard to compare."""
+    if isinstance(value, float):
+        # JSON has no infinity: the interval of two points has no ends.
+        return float(f"{value:.6g}") if abs(value) < float("inf") else None
+    if isinstance(value, dict):
+        return {name: rounded(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return value

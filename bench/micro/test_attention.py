@@ -19,7 +19,6 @@ from flax import nnx
 from bench import naive
 from bench.measure import harness
 from bench.measure.harness import Contestant
-from bench.micro import flops
 from transformer_jax.attention.dot_product import dot_product_attention
 
 B, N, H = 1, 8, 64
@@ -127,12 +126,13 @@ def test_forward(benchmark, length, name):
         benchmark,
         CONTESTANTS[name],
         inputs(length),
-        flops=flops.attention(B, length, length, N, H),
+        flops=harness.flops(jax.nn.dot_product_attention, inputs(length)[0]),
         expected=expected(length),
         atol=ATOL,
         subject="attention",
         implementation=name,
         length=length,
+        sizes={"N": N, "H": H},
     )
 
 
@@ -146,7 +146,7 @@ def test_forward_and_backward(benchmark, length, name):
         benchmark,
         WITH_GRADIENT[name],
         inputs(length, 4),
-        flops=flops.attention_with_gradient(B, length, length, N, H),
+        flops=harness.flops(WITH_GRADIENT["jax.nn"].fn, inputs(length, 4)[0]),
         expected=expected_with_gradient(length),
         atol=10 * ATOL,
         subject="attention with its gradient",

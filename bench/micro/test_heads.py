@@ -6,7 +6,7 @@ axis.
 All three are compiled and do the same multiplications; what differs is how the compiler is told.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,6 @@ import pytest
 from bench import naive
 from bench.measure import harness
 from bench.measure.harness import Contestant
-from bench.micro import flops
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.multi_head import multi_head_attention
 
@@ -48,8 +47,8 @@ def split_weights(x, query_kernel, key_kernel, value_kernel, out_kernel):
     return merged @ out_kernel.reshape(N * H, D)
 
 
-def head_axis(x, query_kernel, key_kernel, value_kernel, out_kernel):
-    return multi_head_attention(x, x, query_kernel, key_kernel, value_kernel, out_kernel)
+def head_axis(x, *kernels, implementation=None):
+    return multi_head_attention(x, x, *kernels, implementation=implementation)
 
 
 def numpy_heads(x, query_kernel, key_kernel, value_kernel, out_kernel):
@@ -89,7 +88,7 @@ def test_forward(benchmark, length, name):
         benchmark,
         CONTESTANTS[name],
         inputs(length),
-        flops=flops.projections(B, length, D) + flops.attention(B, length, length, N, H),
+        flops=harness.flops(partial(head_axis, implementation="reference"), inputs(length)[0]),
         expected=expected(length),
         atol=ATOL,
         subject="multi-head attention",

@@ -16,7 +16,6 @@ from flax import nnx
 from bench import naive
 from bench.measure import harness
 from bench.measure.harness import Contestant
-from bench.micro import flops
 from transformer_jax.functional.feed_forward import feed_forward
 from transformer_jax.functional.normalization import layer_norm
 from transformer_jax.nn.config import StackConfig
@@ -101,7 +100,7 @@ def test_small(benchmark, subject, length, name):
         benchmark,
         SMALL[subject][name],
         args,
-        flops=flops.feed_forward(B, length, D, F) if subject == "feed-forward network" else None,
+        flops=harness.flops(SMALL[subject]["flax.nnx"].fn, args[0]) or None,
         expected=[DEFINITIONS[subject](*one) for one in wide],
         atol=ATOL,
         subject=subject,
@@ -207,7 +206,7 @@ def test_encoder_layer(benchmark, length, name):
         benchmark,
         forward(name),
         args,
-        flops=flops.encoder_layer(B, length, D, F),
+        flops=harness.flops(forward("flax.nnx").fn, args[0]),
         expected=[numpy_layer(*one) for one in args],
         atol=ATOL,
         subject="encoder layer",
@@ -238,7 +237,7 @@ def test_encoder_layer_with_its_gradient(benchmark, length, name):
         benchmark,
         backward(name),
         layer_inputs(length),
-        flops=3 * flops.encoder_layer(B, length, D, F),
+        flops=harness.flops(backward("flax.nnx").fn, layer_inputs(length)[0]),
         expected=expected_gradient(length),
         atol=20 * ATOL,
         subject="encoder layer with its gradient",

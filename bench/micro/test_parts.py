@@ -8,7 +8,7 @@ agree: a softmax costs time and no multiplications that are counted, and small p
 than large ones.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -17,7 +17,6 @@ import pytest
 from bench import naive
 from bench.measure import harness
 from bench.measure.harness import Contestant
-from bench.micro import flops
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.functional.feed_forward import feed_forward
 from transformer_jax.functional.linear import linear
@@ -29,9 +28,9 @@ LENGTHS = harness.lengths(64, 128, 256, 512, 1024, 2048, full=[3072, 4096])
 ATOL = 1e-4 if jax.default_backend() == "cpu" else 1e-1
 
 
-def attention(p, x):
+def attention(p, x, attend=dot_product_attention):
     heads = x.reshape(B, -1, N, H)
-    return dot_product_attention(heads, heads, heads)
+    return attend(heads, heads, heads)
 
 
 def projections(p, x):
@@ -88,12 +87,6 @@ PARTS = {
     "all but attention": (rest, numpy_rest),
     "whole layer": (layer, numpy_layer),
 }
-FLOPS = {
-    "attention": lambda T: flops.attention(B, T, T, N, H),
-    "projections": lambda T: flops.projections(B, T, D),
-    "all but attention": lambda T: flops.projections(B, T, D) + flops.feed_forward(B, T, D, F),
-    "whole layer": lambda T: flops.encoder_layer(B, T, D, F),
-}
 
 
 @cache
@@ -104,6 +97,13 @@ def inputs(T: int) -> list[tuple]:
         (dict(zip(names, (a / np.float32(len(a) ** 0.5) for a in arrays), strict=True)), x)
         for x, *arrays in harness.random_inputs((B, T, D), *shapes, seed=T)
     ]
+
+
+def flops(name: str, T: int) -> int:
+    """Return the operations of a part, with attention in the form that can be counted."""
+    part, attend = PARTS[name][0], jax.nn.dot_product_attention
+    fn = part if name in ("projections", "all but attention") else partial(part, attend=attend)
+    return harness.flops(fn, inputs(T)[0])
 
 
 def float64(tree):
@@ -118,11 +118,11 @@ def test_forward(benchmark, length, name):
         benchmark,
         Contestant(part),
         inputs(length),
-        flops=FLOPS[name](length),
+        flops=flops(name, length),
         expected=[definition(*float64(args)) for args in inputs(length)],
         atol=ATOL,
         subject="parts of an encoder layer",
         implementation=name,
         length=length,
-        width=D,
+        sizes={"D": D, "F": F},
     )

@@ -14,7 +14,7 @@ tests/bench/test_benchmarks_report.py counts it in the functions below.
 """
 
 import math
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,6 @@ from jax import lax
 from bench import naive
 from bench.measure import harness
 from bench.measure.harness import Contestant
-from bench.micro import flops
 from transformer_jax.attention.multi_head import multi_head_attention
 
 B, N, H, WIDTH = 1, 4, 64, 3
@@ -83,8 +82,8 @@ def dilated_stack(x, kernel, bias):
     return x
 
 
-def self_attention(x, *kernels):
-    return multi_head_attention(x, x, *kernels)
+def self_attention(x, *kernels, implementation=None):
+    return multi_head_attention(x, x, *kernels, implementation=implementation)
 
 
 def numpy_lstm(x, input_kernel, state_kernel, bias):
@@ -139,11 +138,8 @@ SHAPES = {
     "dilated stack": [(WIDTH, D, D), (D,)],
     "self-attention": [(D, N, H), (D, N, H), (D, N, H), (N, H, D)],
 }
-FLOPS = {
-    "LSTM": lambda T: flops.lstm(B, T, D),
-    "convolution": lambda T: flops.convolution(B, T, D, WIDTH),
-    "dilated stack": lambda T: stack_depth(T) * flops.convolution(B, T, D, WIDTH),
-    "self-attention": lambda T: flops.projections(B, T, D) + flops.attention(B, T, T, N, H),
+COUNTED = {name: contestant.fn for name, contestant in CONTESTANTS.items()} | {
+    "self-attention": partial(self_attention, implementation="reference")
 }
 PATHS = {
     "LSTM": lambda T: T,
@@ -176,11 +172,12 @@ def test_forward(benchmark, length, name):
         benchmark,
         CONTESTANTS[name],
         args,
-        flops=FLOPS[name](length),
+        flops=harness.flops(COUNTED[name], args[0]),
         expected=expected,
         atol=ATOL,
         subject="layers that read a sequence",
         implementation=name,
         length=length,
         path_length=PATHS[name](length),
+        sizes={"D": D},
     )

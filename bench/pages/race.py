@@ -1,13 +1,14 @@
-"""docs/research/race.md: a table and a figure of the curves in docs/results/race.json."""
+"""The page docs/research/race.md: when each contender of `python -m bench.imdb_race` passed a bar."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
-from bench.pages.figures import STYLE, plain, plt, save
-from bench.pages.tables import digits, table
+from matplotlib.figure import Figure
+
+from bench.pages.markdown import digits, table
+from bench.pages.plots import plain, subplots
 from bench.peers.curves import seconds_until
 
 OURS = "the default recipe of `train.imdb`"
@@ -92,70 +93,89 @@ def rows(results: dict) -> list[list[str]]:
     return [header, *cells]
 
 
-def page(results: dict) -> Iterator[str]:
-    runs, machine = results["runs"], results["machine"]
+def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    header, *cells = rows(results)
     yield "# The race to a good classifier\n"
     yield (
-        f"`{results['command']}` on {results['data']}. Seconds of training until the accuracy on reviews of movies that are not "
-        "trained on first passes a bar: the median, and the range over the seeds. The first bar is the accuracy that the tutorial prints. "
-        f"*Times as fast* is against {TUTORIAL} by the medians; *not in N s*: it ran so long and did not pass, so a ratio is *more "
-        "than*.\n"
+        f"`{results['command']}` on {results['data']}. Seconds of training until the accuracy on "
+        "reviews of movies that are not trained on first passes a bar: the median, and the range "
+        "over the seeds. The first bar is the accuracy that the tutorial prints. *Times as fast* is "
+        f"against {TUTORIAL} by the medians; *not in N s*: it ran so long and did not pass, so a "
+        "ratio is *more than*.\n"
     )
-    header, *cells = rows(results)
     yield from table(header, cells)
-    yield "\n![validation accuracy against seconds of training](../figures/race.svg)\n"
-    yield "A thin line is a run, a dot a linear model, which is fitted once; dotted, the bars.\n"
-    yield "## How to read it\n"
+    yield f"\n![validation accuracy against seconds of training]({shown['race']})\n"
     yield (
-        "- The clock runs from before the first step; scoring is left out. Of ours the seconds of the solver for the n-grams count "
-        "first. Compiling is in, where the row does not say otherwise. "
-        f"Ours is scored every {results['every']} steps, later after every twentieth more: a time is late by so much at most."
+        "A thin line is a run, a dot a linear model, which is fitted once; dotted, the bars.\n\n"
+        "## How to read it\n"
     )
-    mine = [run for run in runs if run["contender"] == OURS]
-    if mine:
-        ends = [run["points"][-1] for run in mine]
-        took = {
-            name: digits(median(end[f"{name}_seconds"] for end in ends))
-            for name in ("compile", "validation")
-        }
-        stopped = ", then it was stopped" if results.get("seconds") else " to the end"
-        prepared = digits(median(run["prepare_seconds"] for run in mine))
-        yield (
-            f"- Of a run of ours (medians): before the clock, {prepared} s to draw the split, learn the words and cut the texts; then "
-            f"{digits(median(end['seconds'] for end in ends))} s of training{stopped}, {took['compile']} s of them to compile; {took['validation']} s "
-            f"of scoring beside it. At the end {100 * median(end['accuracy'] for end in ends):.2f}% are right. What is scored are "
-            "the averaged weights, as the program keeps them."
-        )
-    for run in runs:
-        if "log" in run:
-            log, end = run["log"], run["points"][-1]
-            best = max(point["accuracy"] for point in run["points"])
-            yield (
-                f"- {run['contender']}, seed {run['seed']}: `{log['command']}`, PyTorch {log['torch']} on {log['device']}, {log['threads']} "
-                f"threads; at most {100 * best:.2f}% in {digits(end['seconds'])} s, {digits(end['validation_seconds'])} s of scoring beside it. "
-                "It cuts its texts before the clock too."
-            )
+    yield from (f"- {point}" for point in reading(results))
+
+
+def reading(results: dict) -> Iterator[str]:
+    """Yield the points of the list below the figure."""
+    runs, machine = results["runs"], results["machine"]
+    yield (
+        "The clock runs from before the first step; scoring is left out. Of ours the seconds of the "
+        "solver for the n-grams count first. Compiling is in, where the row does not say otherwise. "
+        f"Ours is scored every {results['every']} steps, later after every twentieth more: a time "
+        "is late by so much at most."
+    )
+    if mine := [run for run in runs if run["contender"] == OURS]:
+        yield our_runs(mine, stopped=bool(results.get("seconds")))
+    yield from (tutorial_run(run) for run in runs if "log" in run)
     if any(run["contender"] == NETWORK for run in runs):
         yield (
-            "- *Without n-grams* is the same training: the n-grams are fitted by a solver before it, and it does not see them. Its clock "
-            "is less by the solver's seconds."
+            "*Without n-grams* is the same training: the n-grams are fitted by a solver before it, "
+            "and it does not see them. Its clock is less by the solver's seconds."
         )
-    yield "- The clock of a linear model is the whole of its fit, reading the texts included."
+    yield "The clock of a linear model is the whole of its fit, reading the texts included."
     yield (
-        "- The seed draws the split, whole movies, the same for all contenders; nothing is chosen on it, and the test split is not "
-        "read. Passing is the first look above the bar: with many looks, luck helps, and it helps whoever looks often."
+        "The seed draws the split, whole movies, the same for all contenders; nothing is chosen on "
+        "it, and the test split is not read. Passing is the first look above the bar: with many "
+        "looks, luck helps, and it helps whoever looks often."
     )
     loads = [run["load_average"] for run in runs if run.get("load_average") is not None]
     busy = f" Up to {max(loads):.1f} programs ran at once." if loads else ""
     versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items())
     yield (
-        f"- {machine['processor']}, {machine['cores']} cores; {versions}; {results['date']}.{busy} All points: `../results/race.json`."
+        f"{machine['processor']}, {machine['cores']} cores; {versions}; {results['date']}.{busy} "
+        "All points: `../results/race.json`."
     )
 
 
-def draw(results: dict, path: Path) -> Path:
-    with plt.rc_context(STYLE):
-        figure, axis = plt.subplots(figsize=(8, 5.2), layout="constrained")
+def our_runs(runs: list[dict], stopped: bool) -> str:
+    ends = [run["points"][-1] for run in runs]
+
+    def middle(name: str) -> str:
+        return digits(median(end[name] for end in ends))
+
+    prepared = digits(median(run["prepare_seconds"] for run in runs))
+    return (
+        f"Of a run of ours (medians): before the clock, {prepared} s to draw the split, learn the "
+        f"words and cut the texts; then {middle('seconds')} s of training"
+        f"{', then it was stopped' if stopped else ' to the end'}, {middle('compile_seconds')} s of "
+        f"them to compile; {middle('validation_seconds')} s of scoring beside it. At the end "
+        f"{100 * median(end['accuracy'] for end in ends):.2f}% are right. What is scored are the "
+        "averaged weights, as the program keeps them."
+    )
+
+
+def tutorial_run(run: dict) -> str:
+    log, end = run["log"], run["points"][-1]
+    best = max(point["accuracy"] for point in run["points"])
+    return (
+        f"{run['contender']}, seed {run['seed']}: `{log['command']}`, PyTorch {log['torch']} on "
+        f"{log['device']}, {log['threads']} threads; at most {100 * best:.2f}% in "
+        f"{digits(end['seconds'])} s, {digits(end['validation_seconds'])} s of scoring beside it. "
+        "It cuts its texts before the clock too."
+    )
+
+
+def figures(results: dict) -> dict[str, Figure]:
+    """Return validation accuracy against seconds of training."""
+    with subplots(1, 1, (8, 5.2)) as (figure, axis):
         for bar in BARS:
             axis.axhline(bar, color="#999999", linestyle=":", linewidth=1)
         for i, (name, curves) in enumerate(curves_of(results).items()):
@@ -164,10 +184,9 @@ def draw(results: dict, path: Path) -> Path:
                 x, y = ([point[key] for point in points] for key in ("seconds", "accuracy"))
                 marker = "o" if len(points) == 1 else ""
                 axis.plot(x, y, color=colour, linewidth=0.8, marker=marker, markersize=4)
-            axis.plot(
-                [], [], color=colour, marker=marker, markersize=4, label=name.replace("`", "")
-            )
+            label = name.replace("`", "")
+            axis.plot([], [], color=colour, marker=marker, markersize=4, label=label)
         axis.set(xscale="log", xlabel="seconds of training", ylabel="validation accuracy")
         plain(axis.xaxis)
         figure.legend(frameon=False, loc="outside upper left", fontsize=9)
-    return save(figure, path)
+    return {"race": figure}

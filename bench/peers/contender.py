@@ -25,7 +25,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.peers.tutorial_classifier import CONTESTANTS, batches, call_of
+from train.recipes.imdb import TUTORIAL
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.malloc import freed_memory_is_kept
 
 ROOT = Path(__file__).parents[2]
 
@@ -69,8 +73,6 @@ class Contender:
 
 def start(stack: ExitStack, names: Sequence[str], settings: dict) -> dict[str, Contender]:
     """By name, all at once; they end with the stack."""
-    from bench.peers.tutorial_classifier import CONTESTANTS
-
     found = {
         name: stack.enter_context(Contender(name, settings, kept=CONTESTANTS[name].kept))
         for name in names
@@ -91,11 +93,6 @@ def sizes(recipe) -> dict[str, Any]:
 
 
 def main() -> None:
-    from bench.peers.tutorial_classifier import batches, call_of
-    from train.recipes.imdb import TUTORIAL
-    from transformer_jax.nn.config import StackConfig
-    from transformer_jax.runtime.malloc import freed_memory_is_kept
-
     settings = json.loads(sys.stdin.readline())
     model = settings["sizes"] | {"encoder": StackConfig(**settings["sizes"]["encoder"])}
     recipe = replace(TUTORIAL, model=replace(TUTORIAL.model, **model))

@@ -14,6 +14,10 @@ from typing import Any
 
 import jax
 
+from bench.measure.harness import ready
+from bench.peers.contestants import Cell, contestants
+from bench.peers.mask_kinds import KINDS
+
 ROOT = Path(__file__).parents[2]
 CALLS = 3
 # glibc keeps freed memory up to a limit that it raises as it goes: what is kept would hide what is
@@ -60,17 +64,13 @@ def _status(field: str) -> int:
 
 
 def main(words: Sequence[str]) -> None:
-    from bench import attention
-    from bench.peers.contestants import Cell, contestants
-    from bench.peers.mask_kinds import KINDS
-
     parser = argparse.ArgumentParser(
         prog="python -m bench.peers.resident_memory", description=__doc__
     )
     add = parser.add_argument
     add("name", metavar="NAME", help="of an implementation of attention, as bench.attention has it")
     add("kind", choices=KINDS, help="of mask")
-    add("dtype", choices=attention.TOLERANCE)
+    add("dtype", choices=("float32", "bfloat16"))
     add("passes", choices=("forward", "gradient"))
     add("lengths", type=int, nargs="+", metavar="LENGTH", help="tokens of a text")
     options = parser.parse_args(words)
@@ -84,7 +84,7 @@ def main(words: Sequence[str]) -> None:
         if options.name not in (known := contestants(cell)):
             parser.error(f"NAME must be one of {', '.join(known)}; got {options.name!r}")
         contestant, arrays = known[options.name]
-        call, (args,) = attention.ready(contestant, cell.inputs(seed=0, sets=1), arrays)
+        call, (args,) = ready(contestant, cell.inputs(seed=0, sets=1), arrays)
         jax.block_until_ready(call(*args))
         found[length] = grown(lambda call=call, args=args: call(*args))
     print(json.dumps(found))

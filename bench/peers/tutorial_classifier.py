@@ -143,7 +143,7 @@ def our_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch],
 
 
 def torch_tensors(found: list[Batch], pad: int) -> list[tuple]:
-    from bench.tutorial_torch import to_tensors
+    from bench.peers.tutorial_model import to_tensors
 
     return [to_tensors(batch, pad, device()) for batch in found]
 

@@ -37,6 +37,8 @@ except ModuleNotFoundError as error:
         "the tutorial's classifier needs PyTorch: pip install torch==2.13.0", name="torch"
     ) from None
 
+from transformer_jax.text.batching import Batch
+
 HIDDEN = -1e9  # the score of what is padding
 
 
@@ -169,6 +171,13 @@ def our_weights(model: TutorialClassifier) -> dict[str, np.ndarray]:
         weights |= norm(f"{name}.attention_norm", layer.attention_norm)
         weights |= norm(f"{name}.feed_forward_norm", layer.feed_forward_norm)
     return {name: weight.detach().cpu().numpy().copy() for name, weight in weights.items()}
+
+
+def to_tensors(batch: Batch, pad_id: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+    """Return (tokens, is_token, labels) of the examples, without the rows that fill the shape."""
+    tokens = torch.from_numpy(batch.tokens[batch.is_example]).long().to(device)
+    labels = torch.from_numpy(batch.labels[batch.is_example]).long().to(device)
+    return tokens, tokens != pad_id, labels
 
 
 def make_optimizer(model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:

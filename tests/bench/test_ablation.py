@@ -41,7 +41,7 @@ def test_the_page_compares_runs_of_one_seed():
         }
         for variant, seed, processor, own in made
     ]
-    lines = list(page({"command": "c", "data": "d", "date": "2026-01-01", "runs": runs}))
+    lines = list(page({"command": "c", "data": "d", "date": "2026-01-01", "runs": runs}, {}))
     assert lines[-1].endswith(
         "had other work: q, 2 cores (3 runs); p, 2 cores (2 runs); 2026-01-01."
     )

@@ -17,7 +17,7 @@ from bench.measure.harness import Contestant
 from bench.measure.records import Record
 from bench.naive import numpy_attention
 from bench.pages import analysis
-from bench.pages import attention as attention_page
+from bench.pages.markdown import milliseconds, quotient
 from bench.peers import contestants, mask_kinds, resident_memory
 from bench.peers.contestants import OURS, Cell, definition
 from train.recipes.imdb import TUTORIAL
@@ -175,11 +175,11 @@ def test_file_says_what_ran_where_and_when(written):
 def test_page_is_made_of_the_file(written, capsys):
     page = (written / "benchmarks/attention.md").read_text()
     (cell,) = json.loads((written / "results" / "attention.json").read_text())["cells"]
-    assert attention_page.quotient(cell["ratios"]["jax.nn"]) in page
-    assert attention_page.milliseconds(cell["seconds"][OURS]) in page
+    assert quotient(cell["ratios"]["jax.nn"]) in page
+    assert milliseconds(cell["seconds"][OURS]) in page
     assert "From how many logits on" in page and "## Memory" in page
     for name in ("time-float32", "memory"):
-        assert f"(figures/attention-{name}.svg)" in page
+        assert f"(../figures/attention-{name}.svg)" in page
         assert (written / "figures" / f"attention-{name}.svg").read_text().startswith("<?xml")
     assert main(["--page", "--docs", str(written)]) == 0
     assert (written / "benchmarks/attention.md").read_text() == page
@@ -287,7 +287,7 @@ def test_training_step_is_measured_and_its_page_written(small, tmp_path, subject
     assert 0.1 < step["padding"] < 0.6 and inference["dropout"] is None
     assert {"command", "date", "seed", "machine", "seconds"} <= set(results)
     page = (tmp_path / "benchmarks/training-step.md").read_text()
-    assert attention_page.quotient(step["ratios"][OURS]["eager"]) in page
+    assert quotient(step["ratios"][OURS]["eager"]) in page
 
 
 @pytest.mark.slow

@@ -2,15 +2,12 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import pytest
 
 from bench import gpu, utilization
 from train.recipes.imdb import TUTORIAL
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="here is one")
@@ -19,21 +16,6 @@ def test_without_a_gpu_one_line_says_so(tmp_path, capsys):
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "sees no GPU" in error
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("contents", [None, "{", "[]", "{}"])
-def test_a_page_of_no_numbers_is_one_line(tmp_path, capsys, contents):
-    (tmp_path / "results").mkdir()
-    if contents is not None:
-        (tmp_path / "results/gpu.json").write_text(contents)
-    assert gpu.main(["--page", "--docs", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "benchmarks/gpu.md").exists()
-
-
-def test_the_page_says_what_was_measured():
-    results = json.loads((DOCS / "results/gpu.json").read_text())
-    assert "\n".join(gpu.page(results)) + "\n" == (DOCS / "benchmarks/gpu.md").read_text()
 
 
 @pytest.mark.slow

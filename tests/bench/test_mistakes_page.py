@@ -82,7 +82,8 @@ def test_what_is_written_is_wrong_and_holds_no_review(run, tmp_path, capsys):
         assert told.probability == pytest.approx(mistake["probability"], abs=1e-4)
         assert " ".join(text.split()[:3]) not in written
     first = results["mistakes"][0]
-    lines = list(page(results, {str(first["row"]): "irony: why", "-1": "other: unused"}))
+    reasons = {str(first["row"]): "irony: why", "-1": "other: unused"}
+    lines = list(page(results | {"reasons": reasons}, {}))
     assert sum("irony: why" in line for line in lines) == 1
     assert any("By the kind of reason: irony 1." in line for line in lines)
     assert f"{first['for'][0]['word']} {first['for'][0]['value']:+.2f}" in "\n".join(lines)

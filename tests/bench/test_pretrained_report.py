@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from bench import pretrained
+from bench.measure.harness import Disagreement
 
 
 def test_nobody_is_timed_whose_vectors_are_others(monkeypatch):
@@ -24,7 +25,7 @@ def test_nobody_is_timed_whose_vectors_are_others(monkeypatch):
             pytest.fail("it was timed")
 
     monkeypatch.setattr(pretrained, "Child", Child)
-    with pytest.raises(ValueError, match=r"transformer_jax computes something else: off by 0\.1"):
+    with pytest.raises(Disagreement, match=r"transformer_jax computes something else: off by 0\.1"):
         pretrained.embedding("model", ["a", "b"], rounds=1, seconds=0.0)
 
 

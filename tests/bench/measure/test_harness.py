@@ -18,13 +18,11 @@ import pytest
 from bench.measure import harness, machine
 from bench.measure.blocking_guard import NotBlocked, blocked
 from bench.measure.harness import Contestant
-from bench.micro import flops as counts
 from bench.micro import test_attention as attention
 from bench.micro import test_heads as heads
 from bench.micro import test_layers as layers
 from bench.micro import test_parts as parts
 from bench.micro import test_sequences as sequences
-from transformer_jax.costs.jaxpr import count
 
 ROOT = Path(__file__).parents[3]
 
@@ -243,47 +241,75 @@ def test_a_comparison_calls_in_turns_and_reports_the_median_ratio(monkeypatch):
     assert low <= ratio <= high and benchmark.extra_info["subject"] == "s"
 
 
+# Operations -------------------------------------------------------------------------------------
+
 T = 16
 B, N, H = attention.B, attention.N, attention.H
-
-
-def counted(contestant, args):
-    return count(contestant.fn, *args).flops
+# Two products of T x T for each head, forward; and, with their gradients, six.
+ATTENTION = 4 * B * N * T * T * H
 
 
 @pytest.mark.parametrize("name", ["eager", "transformer_jax", "jax.nn", "flax.nnx"])
-def test_flops_of_attention_are_those_of_the_program(name):
-    flops = counted(attention.CONTESTANTS[name], attention.inputs(T)[0])
-    assert flops == counts.attention(B, T, T, N, H)
+def test_flops_of_attention_are_two_products_whoever_computes_it(name):
+    fn = attention.CONTESTANTS[name].fn
+    assert harness.flops(fn, attention.inputs(T)[0]) == ATTENTION
 
 
 @pytest.mark.parametrize("name", ["transformer_jax", "jax.nn", "flax.nnx"])
-def test_flops_of_the_gradient_are_those_of_the_program(name):
-    flops = counted(attention.WITH_GRADIENT[name], attention.inputs(T, 4)[0])
-    assert flops == counts.attention_with_gradient(B, T, T, N, H)
+def test_flops_of_the_gradient_are_twice_those_of_the_forward_pass(name):
+    fn = attention.WITH_GRADIENT[name].fn
+    assert harness.flops(fn, attention.inputs(T, 4)[0]) == 3 * ATTENTION
 
 
 @pytest.mark.parametrize("name", heads.CONTESTANTS)
 def test_flops_of_multi_head_attention_are_the_same_three_times(name):
-    flops = counted(heads.CONTESTANTS[name], heads.inputs(T)[0])
-    assert flops == counts.projections(B, T, heads.D) + counts.attention(B, T, T, N, H)
+    projections = 4 * 2 * B * T * heads.D**2
+    fn = heads.CONTESTANTS[name].fn
+    assert harness.flops(fn, heads.inputs(T)[0]) == projections + ATTENTION
 
 
 @pytest.mark.parametrize("name", sequences.CONTESTANTS)
-def test_flops_of_layers_are_those_of_the_program(name):
-    flops = counted(sequences.CONTESTANTS[name], sequences.inputs(name, T)[0])
-    assert flops == sequences.FLOPS[name](T)
+def test_flops_of_layers_that_read_a_sequence_are_those_of_their_equations(name):
+    D, width = sequences.D, sequences.WIDTH
+    convolution = 2 * T * width * D**2
+    expected = {
+        "LSTM": 2 * T * 2 * 4 * D**2,  # four gates, each of the input and of the state
+        "convolution": convolution,
+        "dilated stack": sequences.stack_depth(T) * convolution,
+        "self-attention": 4 * 2 * T * D**2 + 4 * T * T * D,
+    }
+    args = sequences.inputs(name, T)[0]
+    assert harness.flops(sequences.COUNTED[name], args) == expected[name]
+    assert harness.flops(sequences.CONTESTANTS[name].fn, args) == expected[name]
 
 
-@pytest.mark.parametrize("name", parts.PARTS)
-def test_flops_of_parts_are_those_of_the_program(name):
-    flops = counted(Contestant(parts.PARTS[name][0]), parts.inputs(T)[0])
-    assert flops == parts.FLOPS[name](T)
+def test_flops_of_the_parts_of_a_layer_add_up_to_the_layer():
+    D, F = parts.D, parts.F
+    projections, products, feed_forward = 4 * 2 * T * D**2, 4 * T * T * D, 2 * 2 * T * D * F
+    assert {name: parts.flops(name, T) for name in parts.PARTS} == {
+        "attention": products,
+        "projections": projections,
+        "all but attention": projections + feed_forward,
+        "whole layer": projections + products + feed_forward,
+    }
+    for name, (part, _) in parts.PARTS.items():
+        assert harness.flops(part, parts.inputs(T)[0]) == parts.flops(name, T)
 
 
 @pytest.mark.parametrize("name", ["transformer_jax", "flax.nnx"])
-def test_flops_of_the_encoder_layer_are_those_of_the_program(name):
+def test_flops_of_the_encoder_layer_are_the_same_twice(name):
+    D, F = layers.D, layers.F
     x, cotangent = layers.layer_inputs(T)[0]
-    expected = counts.encoder_layer(1, T, layers.D, layers.F)
-    assert counted(layers.forward(name), (x,)) == expected
-    assert counted(layers.backward(name), (x, cotangent)) == 3 * expected
+    expected = 4 * 2 * T * D**2 + 4 * T * T * D + 2 * 2 * T * D * F
+    assert harness.flops(layers.forward(name).fn, (x,)) == expected
+    assert harness.flops(layers.backward(name).fn, (x, cotangent)) == 3 * expected
+
+
+def test_flops_of_small_layers_are_those_of_their_products():
+    for name, expected in (
+        ("layer norm", 0),
+        ("feed-forward network", 4 * T * layers.D * layers.F),
+    ):
+        args = layers.inputs(name, T)[0]
+        for who in ("transformer_jax", "flax.nnx"):
+            assert harness.flops(layers.SMALL[name][who].fn, args) == expected

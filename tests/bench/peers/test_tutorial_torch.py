@@ -40,8 +40,9 @@ from bench.peers.tutorial_model import (  # noqa: E402
     make_optimizer,
     make_step,
     our_weights,
+    to_tensors,
 )
-from bench.tutorial_torch import VALIDATION_FRACTION, main, to_tensors  # noqa: E402
+from bench.tutorial_torch import VALIDATION_FRACTION, main  # noqa: E402
 
 V, B, T, D, N, F = 17, 5, 7, 10, 2, 13
 SIZES = {"max_length": T, "num_layers": 2, "embed_dim": D, "num_heads": N, "hidden_dim": F}

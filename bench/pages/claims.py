@@ -1,10 +1,12 @@
 """A claim with its measurement, and the page that shows all of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.figure import Figure
+
+from bench.pages.markdown import table
 
 INK, GRID = "#444444", "#e6e6e6"
 COLOURS = ("#1f5fa8", "#d1495b", "#3a7d44", "#b8860b")
@@ -24,7 +26,7 @@ class Claim:
 
 
 def cell(value: Any) -> str:
-    """Three digits that count; counts and words as they are."""
+    """Return three significant digits of a float; counts and words as they are."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -34,14 +36,6 @@ def cell(value: Any) -> str:
     if value == 0:
         return "0"
     return f"{value:.3g}" if 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Markdown, with numbers at the right."""
-    # A column that begins with a number is one of numbers.
-    line = ["---:" if isinstance(value, int | float) else "---" for value in rows[0]]
-    cells = [list(header), line, *([cell(value) for value in row] for row in rows)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in cells)
 
 
 def entry(claim: Claim) -> dict[str, Any]:
@@ -55,32 +49,32 @@ def entry(claim: Claim) -> dict[str, Any]:
     }
 
 
-def page(results: dict[str, Any]) -> str:
-    """Return the whole of docs/research/claims.md, from what the JSON file holds."""
+def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the page, from what the JSON file holds."""
     claims = results["claims"]
-    parts = [
-        "# Claims, measured",
-        "What texts about transformers say, and what comes out when it is done. Each statement is also a test, on a "
-        "smaller size, in `tests/bench/test_claims_report.py`.",
-        origin(results),
-        "\n".join(f"- [{claim['title']}](#{name})" for name, claim in claims.items()),
-    ]
+    yield "# Claims, measured\n"
+    yield (
+        "What texts about transformers say, and what comes out when it is done. Each statement is "
+        "also a test, on a smaller size, in `tests/bench/test_claims_report.py`.\n"
+    )
+    yield origin(results)
+    yield ""
+    yield from (f"- [{claim['title']}](#{name})" for name, claim in claims.items())
     for name, claim in claims.items():
-        parts += [f'<a id="{name}"></a>\n\n## {claim["title"]}', claim["text"]]
+        yield f'\n<a id="{name}"></a>\n\n## {claim["title"]}\n\n{claim["text"]}\n'
         if claim["figure"]:
-            parts.append(f"![{claim['title']}](../figures/claims-{name}.png)")
-        parts.append(table(claim["header"], claim["rows"]))
-    return "\n\n".join(parts) + "\n"
+            yield f"![{claim['title']}](../figures/claims-{name}.png)\n"
+        yield from table(claim["header"], ([cell(value) for value in row] for row in claim["rows"]))
 
 
 def origin(results: dict[str, Any]) -> str:
-    """The command, the versions and the machine."""
+    """Return the command, the versions and the machine."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("jax", "flax", "numpy"))
     return (
-        f"Written by `{results['command']}` in {results['seconds']} s on {results['date']}: {versions}, "
-        f"Python {machine['python']}, {', '.join(machine['devices'])}, {machine['cores']} cores. "
-        "The numbers are also in `../results/claims.json`."
+        f"Written by `{results['command']}` in {results['seconds']} s on {results['date']}: "
+        f"{versions}, Python {machine['python']}, {', '.join(machine['devices'])}, "
+        f"{machine['cores']} cores. The numbers are also in `../results/claims.json`."
     )
 
 
