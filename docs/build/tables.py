@@ -1,0 +1,389 @@
+"""Fills the tables of the written pages and of the README from the files in docs/results.
+
+    python -m docs.build.tables             every table below a line `<!-- table: NAME -->`
+
+What is typed around a table stays as it is. `tests/docs/test_results.py` shows that nothing is out
+of date.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from bench.pages.markdown import milliseconds, table
+from transformer_jax.runtime.files import write_text
+
+DOCS = Path(__file__).parents[1]
+PAGES = [DOCS.parent / "README.md", *sorted((DOCS / "research").glob("*.md"))]
+MARKED = re.compile(r"(<!-- table: (.*) -->\n)((?:\|.*\n)*)")
+
+Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
+TABLES: dict[str, Callable[[], Table]] = {}
+
+
+def named(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
+    """Return a decorator that makes a function's header and rows the table of this name."""
+
+    def keep(make: Callable[[], Table]) -> Callable[[], Table]:
+        TABLES[name] = make
+        return make
+
+    return keep
+
+
+def filled(text: str) -> str:
+    """Return the text of a page with its tables made anew."""
+    return MARKED.sub(lambda found: found[1] + "\n".join(table(*TABLES[found[2]]())) + "\n", text)
+
+
+@cache
+def results(name: str) -> Any:
+    """Return what a file of results holds."""
+    return json.loads((DOCS / f"results/{name}.json").read_text(encoding="utf-8"))
+
+
+def seeds(name: str) -> list[dict]:
+    """Return the reports of three seeds."""
+    return [results(name), *(results(f"{name}-seed-{seed}") for seed in (1, 2))]
+
+
+# Formats ------------------------------------------------------------------------------------------
+
+
+def short(value: float | None) -> str:
+    """Return four digits without the zero before them: .9134."""
+    return "" if value is None else f"{value:.4f}"[value < 1 :]
+
+
+def accuracy(run: dict) -> str:
+    return f"{run['test_accuracy']:.2%}"
+
+
+def interval(run: dict) -> str:
+    low, high = run["test_accuracy_interval"]
+    return f"{100 * low:.2f} to {high:.2%}"
+
+
+def fitting_seconds(run: dict) -> float:
+    """Return the seconds of all that is fitted: the steps, the solver for n-grams, the vectors."""
+    return sum(run.get(part, 0) for part in ("train_seconds", "evidence_seconds", "guess_seconds"))
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f}"
+
+
+def epochs(values: Sequence[float], number: int) -> list[str]:
+    """Return a cell for each of so many epochs, empty after the last."""
+    return [*map(short, values), *[""] * (number - len(values))]
+
+
+# README -------------------------------------------------------------------------------------------
+
+
+@named("imdb")
+def imdb() -> Table:
+    run, best = results("imdb"), results("imdb-vectors")
+    linear, ngrams = run["baseline"], run["alone"]["evidence"]
+    rows = {
+        "TF-IDF bigrams + logistic regression": (linear, linear["seconds"]),
+        "its n-grams alone, a linear model (NB-SVM)": (ngrams, run["evidence_seconds"]),
+        "**transformer with n-grams**, `make imdb`": (run, fitting_seconds(run)),
+        "the same, from unlabelled reviews too, `make imdb-best`": (best, fitting_seconds(best)),
+    }
+    header = ["model", "test accuracy", "95% interval", "seconds to train"]
+    return header, (
+        [name, accuracy(found), interval(found), f"{seconds:.0f}"]
+        for name, (found, seconds) in rows.items()
+    )
+
+
+@named("attention")
+def attention() -> Table:
+    columns = {
+        "Python loops": "Python loops, ms",
+        "NumPy, loop over queries": "NumPy, a query at a time",
+        "NumPy": "NumPy",
+        "transformer_jax": "transformer_jax",
+        "jax.nn": "`jax.nn`",
+        "PyTorch": "PyTorch",
+    }
+    seconds = {
+        (record["implementation"], record["length"]): record["seconds"]
+        for record in results("bench")["records"]
+        if record["subject"] == "attention" and "ratio" not in record
+    }
+    return ["T", *columns.values()], (
+        [T, *(milliseconds(seconds[name, T]) if (name, T) in seconds else "" for name in columns)]
+        for T in (64, 1024, 2048)
+    )
+
+
+# Pages on one subject -----------------------------------------------------------------------------
+
+
+@named("translation")
+def translation() -> Table:
+    header = ["", "BLEU", "exact", "parameters", "passes", "training"]
+    rows = {"English to German": "multi30k", "English to French": "multi30k-fr"}
+    return header, (
+        [name, f"{found['bleu']:.2f}", f"{found['exact']:.1%}", f"{found['parameters']:,}",
+         found["epochs"], f"{minutes(found['train_seconds'])} min"]
+        for name, found in ((name, results(file)) for name, file in rows.items())
+    )  # fmt: skip
+
+
+@named("finetuning")
+def finetuning() -> Table:
+    run = results("finetune-imdb")
+    linear = run["baseline"]
+    took = (f"{minutes(run['train_seconds'])} min", f"{linear['seconds']:.0f} s")
+    return ["", "test accuracy", "95% interval", "training"], [
+        ["MiniLM, fine-tuned", accuracy(run), interval(run), took[0]],
+        [
+            "TF-IDF, words and bigrams, logistic regression",
+            accuracy(linear),
+            interval(linear),
+            took[1],
+        ],
+    ]
+
+
+def earlier_run(name: str) -> dict:
+    """Return what is kept of the report of an earlier run."""
+    return next(run for run in results("earlier-runs") if run["name"] == name)
+
+
+@named("fine-tuning rates")
+def fine_tuning_rates() -> Table:
+    recipe, kept = (earlier_run(f"fine-tuning, {rate}") for rate in ("1e-4", "2e-4"))
+    return ["rate of the highest layer", "accuracy"], [
+        ["1e-4, the recipe's", short(recipe["test_accuracy"])],
+        ["**2e-4**", f"**{short(kept['test_accuracy'])}**"],
+    ]
+
+
+def beside(name: str, before: str, header: Sequence[str]) -> Table:
+    """Three seeds of an experiment beside those of another."""
+    return ["seed", *header, "95% interval", "calibration error", "minutes"], (
+        [seed, accuracy(theirs), accuracy(ours), interval(ours),
+         f"{ours['test']['calibration_error']:.3f}", minutes(fitting_seconds(ours))]
+        for seed, (theirs, ours) in enumerate(zip(seeds(before), seeds(name), strict=True))
+    )  # fmt: skip
+
+
+@named("unlabelled")
+def unlabelled() -> Table:
+    return beside("imdb-unlabelled", "imdb", ["without", "with `--unlabelled`"])
+
+
+@named("vectors")
+def vectors() -> Table:
+    return beside("imdb-vectors", "imdb-unlabelled", ["`--unlabelled`", "with `--vectors`"])
+
+
+@named("vectors again")
+def vectors_again() -> Table:
+    header = ["seed", "with `--vectors`", "95% interval", "its n-grams alone", "McNemar p"]
+    header += ["its network alone", "calibration error", "minutes"]
+    runs = (results(f"imdb-vectors-again-seed-{seed}") for seed in (1, 2))
+    return header, (
+        [run["seed"], accuracy(run), interval(run), accuracy(run["alone"]["evidence"]),
+         f"{run['alone']['evidence']['mcnemar']['p_value']:.1g}", accuracy(run["alone"]["head"]),
+         f"{run['test']['calibration_error']:.3f}", minutes(fitting_seconds(run))]
+        for run in runs
+    )  # fmt: skip
+
+
+@named("few labels")
+def few_labels() -> Table:
+    without, ours = results("imdb-few"), results("imdb-few-unlabelled")
+    header = ["TF-IDF bigrams + logistic regression", "without, 12 epochs", "with `--unlabelled`"]
+    return header, [[accuracy(without["baseline"]), accuracy(without), f"**{accuracy(ours)}**"]]
+
+
+@named("pretraining")
+def pretraining() -> Table:
+    encoder, run = results("imdb-mlm"), results("imdb-mlm-classifier")
+    first, second = (minutes(found["train_seconds"]) for found in (encoder, run))
+    guessed = f"{encoder['held_out_loss']:.2f} nats, {encoder['held_out_accuracy']:.1%} guessed"
+    return ["", ""], [
+        ["held-out words, how often each comes alone", f"{encoder['unigram_loss']:.2f} nats"],
+        [f"held-out words, after {first} minutes", guessed],
+        [f"test accuracy, after {second} minutes more", f"**{accuracy(run)}** ({interval(run)})"],
+        ["calibration error", f"{run['test']['calibration_error']:.3f}"],
+        ["TF-IDF bigrams + logistic regression", accuracy(run["baseline"])],
+    ]
+
+
+# The rounds of experiments.md, from the third on ---------------------------------------------------
+
+# Which list of recipe-rounds.json, and for each column its header and the key of its value.
+ROUNDS = {
+    "round 3, linear models": (
+        "linear",
+        "what = name | accuracy = accuracy | naive Bayes alone = naive_bayes",
+    ),
+    "round 4, n-grams": (
+        "fourth_round.linear",
+        "what = name | seed 100 = accuracies.100 | 0 = accuracies.0 | 1 = accuracies.1 "
+        "| 2 = accuracies.2",
+    ),
+    "round 5, n-grams": ("fifth_round.ngrams", "n-grams = name | accuracy = accuracy"),
+    "round 5, network": (
+        "fifth_round.network",
+        "epoch = epoch:g | the network = network | + n-grams = with_ngrams "
+        "| + n-grams fitted to all = with_self_trained",
+    ),
+    "round 5, places": (
+        "fifth_round.places",
+        "seed = seed | words of = words | 2^22 places = 22 | 2^24 places = 24",
+    ),
+    "round 6, IMDb": (
+        "sixth_round.imdb",
+        "epoch = epoch | accuracy = accuracy | log loss = log_loss | training loss = training_loss:3",
+    ),
+    "round 6, sample": (
+        "sixth_round.sample",
+        "rate = learning_rate:e | the head's, times = head | pooling = pooling "
+        "| Muon's = muon_rate:g | b2 = b2:g | accuracy = accuracy",
+    ),
+    "round 7, alone": (
+        "seventh_round.alone",
+        "what = name | accuracy = accuracy | + n-grams = with_ngrams",
+    ),
+    "round 7, n-grams": (
+        "seventh_round.ngrams_over_four_draws",
+        "n-grams = name | accuracy = accuracy",
+    ),
+    "round 8, without vectors": (
+        "eighth_round.without",
+        "what = name | accuracy = accuracy | area = auc | log loss = log_loss",
+    ),
+    "round 8, vectors": (
+        "eighth_round.vectors",
+        "vectors = name | epochs = epochs | accuracy = alone.accuracy | area = alone.auc "
+        "| + n-grams: area = with_ngrams.auc | log loss = with_ngrams.log_loss "
+        "| + network: accuracy = with_both.accuracy | area = with_both.auc "
+        "| log loss = with_both.log_loss",
+    ),
+    "round 9, sums": (
+        "ninth_round.sums",
+        "what = name | accuracy = accuracy | area = auc | log loss = log_loss",
+    ),
+    "round 9, n-grams": (
+        "ninth_round.distilled",
+        "n-grams fitted to vectors = name | accuracy = alone.accuracy | area = alone.auc "
+        "| log loss = alone.log_loss | + network: accuracy = with_network.accuracy "
+        "| area = with_network.auc | log loss = with_network.log_loss",
+    ),
+    "round 10, sums": (
+        "tenth_round.sums",
+        "what = name | seed 1: accuracy = 1.accuracy | area = 1.auc | log loss = 1.log_loss "
+        "| seed 2: accuracy = 2.accuracy | area = 2.auc | log loss = 2.log_loss",
+    ),
+    "round 10, n-grams": (
+        "tenth_round.distilled",
+        "n-grams fitted to vectors = name | seed 1: accuracy = 1.alone.accuracy "
+        "| area = 1.alone.auc | log loss = 1.alone.log_loss "
+        "| + network: log loss = 1.with_network.log_loss | seed 2: accuracy = 2.alone.accuracy "
+        "| area = 2.alone.auc | log loss = 2.alone.log_loss "
+        "| + network: log loss = 2.with_network.log_loss",
+    ),
+}
+
+
+def rounds_table(path: str, columns: str) -> Table:
+    """Return the table of a list in recipe-rounds.json."""
+    pairs = [column.rsplit(" = ", 1) for column in columns.split(" | ")]
+    rows = at(results("recipe-rounds"), path)
+    return [header for header, _ in pairs], ([text(row, key) for _, key in pairs] for row in rows)
+
+
+def at(found: Any, path: str) -> Any:
+    """Return what is at `key.key` in nested dictionaries; None where there is no such key."""
+    for key in path.split("."):
+        found = None if found is None else found.get(key)
+    return found
+
+
+def text(row: dict, key: str) -> str:
+    """Return a cell: bold names, numbers below one without their zero, by `key:format` if given."""
+    key, _, form = key.partition(":")
+    value = at(row, key)
+    if key == "name":
+        return bold(row)
+    if isinstance(value, list):
+        return " ".join(map(short, value))
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    if form == "e":
+        return f"{value:.0e}".replace("e-0", "e-")
+    return (f"{value:{form}}" if form == "g" else f"{value:.{form or 4}f}").removeprefix("0")
+
+
+def bold(row: dict) -> str:
+    return f"**{row['name']}**" if row.get("bold") else row["name"]
+
+
+for _name, _spec in ROUNDS.items():
+    TABLES[_name] = partial(rounds_table, *_spec)
+EPOCHS = ["epoch 1", *map(str, range(2, 7))]
+
+
+def by_epoch(name: str, run: dict) -> list[str]:
+    return [name, *epochs([epoch["accuracy"] for epoch in run["epochs"]], 6)]
+
+
+@named("round 3")
+def third_round() -> Table:
+    return ["what", *EPOCHS, "log loss at the last"], (
+        [*by_epoch(bold(run), run), f"{run['epochs'][-1]['log_loss']:.3f}"]
+        for run in results("recipe-rounds")["runs"]
+    )
+
+
+@named("round 3, other movies")
+def other_movies() -> Table:
+    runs = results("recipe-rounds")["second_split"]["runs"]
+    return ["what", *EPOCHS], (by_epoch(run["name"], run) for run in runs)
+
+
+@named("round 4, networks")
+def fourth_round_networks() -> Table:
+    found, rows = results("recipe-rounds")["fourth_round"], []
+    ways = {
+        "residual": {
+            "one loss for the sum: the sum": "both",
+            "its network by itself": "network",
+        },
+        "own_losses": {
+            "a loss for each: regions by themselves": "regions",
+            "attention by itself": "attention",
+            "n-grams + half of the regions": "ngrams_and_half_regions",
+        },
+        "sums": {"the network alone": "network", "n-grams + 0.2 of it": "sum"},
+    }
+    for way, names in ways.items():
+        for run in found[way]:
+            ngrams = run.get("ngrams") or run["epochs"][0]["ngrams"]
+            for name, key in names.items():
+                values = [epoch[key] for epoch in run["epochs"]]
+                values = [v["0.2"] if key == "sum" else v for v in values]
+                if key == "sum" and run["attends"]:
+                    name = f"**{name}**"
+                elif not run.get("attends", True) and key == "network":
+                    name += ", attention removed"
+                rows.append([name, run["seed"], short(ngrams), *epochs(values, 5)])
+    return ["what", "seed", "n-grams", *EPOCHS[:5]], rows
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        if (after := filled(before)) != before:
+            write_text(page, after)
+            print(page.relative_to(DOCS.parent))
