@@ -84,6 +84,15 @@ def test_every_page_is_in_the_menu():
         assert str(page.relative_to(DOCS)) in menu, page.name
 
 
+@pytest.mark.parametrize("page", ["status.md", "results/README.md"])
+def test_every_file_that_is_named_exists(page):
+    """From the root, from the library, or from the folder of the page."""
+    named = re.findall(r"`([\w./-]+\.(?:py|md|json|ipynb)|[\w./-]+/)`", (DOCS / page).read_text())
+    places = (ROOT, ROOT / "transformer_jax", (DOCS / page).parent)
+    missing = {name for name in named if not any((place / name).exists() for place in places)}
+    assert len(named) > 10 and missing <= {"report.json"}  # of any run
+
+
 def test_the_first_example_runs():
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
     names = {}
