@@ -2,6 +2,7 @@
 seeds.
 
     python -m bench.ablation --data PATH        as train.imdb takes it
+    python -m bench.ablation --small --docs DIR a few features, on some reviews of the built-in sample
     python -m bench.ablation --page             nothing is trained: docs/research/ablation.md from the numbers
 
 A fifth of the training reviews, whole movies, is held out; a seed draws these, the weights, the
@@ -29,6 +30,7 @@ from bench.pages.program import Program
 from bench.peers.recipe_runs import Fold, ends_of_epochs, fold_of, looks
 from train.classifier.calibration import log_probabilities, weights_of
 from train.data.load import load
+from train.data.sample_reviews import sample
 from train.evaluation.metrics import score
 from train.recipes.imdb import FAST, Recipe
 
@@ -36,6 +38,22 @@ WHOLE = "the whole recipe"
 NO_ATTENTION = "attention removed: a patch sees itself alone"
 HELD_OUT = 0.2
 SEEDS = 3
+
+
+# Of --small: every part is there, of a few features.
+SMALL = replace(
+    FAST,
+    tokenizer="word:200",
+    model=replace(
+        FAST.model,
+        max_length=20,
+        region_features=4,
+        ngram_bits=10,
+        encoder=replace(FAST.model.encoder, embed_dim=8, hidden_dim=8),
+    ),
+    fit=replace(FAST.fit, epochs=1),
+    buckets=1,
+)
 
 
 def _model(recipe: Recipe, **changes) -> Recipe:
@@ -152,17 +170,22 @@ def _spread(values: list[float]) -> str:
 
 
 PROGRAM = Program(
-    "ablation", __doc__, "results/ablation.json", "research/ablation.md", ("command", "data", "runs"), page
+    "ablation", __doc__, "results/ablation.json", "research/ablation.md", ("command", "data", "runs"), page,
+    has_small=True,
 )  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
-    add("--seeds", type=int, default=SEEDS, help=f"how many (default: {SEEDS})")
+    add("--data", help="as train.imdb takes it (default: imdb)")
+    add("--seeds", type=int, help=f"how many (default: {SEEDS})")
     add("--only", action="append", metavar="WORDS", help="variants that begin so; again for more")
     options = PROGRAM.parse(parser, arguments)
+    if options.small:
+        recipe = SMALL
+    if options.seeds is None:
+        options.seeds = 1 if options.small else SEEDS
     if options.seeds < 1:
         parser.error("--seeds must be 1 or more")
     chosen = {
@@ -179,7 +202,10 @@ def measured(
     options: argparse.Namespace, recipe: Recipe, chosen: dict[str, Callable[[Recipe], Recipe]]
 ) -> dict:
     """Every variant over every seed, but those that were trained before; kept after each."""
-    data = load(options.data)
+    if options.small and options.data is None:
+        data = sample(train=400, test=2)
+    else:
+        data = load(options.data or "imdb")
     results = {"data": data.source, "runs": _kept(options, recipe)}
     done = {(run["variant"], run["seed"]) for run in results["runs"]}
     here = machine.describe()  # a run's own: the next one may be made elsewhere

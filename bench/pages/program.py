@@ -42,9 +42,10 @@ class Program:
     keys: Sequence[str] = ()  # that all files of results have
     page: Callable[[dict, dict[str, str]], Iterable[str]] | None = None
     figures: Callable[[dict], dict[str, Figure]] = no_figures
+    has_small: bool = False  # for sizes that are those of a recipe or of a published model
 
     def parser(self) -> argparse.ArgumentParser:
-        """Return a parser of --docs and, with a page, --page."""
+        """Return a parser of --docs, with a page --page, and with `has_small` --small."""
         parser = argparse.ArgumentParser(
             prog=f"python -m bench.{self.name}",
             description=self.description,
@@ -54,6 +55,9 @@ class Program:
         add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
         if self.page is not None:
             add("--page", action="store_true", help="measure nothing: the page, from the results")
+        if self.has_small:
+            says = "the smallest sizes and one round, to see that it runs; needs --docs"
+            add("--small", action="store_true", help=says)
         return parser
 
     def parse(
@@ -68,6 +72,8 @@ class Program:
         """
         arguments = sys.argv[1:] if arguments is None else list(arguments)
         options = parser.parse_args(arguments)
+        if self.has_small and options.small and options.docs.resolve() == Path("docs").resolve():
+            parser.error("--small: its numbers mean nothing; name another folder with --docs")
         names = {getattr(options, name): name.upper() for name in unnamed}
         words = [names.get(word, word) for word in arguments]
         options.command = without_paths([*parser.prog.split(), *words])

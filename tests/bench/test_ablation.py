@@ -94,12 +94,11 @@ def test_data_that_are_not_there_are_one_line(capsys):
 
 @pytest.mark.slow
 def test_it_trains_and_writes(tmp_path):
-    encoder = replace(FAST.model.encoder, embed_dim=8, num_heads=2, hidden_dim=8)
-    model = replace(FAST.model, encoder=encoder, region_features=4, max_length=20)
-    small = replace(
-        FAST, model=model, tokenizer="word:200", fit=replace(FAST.fit, epochs=1), buckets=1
-    )
-    words = ["--data", "sample", "--docs", str(tmp_path), "--seeds", "1", "--only", WHOLE]
-    assert main(words, small) == 0
+    assert main(["--small", "--docs", str(tmp_path), "--only", WHOLE]) == 0
     (run,) = json.loads((tmp_path / "results/ablation.json").read_text())["runs"]
     assert 0.3 < run["epochs"][0]["accuracy"] < 1 and run["epochs"][0]["seconds"] > 0
+
+
+def test_every_variant_changes_the_small_recipe_too():
+    changed = [change(ablation.SMALL) for change in VARIANTS.values()]
+    assert len(set(map(repr, changed))) == len(changed)

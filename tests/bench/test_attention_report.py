@@ -4,7 +4,6 @@ wrong.
 
 import json
 import sys
-from dataclasses import replace
 
 import jax
 import numpy as np
@@ -20,7 +19,6 @@ from bench.pages import analysis
 from bench.pages.markdown import milliseconds, quotient
 from bench.peers import contestants, mask_kinds, resident_memory
 from bench.peers.contestants import OURS, Cell, definition
-from train.recipes.imdb import TUTORIAL
 
 PEERS = ("reference", "jax.nn", "flax.nnx")
 TORCH = ("PyTorch", "PyTorch, written out")
@@ -256,42 +254,31 @@ def test_child_sees_the_logits_of_who_stores_them():
         )
 
 
-@pytest.fixture
-def small():
-    """The recipe with a model of a few weights."""
-    encoder = replace(
-        TUTORIAL.model.encoder, num_layers=1, embed_dim=16, num_heads=2, hidden_dim=16
-    )
-    return replace(
-        TUTORIAL, model=replace(TUTORIAL.model, vocab_size=50, max_length=8, encoder=encoder)
-    )
-
-
 @pytest.mark.parametrize(
     "subject",
     [pytest.param(name, marks=pytest.mark.slow) for name in ("step without dropout", "step")],
 )
-def test_training_step_is_measured_and_its_page_written(small, tmp_path, subject):
+def test_training_step_is_measured_and_its_page_written(tmp_path, subject):
     pytest.importorskip("torch")
     from bench import training_step
 
     names = training_step.SUBJECTS[subject][3]
-    words = ["--rounds", "2", "--seconds", "0", "--docs", str(tmp_path)]
-    words += ["--subjects", subject, "inference of one text"]
-    assert training_step.main(words, small) == 0
+    words = ["--small", "--docs", str(tmp_path), "--subjects", subject, "inference of one text"]
+    assert training_step.main(words) == 0
     results = json.loads((tmp_path / "results" / "training_step.json").read_text())
     step, inference = results["subjects"]
-    assert set(step["seconds"]) == set(step["errors"]) == set(names) and step["rounds"] == 2
+    assert set(step["seconds"]) == set(step["errors"]) == set(names) and step["rounds"] == 1
     assert set(step["ratios"]) == {name for name in names if name.startswith(OURS)}
     assert set(step["ratios"][OURS]) == set(names) - {OURS}
     assert 0.1 < step["padding"] < 0.6 and inference["dropout"] is None
     assert {"command", "date", "seed", "machine", "seconds"} <= set(results)
     page = (tmp_path / "benchmarks/training-step.md").read_text()
+    assert "The tutorial's classifier with a few features" in page
     assert quotient(step["ratios"][OURS]["eager"]) in page
 
 
 @pytest.mark.slow
-def test_step_that_computes_something_else_is_refused(small, tmp_path, monkeypatch, capsys):
+def test_step_that_computes_something_else_is_refused(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     from bench import training_step
     from bench.peers import contender
@@ -300,8 +287,8 @@ def test_step_that_computes_something_else_is_refused(small, tmp_path, monkeypat
     monkeypatch.setattr(
         contender.Contender, "__call__", lambda self: right(self) + (self.name == OURS)
     )
-    words = ["--subjects", "inference of one text", "--docs", str(tmp_path)]
-    assert training_step.main(words, small) == 1
+    words = ["--small", "--subjects", "inference of one text", "--docs", str(tmp_path)]
+    assert training_step.main(words) == 1
     assert "transformer_jax computes something else" in capsys.readouterr().err
     assert not (tmp_path / "results").exists()
 

@@ -123,3 +123,11 @@ def test_a_program_without_a_page_has_no_such_option(tmp_path):
     options = program.parse(program.parser(), ["--docs", str(tmp_path)])
     assert isinstance(options, argparse.Namespace) and not hasattr(options, "page")
     assert program.run(options, lambda: {"x": 1}) == 0 and not (tmp_path / "small.md").exists()
+
+
+@pytest.mark.parametrize("program", [ablation, pretrained, training_step])
+def test_small_numbers_do_not_take_the_place_of_the_others(program, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        program.main(["--small", "--docs", "docs"])
+    assert stopped.value.code == 2
+    assert "--small: its numbers mean nothing; name another folder" in capsys.readouterr().err
