@@ -6,7 +6,6 @@ the averaged weights. There is no run folder: what is kept of a run is what the 
 looks.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -18,11 +17,10 @@ from flax import nnx
 from jaxtyping import Float
 from tqdm import tqdm
 
-from train.classifier.build import FromScratch
+from train.classifier.build import FromScratch, batch_shapes
 from train.classifier.calibration import only
 from train.data.dataset import Dataset
 from train.data.load import split_validation
-from train.imdb import shapes
 from train.objectives.classification import make_loss
 from train.optim.optimizers import make_optimizer
 from train.recipes.imdb import Recipe
@@ -72,7 +70,7 @@ def fold_of(data: Dataset, recipe: Recipe, seed: int, fraction: float) -> Fold:
         for split in (train, held_out)
     ]
     return Fold(
-        *encoded, train.labels, held_out.labels, data.classes, tokenizer, *shapes(encoded, recipe, None)
+        *encoded, train.labels, held_out.labels, data.classes, tokenizer, *batch_shapes(encoded, recipe, None)
     )  # fmt: skip
 
 
@@ -94,8 +92,8 @@ def looks(
 
     What each of `parts` says alone is looked at too, where the model has more than one.
     """
-    beginning = FromScratch(recipe, argparse.Namespace(seed=seed, gpt2_files=None))
-    classifier = beginning.make(fold.tokenizer, fold.classes, "", fold.train, fold.train_labels)
+    start = FromScratch(recipe, seed)
+    classifier = start.make(fold.tokenizer, fold.classes, "", fold.train, fold.train_labels)
     lengths = [len(ids) for ids in fold.train]
 
     def batches(epoch: int) -> Batches:

@@ -19,15 +19,14 @@ from safetensors.numpy import load_file, save_file
 
 from tests.helpers.run_folders import save_run
 from train.data.load import load
-from train.imdb import PROGRAM
 from train.imdb import main as train
-from train.recipes.imdb_options import make_parser
+from train.recipes.imdb_options import ImdbOptions
 from train.trainer.run import Run
 from transformer_jax.__main__ import main as use
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.serialization.run_folder import ClassifierSpec
+from transformer_jax.serialization.specification import ClassifierSpec
 from transformer_jax.text.tokenizer import train_tokenizer
 
 TEXTS = [f"review {i} of this film" for i in range(20)]
@@ -51,7 +50,7 @@ def whole(tmp_path_factory):
     (folder / "run").mkdir()
     spec = ClassifierSpec(config, ("negative", "positive"), "head", "reviews.csv")
     save_run(folder / "run", params, tokenizer, spec)
-    Run(PROGRAM, folder / "run", make_parser().parse_args([])).begin("sum")
+    Run("train.imdb", folder / "run", ImdbOptions()).begin("sum")
     (folder / "taken").mkdir()
     (folder / "taken" / "precious").write_text("mine")
     return folder

@@ -26,26 +26,27 @@ from tests.helpers.run_folders import save_run
 from train.data.dataset import DataError
 from train.data.imdb_archive import read_archive
 from train.data.table_files import read_file
-from train.imdb import MAY_CHANGE, PROGRAM
-from train.recipes.imdb_options import make_parser
+from train.recipes.imdb_options import ImdbOptions
+from train.trainer.options import OptionError
 from train.trainer.run import OPTIONS, Run, RunError, resumed_options
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.runtime.errors import RunFolderError, TokenizerError
 from transformer_jax.serialization.run_folder import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    ClassifierSpec,
-    RunFolderError,
     load_classifier,
     load_weights,
 )
-from transformer_jax.text.tokenizer import TokenizerError, load_tokenizer, train_tokenizer
+from transformer_jax.serialization.specification import ClassifierSpec
+from transformer_jax.text.tokenizer import load_tokenizer, train_tokenizer
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("as_users_run_it")]
 
 EXAMPLES, SECONDS, MEMORY = 2000, 10, 1 << 30
+PROGRAM = "train.imdb"
 
 # What a reader may trip over: ends, signs, sizes, quotes, and the words of the formats.
 PIECES = [
@@ -264,7 +265,7 @@ def run(tmp_path_factory):
     params = nnx.state(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
     spec = ClassifierSpec(config, ("bad", "good"), "head", "reviews.csv")
     save_run(folder, params, tokenizer, spec)
-    Run(PROGRAM, folder, make_parser().parse_args([])).begin("sum")
+    Run(PROGRAM, folder, ImdbOptions()).begin("sum")
     return folder
 
 
@@ -315,9 +316,9 @@ def test_damaged_weights_are_read_or_refused(run, tmp_path):
 def test_damaged_options_are_read_or_refused(run, tmp_path):
     def read(content):
         (tmp_path / OPTIONS).write_bytes(content)
-        resumed_options(tmp_path, PROGRAM, make_parser(), ["--resume", "x"], MAY_CHANGE)
+        resumed_options(tmp_path, PROGRAM, ImdbOptions, ["--resume", "x"])
 
-    fuzz(read, json_damage((run / OPTIONS).read_bytes()), RunError)
+    fuzz(read, json_damage((run / OPTIONS).read_bytes()), RunError, OptionError)
 
 
 def test_most_damage_differs():

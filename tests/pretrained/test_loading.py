@@ -168,7 +168,8 @@ def test_what_is_unusual_is_one_short_line(name, spoil, says, tmp_path):
 
 
 def test_a_run_folder_is_of_one_kind(tmp_path):
-    from transformer_jax.serialization.run_folder import KINDS, EncoderClassifierSpec, save_weights
+    from transformer_jax.serialization.run_folder import KINDS, save_weights
+    from transformer_jax.serialization.specification import EncoderClassifierSpec
 
     model = classifier("mean", None)
     spec = EncoderClassifierSpec(model.config, ("a", "b"), "head", "sample", 10)

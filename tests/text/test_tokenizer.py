@@ -13,10 +13,11 @@ import tokenizers
 from tiktoken.load import data_gym_to_mergeable_bpe_ranks
 from tiktoken_ext.openai_public import r50k_pat_str
 
+from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.text import encoding
 from transformer_jax.text import gpt2_vocabulary as published
 from transformer_jax.text import tokenizer as ours
-from transformer_jax.text.tokenizer import TokenizerError, load_tokenizer, train_tokenizer
+from transformer_jax.text.tokenizer import load_tokenizer, train_tokenizer
 
 TEXTS = [
     "The film was great, the actors were great and the story wasn't dull.",

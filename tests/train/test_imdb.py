@@ -14,8 +14,9 @@ from flax import nnx
 from train.imdb import main
 from train.objectives.classification import cross_entropy, drop_tokens, make_loss, squared_hinge
 from train.recipes.imdb import FAST, SAMPLE, TUTORIAL
-from train.recipes.imdb_options import make_parser, recipe_of
-from train.trainer.run import RunError, event_log
+from train.recipes.imdb_options import ImdbOptions, recipe_of
+from train.trainer.metrics_log import event_log
+from train.trainer.run import RunError
 from transformer_jax.__main__ import main as use
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.text.batching import Batch
@@ -164,11 +165,9 @@ def test_tutorial_recipe_is_the_documents_model():
 
 
 def test_options_change_the_recipe_and_nothing_else():
-    parser = make_parser()
-    assert recipe_of(parser.parse_args([]), "imdb") == FAST
-    assert recipe_of(parser.parse_args([]), "sample") == SAMPLE
-    arguments = ["--max-length", "64", "--epochs", "2", "--seed", "3"]
-    changed = recipe_of(parser.parse_args(arguments), "imdb")
+    assert recipe_of(ImdbOptions(), "imdb") == FAST
+    assert recipe_of(ImdbOptions(), "sample") == SAMPLE
+    changed = recipe_of(ImdbOptions(max_length=64, epochs=2, seed=3), "imdb")
     assert (changed.model.max_length, changed.fit.epochs, changed.fit.seed) == (64, 2, 3)
     assert changed.model.encoder == FAST.model.encoder
 

@@ -12,7 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from train.data.token_file import write_tokens
-from train.lm import a_text, main
+from train.lm import main
+from train.tasks.language_modeling import sample_text
 from transformer_jax.__main__ import main as use
 
 LINE = "the cat sat on the mat and the dog lay on the log\n"
@@ -98,12 +99,12 @@ def test_a_run_goes_on_to_the_bits_it_would_have_had(run, book, tmp_path, monkey
     stopped, texts = tmp_path / "stopped", []
 
     def then_a_signal(*arguments):
-        texts.append(a_text(*arguments))
+        texts.append(sample_text(*arguments))
         if len(texts) == 3:
             signal.raise_signal(signal.SIGTERM)
         return texts[-1]
 
-    monkeypatch.setattr("train.lm.a_text", then_a_signal)
+    monkeypatch.setattr("train.tasks.language_modeling.sample_text", then_a_signal)
     begin = ["--data", str(book), "--out", str(stopped), "--epochs", "6", *SMALL]
     assert main(begin) == 128 + signal.SIGTERM
     assert len(texts) == 3 and not (stopped / "report.json").exists()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from train.evaluation.metrics import bleu
 from train.translate import main
 from transformer_jax.__main__ import main as use
 from transformer_jax.inference.translate import translate, translated
@@ -75,7 +76,7 @@ def test_a_run_goes_on_to_the_bits_it_would_have_had(run, table, tmp_path, monke
             signal.raise_signal(signal.SIGINT)
         return translated(*arguments, **options)
 
-    monkeypatch.setattr("train.translate.translated", then_a_signal)
+    monkeypatch.setattr("train.tasks.translation.translated", then_a_signal)
     assert main(["--data", str(table), "--out", str(stopped), *SMALL]) == 130
     assert len(calls) == 4 and not (stopped / "report.json").exists()
     assert main(["--resume", str(stopped), "--beams", "2"]) == 0
@@ -127,14 +128,12 @@ def test_a_mistake_of_training_is_one_line(table, arguments, message, capsys, tm
     assert not (tmp_path / "run").exists()
 
 
-def test_bleu_is_sacrebleus(run):
+def test_bleu_is_sacrebleus():
     """By hand for one line: all n-grams right but the text a word short, so the brevity penalty is
     what is left.
     """
-    from train.translate import scores
-
     reference = "a b c d e f g h i j"
-    found = scores(["a b c d e f g h i"], [reference])
+    found = bleu(["a b c d e f g h i"], [reference])
     assert found["bleu"] == pytest.approx(100 * np.exp(1 - 10 / 9), abs=0.01)
     assert found["exact"] == 0.0
-    assert scores([reference], [reference])["bleu"] == pytest.approx(100)
+    assert bleu([reference], [reference])["bleu"] == pytest.approx(100)

@@ -26,7 +26,8 @@ from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
-from transformer_jax.serialization.run_folder import ClassifierSpec, load_classifier
+from transformer_jax.serialization.run_folder import load_classifier
+from transformer_jax.serialization.specification import ClassifierSpec
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.walkthrough.attention_steps import (
     attention_steps,

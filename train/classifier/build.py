@@ -1,11 +1,10 @@
-"""The two beginnings of a classifier: made anew from a recipe, or a pretrained encoder with a new
-head.
+"""How a classifier begins: new, of a recipe, or as a pretrained encoder with a new head.
 
 Each says what the recipe comes to, with which tokenizer texts are read, and what is trained.
 """
 
-import argparse
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,11 +15,11 @@ import jax
 import numpy as np
 from flax import nnx
 
-from train.classifier.calibration import weighted
+from train.classifier.calibration import calibrated, weighted
 from train.classifier.finetuning import classifier_of, load_encoder
 from train.classifier.ngram_solver import EvidenceSolver
-from train.recipes.imdb import Recipe
-from train.trainer.launcher import OptionError
+from train.classifier.recipe import Recipe
+from train.trainer.options import CommonOptions, OptionError
 from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
@@ -28,41 +27,76 @@ from transformer_jax.nn.lora import Lora, merged
 from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.pretrained import PretrainedError
 from transformer_jax.pretrained.hub import folder_of
-from transformer_jax.serialization.run_folder import (
-    CONFIG,
-    ClassifierSpec,
-    EncoderClassifierSpec,
-    RunFolderError,
-    Spec,
-    read_spec,
-)
+from transformer_jax.runtime.errors import RunFolderError
+from transformer_jax.serialization.run_folder import CONFIG, read_spec
+from transformer_jax.serialization.specification import ClassifierSpec, EncoderClassifierSpec, Spec
+from transformer_jax.text.batching import bucket_lengths
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import load_own_tokenizer, train_tokenizer
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """What is trained, and what is kept of it."""
+    """A network that gradient steps train, and the n-grams beside it, which a solver fits.
+
+    The n-grams are not trained with the rest: they would leave it nothing to learn
+    (docs/research/experiments.md).
+    """
 
     trained: nnx.Module
-    model: nnx.Module  # what is scored and kept; the same but for LoRA
-    kept: Callable[[nnx.State], nnx.State]  # the parameters of `model`, from those of `trained`
+    model: nnx.Module  # what is scored and kept; `trained` but for LoRA and n-grams
     spec: Spec
+    merge: Callable[[nnx.State], nnx.State] = lambda params: (
+        params
+    )  # what LoRA adds into the kernels
     parts: tuple[str, ...] = ("head",)  # whose logits are added up
-    solver: EvidenceSolver | None = None  # of what no step moves
-    solved: Callable[[], nnx.State] | None = None  # those parameters, as it has fitted them now
+    solver: EvidenceSolver | None = None
+    evidence_weight: float = 1.0  # of the n-grams, until validation says how much
+
+    def evidence(self) -> nnx.State:
+        """Return the parameters of the n-grams, as they are fitted now."""
+        solved = nnx.state(self.model, nnx.PathContains("evidence"))
+        return weighted(solved, {"evidence": self.evidence_weight})
+
+    def kept(self, params: nnx.State) -> nnx.State:
+        """Return the parameters of `model` from those of `trained`."""
+        params = self.merge(params)
+        return nnx.merge_state(params, self.evidence()) if self.solver else params
+
+    def calibrated(
+        self,
+        params: nnx.State,
+        score: Callable[[Sequence[np.ndarray], nnx.State], np.ndarray],
+        examples: Sequence[np.ndarray],
+        labels: np.ndarray,
+    ) -> tuple[nnx.State, dict[str, float]]:
+        """Return parameters of `model` with the best weight for each part, and the weights.
+
+        The texts are those to validate; `score` gives class probabilities of texts. Then
+        validation has nothing left to choose: the n-grams learn from it too.
+        """
+        params, weights = calibrated(params, partial(score, examples), labels, self.parts)
+        if self.solver:
+            self.solver.extend(examples, labels)
+            params = nnx.merge_state(params, weighted(self.evidence(), weights))
+        return params, weights
 
 
-class FromScratch:
-    """A `TextClassifier` whose words and weights are all learned here."""
+class Start(ABC):
+    """How a classifier begins: its recipe, its tokenizer, its first weights."""
 
-    load_tokenizer = staticmethod(load_own_tokenizer)
+    recipe: Recipe
+    seed: int
+    model_type: type[nnx.Module]
+    beside: tuple[str, ...] = ()  # options that name what is learned from beside the data
 
-    def __init__(self, recipe: Recipe, options: argparse.Namespace):
-        self.recipe, self.options = recipe, options
-
+    @abstractmethod
     def make_tokenizer(self, texts: Sequence[str]) -> Any:
-        return train_tokenizer(self.recipe.tokenizer, texts, gpt2_files=self.options.gpt2_files)
+        """Return the tokenizer of a new run."""
+
+    @abstractmethod
+    def network(self, tokenizer: Any, classes: tuple[str, ...], data: str) -> Classifier:
+        """Return the classifier for data of this name, without n-grams."""
 
     def make(
         self,
@@ -72,37 +106,64 @@ class FromScratch:
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
     ) -> Classifier:
+        """Return the classifier for data of this name; its n-grams are fitted to the examples."""
+        classifier = self.network(tokenizer, classes, data)
+        config = classifier.spec.config
+        if not config.ngrams:
+            return classifier
+        whole = self.model_type(config, rngs=AbstractRngs())
+        solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.seed)
+        solver.fit(examples, labels)
+        parts, weight = (*classifier.parts, "evidence"), self.recipe.evidence_weight
+        return replace(classifier, model=whole, parts=parts, solver=solver, evidence_weight=weight)
+
+    def sha256(self, data_sha256: str) -> str:
+        """Return the SHA-256 of all that is learned from."""
+        return data_sha256
+
+    def _ngram_bits(self, classes: tuple[str, ...]) -> int:
+        """However many classes share the tables of n-grams, they are as large."""
+        columns = 1 if len(classes) == 2 else len(classes)
+        return max(1, self.recipe.model.ngram_bits - (columns - 1).bit_length())
+
+
+class FromScratch(Start):
+    """A `TextClassifier` whose words and weights are all learned here."""
+
+    model_type = TextClassifier
+    load_tokenizer = staticmethod(load_own_tokenizer)
+
+    def __init__(self, recipe: Recipe, seed: int, gpt2_files: str | None = None):
+        self.recipe, self.seed, self.gpt2_files = recipe, seed, gpt2_files
+
+    def make_tokenizer(self, texts: Sequence[str]) -> Any:
+        return train_tokenizer(self.recipe.tokenizer, texts, gpt2_files=self.gpt2_files)
+
+    def network(self, tokenizer: Any, classes: tuple[str, ...], data: str) -> Classifier:
         config = replace(
             self.recipe.model,
             vocab_size=tokenizer.vocab_size,
             num_classes=len(classes),
-            ngram_bits=_ngram_bits(self.recipe, classes),
+            ngram_bits=self._ngram_bits(classes),
         )
-        trained = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.options.seed))
-        spec = ClassifierSpec(config, classes, self.recipe.truncate, data)
-        alone = Classifier(trained, trained, lambda params: params, spec)
-        if not config.ngrams:
-            return alone
-        whole = TextClassifier(config, rngs=AbstractRngs())
-        solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.options.seed)
-        return _with_evidence(alone, whole, solver, self.recipe, examples, labels)
-
-    def begin(self, run, data_sha256: str) -> None:
-        run.begin(data_sha256)
+        model = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.seed))
+        return Classifier(model, model, ClassifierSpec(config, classes, self.recipe.truncate, data))
 
 
-class FromPretrained:
+class FromPretrained(Start):
     """An `EncoderClassifier`: the encoder of --pretrained, and a head that knows nothing yet.
 
     Raises OptionError where there is no text encoder, or the options do not fit it.
     """
 
+    model_type = EncoderClassifier
     load_tokenizer = staticmethod(load_pretrained_tokenizer)
+    beside = ("pretrained",)
 
-    def __init__(self, recipe: Recipe, options: argparse.Namespace):
-        self.source, self.seed = options.pretrained, options.seed
+    def __init__(self, recipe: Recipe, options: CommonOptions):
+        self.seed = options.seed
         try:
-            self.folder = folder_of(self.source)
+            self.folder = folder_of(options.pretrained)
             pretrained = load_encoder(self.folder, recipe.model.pooling)
         except (PretrainedError, RunFolderError) as error:
             raise OptionError(f"--pretrained: {error}") from None
@@ -111,92 +172,43 @@ class FromPretrained:
         stack = replace(config.text.encoder, attention_dropout_rate=model.attention_dropout_rate)
         text = replace(config.text, encoder=stack)
         if (rate := model.dropout_rate) is not None:
-            text = replace(
-                text, encoder=replace(stack, dropout_rate=rate), embedding_dropout_rate=rate
-            )
+            stack = replace(stack, dropout_rate=rate)
+            text = replace(text, encoder=stack, embedding_dropout_rate=rate)
         self.pretrained = pretrained._replace(config=replace(config, text=text))
         length = model.max_length
         if not config.in_passages:
             length = min(length, text.max_length)
-        self.recipe = replace(
-            recipe, model=replace(model, max_length=length, pooling=config.pooling)
-        )
+        model = replace(model, max_length=length, pooling=config.pooling)
+        self.recipe = replace(recipe, model=model)
 
     def make_tokenizer(self, texts: Sequence[str]) -> Any:
         return load_pretrained_tokenizer(self.folder)
 
-    def make(
-        self,
-        tokenizer: Any,
-        classes: tuple[str, ...],
-        data: str,
-        examples: Sequence[np.ndarray],
-        labels: np.ndarray,
-    ) -> Classifier:
-        vocab_size = tokenizer.vocab_size
+    def network(self, tokenizer: Any, classes: tuple[str, ...], data: str) -> Classifier:
         rows = self.pretrained.config.text.vocab_size
-        if vocab_size > rows:
+        if tokenizer.vocab_size > rows:
             raise OptionError(
-                f"--pretrained: {self.folder} has a tokenizer of {vocab_size} tokens and a model of {rows}; "
-                "they do not belong together"
+                f"--pretrained: {self.folder} has a tokenizer of {tokenizer.vocab_size} tokens "
+                f"and a model of {rows}; they do not belong together"
             )
         if note := _seen(self.folder, data, self.seed):
             print(f"note        {note}")
         recipe, rngs = self.recipe.model, nnx.Rngs(self.seed)
         model = classifier_of(self.pretrained, len(classes), rngs=rngs)
-        bits = _ngram_bits(self.recipe, classes)
+        bits = self._ngram_bits(classes)
         config = replace(model.config, ngrams=recipe.ngrams, ngram_bits=bits)
         spec = EncoderClassifierSpec(config, classes, self.recipe.truncate, data, recipe.max_length)
-        if recipe.lora_rank:
-            lora = Lora(model, recipe.lora_rank, rngs=rngs)
-            alone = Classifier(lora, model, jax.jit(partial(merged, scale=lora.scale)), spec)
-        else:
-            alone = Classifier(model, model, lambda params: params, spec)
-        if not config.ngrams:
-            return alone
-        whole = EncoderClassifier(config, rngs=AbstractRngs())
-        solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.seed)
-        return _with_evidence(alone, whole, solver, self.recipe, examples, labels)
+        if not recipe.lora_rank:
+            return Classifier(model, model, spec)
+        lora = Lora(model, recipe.lora_rank, rngs=rngs)
+        return Classifier(lora, model, spec, jax.jit(partial(merged, scale=lora.scale)))
 
-    def begin(self, run, data_sha256: str) -> None:
-        """A run goes on with the weights that it began with, too."""
+    def sha256(self, data_sha256: str) -> str:
+        """Return the SHA-256 of the data and of the encoder's weights."""
         digest = hashlib.sha256(data_sha256.encode())
         for _, leaf in named_parameters(nnx.state(self.pretrained.encoder, nnx.Param)):
             digest.update(np.asarray(leaf).tobytes())
-        run.begin(digest.hexdigest(), "pretrained")
-
-
-def _ngram_bits(recipe: Recipe, classes: tuple[str, ...]) -> int:
-    """However many classes share the tables of n-grams, they are as large."""
-    columns = 1 if len(classes) == 2 else len(classes)
-    return max(1, recipe.model.ngram_bits - (columns - 1).bit_length())
-
-
-def _with_evidence(
-    alone: Classifier,
-    whole: nnx.Module,
-    solver: EvidenceSolver,
-    recipe: Recipe,
-    examples: Sequence[np.ndarray],
-    labels: np.ndarray,
-) -> Classifier:
-    """The n-grams are not trained with the rest: they would leave it nothing to learn
-    (docs/research/experiments.md).
-    """
-    solver.fit(examples, labels)
-
-    def evidence() -> nnx.State:
-        solved = nnx.state(whole, nnx.PathContains("evidence"))
-        return weighted(solved, {"evidence": recipe.evidence_weight})
-
-    return replace(
-        alone,
-        model=whole,
-        kept=lambda params: nnx.merge_state(alone.kept(params), evidence()),
-        parts=(*alone.parts, "evidence"),
-        solver=solver,
-        solved=evidence,
-    )
+        return digest.hexdigest()
 
 
 def _seen(folder: Path, data: str, seed: int) -> str | None:
@@ -215,18 +227,18 @@ def _seen(folder: Path, data: str, seed: int) -> str | None:
     )
 
 
-def _check(recipe: Recipe, options: argparse.Namespace, config: EncoderClassifierConfig) -> None:
+def _check(recipe: Recipe, options: CommonOptions, config: EncoderClassifierConfig) -> None:
     """What the command line asks of an encoder that not every one has."""
-    text = config.text
+    text, pretrained = config.text, options.pretrained
     width, parts = text.encoder.embed_dim, text.encoder.num_layers + 1
     if (options.max_length or 0) > text.max_length and not config.in_passages:
         raise OptionError(
-            f"--max-length {options.max_length} is more than the {text.max_length} tokens that {options.pretrained} "
-            "holds; pass less, or --pooling mean, which reads passages of as many"
+            f"--max-length {options.max_length} is more than the {text.max_length} tokens that "
+            f"{pretrained} holds; pass less, or --pooling mean, which reads passages of as many"
         )
     if recipe.model.lora_rank > width:
         raise OptionError(
-            f"--lora {recipe.model.lora_rank} is more than the width of {options.pretrained}, {width}"
+            f"--lora {recipe.model.lora_rank} is more than the width of {pretrained}, {width}"
         )
     share = recipe.fit.optimizer.rates.unfreeze
     if share * parts >= 1:
@@ -234,3 +246,20 @@ def _check(recipe: Recipe, options: argparse.Namespace, config: EncoderClassifie
             f"--unfreeze {share:g} is too much for {parts - 1} layers and the embeddings: "
             f"the last would join after the end; pass less than {1 / parts:.3g}"
         )
+
+
+def batch_shapes(
+    encoded: Sequence[Sequence[np.ndarray]], recipe: Recipe, batch_tokens: int | None
+) -> tuple[tuple[int, ...], int]:
+    """Return the lengths that batches come in, and the tokens in each."""
+    lengths = np.array([len(ids) for part in encoded for ids in part])
+    buckets = bucket_lengths(lengths, recipe.model.max_length, recipe.buckets)
+    if batch_tokens is None:
+        padded = np.asarray(buckets)[np.searchsorted(buckets, lengths)]
+        return buckets, max(buckets[-1], round(recipe.batch_examples * float(padded.mean())))
+    if batch_tokens < buckets[-1]:
+        raise OptionError(
+            f"--batch-tokens {batch_tokens} is less than one text of {buckets[-1]} tokens; "
+            "pass more, or a smaller --max-length"
+        )
+    return buckets, batch_tokens

@@ -12,7 +12,9 @@ the same weights lose one and a half points: `docs/research/experiments.md`.
 Or n-grams learn to say what another model says of many texts, most of them without a label, z_i of
 text i:
 
-    min_b,c  sum_i (b + c . x_i - z_i)^2 + d^2 |c|^2,    x_ig = w_g / root(10 + sum_h w_h^2),    w_g = sign(r_g) root|r_g| (ln n / n_g)^2
+    min_b,c  sum_i (b + c . x_i - z_i)^2 + d^2 |c|^2
+    x_ig = w_g / root(10 + sum_h w_h^2)
+    w_g = sign(r_g) root|r_g| (ln n / n_g)^2
 
 with r_g of all these texts, by true labels and guessed ones, and n_g of the n texts holding g. So
 what only the unlabelled texts tell becomes weights of n-grams, and the other model is not needed
@@ -43,44 +45,60 @@ LEAST_SQUARES_STEPS = 30
 
 
 class EvidenceSolver:
-    """Fits the n-grams of a model, once more when there are more texts, and says by them what other
-    texts are.
-    """
+    """A fit of a model's n-grams, to labels or to another model, repeated as texts are added."""
 
     def __init__(self, evidence: NgramEvidence, pad_id: int, *, seed: int = 0):
         self.evidence, self.pad_id, self.seed = evidence, pad_id, seed
         self.holds = csr_matrix((0, 2**evidence.bits), dtype=np.float32)
         self.labels = np.zeros(0, np.int32)
+        self.extended_logits = None
         self.seconds = 0.0
 
     def fit(self, examples: Sequence[np.ndarray], labels: Int[np.ndarray, " n"]) -> None:
-        """To these texts and those of before."""
-        begun = time.perf_counter()
-        self.holds = vstack([self.holds, self._held(examples)], format="csr")
-        self.labels = np.concatenate([self.labels, labels])
-        fit_evidence(self.evidence, self.holds, self.labels, seed=self.seed)
-        self._tell(len(self.labels), begun)
+        """Add texts, and fit the n-grams to the labels of all."""
+        self._fit(examples, labels, None)
 
     def distil(
         self,
         examples: Sequence[np.ndarray],
         labels: Int[np.ndarray, " n"],
-        logits: Float[np.ndarray, "n C"],
+        logits: Float[np.ndarray, "N C"],
+        extended_logits: Float[np.ndarray, "M C"] | None = None,
     ) -> None:
-        """To what another model says of these texts, in place of what was fitted before."""
-        begun = time.perf_counter()
-        distil_evidence(self.evidence, self._held(examples), labels, logits)
-        self._tell(len(examples), begun)
+        """Add texts, and fit the n-grams to what another model says of all.
+
+        `extended_logits` are of these and of those of `extend`, where it has learned from the
+        labels of those too.
+        """
+        self._fit(examples, labels, logits)
+        self.extended_logits = extended_logits
+
+    def extend(self, examples: Sequence[np.ndarray], labels: Int[np.ndarray, " n"]) -> None:
+        """Add labelled texts, and fit the n-grams again as they were fitted before."""
+        self._fit(examples, labels, self.extended_logits)
 
     def logits(self, examples: Sequence[np.ndarray]) -> Float[np.ndarray, "n C"]:
-        """What they say of each text."""
+        """Return what the n-grams say of each text."""
         return evidence_logits(self.evidence, self._held(examples))
 
-    def _tell(self, texts: int, begun: float) -> None:
+    def _fit(
+        self,
+        examples: Sequence[np.ndarray],
+        labels: Int[np.ndarray, " n"],
+        logits: Float[np.ndarray, "N C"] | None,
+    ) -> None:
+        begun = time.perf_counter()
+        self.holds = vstack([self.holds, self._held(examples)], format="csr")
+        self.labels = np.concatenate([self.labels, labels])
+        if logits is None:
+            fit_evidence(self.evidence, self.holds, self.labels, seed=self.seed)
+        else:
+            distil_evidence(self.evidence, self.holds, self.labels, logits)
         seconds = time.perf_counter() - begun
         self.seconds += seconds
         print(
-            f"n-grams     of up to {self.evidence.longest} tokens, fitted to {texts:,} texts in {seconds:.0f} s"
+            f"n-grams     of up to {self.evidence.longest} tokens, fitted to {len(self.labels):,} "
+            f"texts in {seconds:.0f} s"
         )
 
     def _held(self, examples: Sequence[np.ndarray]) -> csr_matrix:

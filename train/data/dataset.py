@@ -3,8 +3,11 @@
 Only the types live here, so that whatever reads or makes data can build them without importing the
 code that chooses between sources (`train.data.load`)."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -15,6 +18,15 @@ class DataError(ValueError):
     """Data that cannot be used: one line with what was expected, what came, and the way out.
 
     Programs print it and exit with code 2, so it never holds a stack of causes."""
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the system says of reading a path into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 @dataclass(frozen=True)
@@ -60,3 +72,15 @@ class Tables:
     unsupervised: Sequence[str] = ()
     classes: tuple[str, ...] = SENTIMENT
     notes: tuple[str, ...] = ()
+
+
+def tokens_sha256(
+    parts: Iterable[tuple[Sequence[np.ndarray], Sequence[int] | np.ndarray]], text: str = ""
+) -> str:
+    """Return the SHA-256 of all tokens and labels of these parts in their order, and of a text."""
+    digest = hashlib.sha256()
+    for examples, labels in parts:
+        digest.update(np.array([len(ids) for ids in examples], np.int64).tobytes())
+        digest.update(np.concatenate([*examples, labels]).astype(np.int64).tobytes())
+    digest.update(text.encode("utf-8", "replace"))
+    return digest.hexdigest()

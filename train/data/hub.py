@@ -58,6 +58,17 @@ def load_parts(repository: str) -> tuple[Any, str]:
             raise Unreachable(f"the download failed: {one_line(error)}") from None
 
 
+def load_named(name: str, accepted: str) -> tuple[Any, str]:
+    """Do as `load_parts`, with a DataError that says what else may be passed."""
+    try:
+        return load_parts(name)
+    except Unreachable as error:
+        raise DataError(
+            f"hub:{name} is not cached and the Hugging Face Hub gave none ({error}); pass "
+            f"{accepted}"
+        ) from None
+
+
 def probe(repository: str = REPOSITORY, patience: float = PATIENCE) -> str | None:
     """Why the hub cannot be used, or None if it answered for a repository within `patience`
     seconds.

@@ -1,6 +1,6 @@
 """`--data`: from a word or a path to a training and a test split that share no text.
 
-    auto      IMDb from the Hugging Face cache or hub; the built-in sample, announced, if neither answers
+    auto      IMDb from the Hugging Face cache or hub; if neither answers the built-in sample
     imdb      the same, or an error
     sample    the built-in sample (train/data/sample_reviews.py)
     PATH      a folder with train.parquet and test.parquet, the aclImdb folder or its .tar.gz,
@@ -11,11 +11,12 @@ a score on a text that was trained on says nothing."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from train.data import imdb_archive, table_files
-from train.data.dataset import DataError, Dataset, Split, Tables
+from train.data.dataset import DataError, Dataset, Split, Tables, readable
 from train.data.hub import Unreachable, load_imdb
 from train.data.sample_reviews import sample
 from train.data.splits import draw, drop_overlap, split_validation
@@ -27,9 +28,9 @@ ACCEPTED = (
     "or a .csv, .tsv, .jsonl or .parquet file"
 )
 OFFLINE = (
-    "NOT IMDb: this run uses the BUILT-IN SAMPLE of generated reviews, because no copy of IMDb is cached "
-    "and the Hugging Face Hub gave none ({reason}). Its accuracy says nothing about IMDb. For real data pass "
-    f"--data PATH: {ACCEPTED}."
+    "NOT IMDb: this run uses the BUILT-IN SAMPLE of generated reviews, because no copy of IMDb is "
+    "cached and the Hugging Face Hub gave none ({reason}). Its accuracy says nothing about IMDb. "
+    f"For real data pass --data PATH: {ACCEPTED}."
 )
 
 
@@ -53,21 +54,26 @@ def load(
         except Unreachable as error:
             if data == "imdb":
                 raise DataError(
-                    f"--data imdb: no copy of IMDb is cached and the Hugging Face Hub gave none ({error}); pass "
-                    f"--data sample, or --data PATH: {ACCEPTED}"
+                    "--data imdb: no copy of IMDb is cached and the Hugging Face Hub gave none "
+                    f"({error}); pass --data sample, or --data PATH: {ACCEPTED}"
                 ) from None
             fallback = sample(seed)
             return _clean(replace(fallback, notes=(OFFLINE.format(reason=error), *fallback.notes)))
     path = Path(data)
-    try:
-        return _from_tables(
-            path.resolve().name,
-            _read(path, text_column, label_column, classes),
-            seed,
-            test_fraction,
-        )
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    with readable(path):
+        tables = _read(path, text_column, label_column, classes)
+        return _from_tables(path.resolve().name, tables, seed, test_fraction)
+
+
+def load_reviews(options: Any) -> Dataset:
+    """Load the data set that the options of a program name."""
+    return load(
+        options.data,
+        text_column=options.text_column,
+        label_column=options.label_column,
+        classes=options.classes,
+        seed=options.seed,
+    )
 
 
 def _read(path: Path, text_column: str, label_column: str, classes: int) -> Tables:

@@ -1,8 +1,7 @@
 """Which texts masked words are learned from: all of a data set but those that testing and
 validation read.
 
-The labels are not looked at, so the texts without one serve as well; they are the larger part of
-IMDb.
+Labels are ignored, so the texts without one serve as well; they are the larger part of IMDb.
 """
 
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ import numpy as np
 
 from train.data.dataset import Dataset
 from train.data.splits import drop_overlap, split_validation
-from train.recipes.imdb import FINETUNE
 
 MEASURED = 1000  # of the texts held out, at most: as many as tell two models apart
 
@@ -20,21 +18,21 @@ MEASURED = 1000  # of the texts held out, at most: as many as tell two models ap
 class PretrainingTexts:
     """Two parts that share no text, and in what has labels no movie, where movies are known."""
 
-    learn: list[str]
+    train: list[str]
     held_out: list[str]
     rule: str  # what is held out, as a sentence
     notes: tuple[str, ...]
 
 
-def pretraining_texts(data: Dataset, seed: int) -> PretrainingTexts:
-    """The texts of a data set that `train.data.load.load` gave, which has no test text among them.
+def pretraining_texts(data: Dataset, validation_fraction: float, seed: int) -> PretrainingTexts:
+    """Return the texts of a data set, as `load` gives it, without those of its test split.
 
-    Held out are those that `train.imdb --pretrained` validates on with the same seed. What repeats
+    Held out are those that a classifier validates on with the same fraction and seed; what repeats
     one of them is dropped.
     """
-    learn, validation, rule = split_validation(data.train, FINETUNE.validation_fraction, seed)
+    train, validation, rule = split_validation(data.train, validation_fraction, seed)
     kept = drop_overlap(data.unsupervised, validation.texts)
-    texts = [*learn.texts, *(data.unsupervised[i] for i in kept)]
+    texts = [*train.texts, *(data.unsupervised[i] for i in kept)]
     notes = []
     if not data.unsupervised:
         notes.append(f"{data.name} has no texts without labels: those to train on are all there is")

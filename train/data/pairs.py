@@ -1,7 +1,7 @@
 """`--data` of the translation model: pairs of texts in three parts.
 
-DIR        train, val and test*, each as NAME.LANGUAGE or NAME.LANGUAGE.gz, a text a line (Multi30k's layout)
-TSV        a line a pair: source, a tab, target; a twentieth each is held out to validate and to test
+DIR        train, val and test*, each as NAME.LANGUAGE(.gz), a text a line (Multi30k's layout)
+TSV        a line a pair: source, tab, target; a twentieth each is held out to validate and test
 hub:NAME   a data set on the Hugging Face hub with a column a language, or `translation`
 sample     spelled-out numbers and dates, and their digits: no network (train/data/sample_pairs.py)
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from train.data.dataset import DataError
-from train.data.hub import Unreachable, load_parts
+from train.data.dataset import DataError, readable
+from train.data.hub import load_named
 from train.data.sample_pairs import sample_pairs
 
 HELD_OUT = 0.05
@@ -28,7 +28,7 @@ class Pairs:
     """Parts that share no pair."""
 
     name: str
-    origin: str
+    source: str  # where the pairs came from
     languages: tuple[str, str]  # source and target
     train: Texts
     validation: Texts
@@ -45,14 +45,12 @@ def load_pairs(data: str, source: str, target: str, seed: int) -> Pairs:
     if data.startswith("hub:"):
         return _from_hub(data.removeprefix("hub:"), source, target)
     path = Path(data)
-    try:
+    with readable(path):
         if path.is_dir():
             return _from_folder(path, source, target)
         if not path.exists():
             raise DataError(f"no file or folder {path}; pass {ACCEPTED}")
         return _from_tsv(path, source, target, seed)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _from_folder(folder: Path, source: str, target: str) -> Pairs:
@@ -72,8 +70,8 @@ def _from_folder(folder: Path, source: str, target: str) -> Pairs:
     for name, (one, other) in zip(names, parts, strict=True):
         if len(one) != len(other):
             raise DataError(
-                f"{folder}: {name}.{source} has {len(one):,} lines, {name}.{target} {len(other):,}; "
-                "line by line they must be translations of each other"
+                f"{folder}: {name}.{source} has {len(one):,} lines, {name}.{target} "
+                f"{len(other):,}; line by line they must be translations of each other"
             )
         if not one:
             raise DataError(f"{folder}: {name}.{source} is empty")
@@ -129,12 +127,7 @@ def _from_tsv(path: Path, source: str, target: str, seed: int) -> Pairs:
 
 
 def _from_hub(name: str, source: str, target: str) -> Pairs:
-    try:
-        parts, origin = load_parts(name)
-    except Unreachable as error:
-        raise DataError(
-            f"hub:{name} is not cached and the Hugging Face Hub gave none ({error}); pass {ACCEPTED}"
-        ) from None
+    parts, origin = load_named(name, ACCEPTED)
     found = []
     for split in ("train", "validation", "test"):
         if split not in parts:

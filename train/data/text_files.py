@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from train.data.dataset import DataError
-from train.data.hub import Unreachable, load_parts
+from train.data.dataset import DataError, readable
+from train.data.hub import load_named
 from train.data.sample_reviews import sample
 
 HELD_OUT = 0.1
@@ -50,14 +50,12 @@ def load_texts(data: str, seed: int) -> Texts:
     if data.startswith("hub:"):
         return _from_hub(data.removeprefix("hub:"), seed)
     path = Path(data)
-    try:
+    with readable(path):
         if path.is_dir():
             return _from_folder(path, seed)
         if not path.exists():
             raise DataError(f"no file or folder {path}; pass {ACCEPTED}")
         return _from_file(path)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _from_file(path: Path) -> Texts:
@@ -83,7 +81,8 @@ def _from_folder(folder: Path, seed: int) -> Texts:
     files = sorted(folder.rglob("*.txt"))
     if len(files) < 2:
         raise DataError(
-            f"{folder} holds {len(files)} .txt files; two are the least: one to learn from, one held out"
+            f"{folder} holds {len(files)} .txt files; two are the least: one to learn from, one "
+            "held out"
         )
     held = _held_out(len(files), seed)
     return Texts(
@@ -97,12 +96,7 @@ def _from_folder(folder: Path, seed: int) -> Texts:
 
 
 def _from_hub(name: str, seed: int) -> Texts:
-    try:
-        parts, origin = load_parts(name)
-    except Unreachable as error:
-        raise DataError(
-            f"hub:{name} is not cached and the Hugging Face Hub gave none ({error}); pass {ACCEPTED}"
-        ) from None
+    parts, origin = load_named(name, ACCEPTED)
     if "train" not in parts or "text" not in parts["train"].column_names:
         raise DataError(f"hub:{name} has no split `train` with a column `text`")
     rows = parts["train"]
@@ -127,7 +121,7 @@ def _held_out(number: int, seed: int) -> set[int]:
 def _pieces(path: Path, start: int = 0, end: int | None = None) -> Text:
     """Cut behind a line feed where there is one, so that no word is."""
     try:
-        with open(path, "rb") as file:
+        with readable(path), open(path, "rb") as file:
             file.seek(start)
             left = (path.stat().st_size if end is None else end) - start
             rest = b""
@@ -142,5 +136,3 @@ def _pieces(path: Path, start: int = 0, end: int | None = None) -> Text:
                 yield rest.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8: {error.reason}; convert it first") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -57,6 +57,40 @@ def score(
     }
 
 
+def compared(
+    whole: Float[np.ndarray, "n C"],
+    part: Float[np.ndarray, "n C"],
+    labels: Int[np.ndarray, " n"],
+    classes: Sequence[str],
+) -> dict[str, Any]:
+    """Return the accuracy of another model, or of a part alone, and McNemar's test against it.
+
+    Its b are the texts that the whole alone has right, its c those that the other alone has right.
+    """
+    found = score(part, labels, classes)
+    return {
+        "test_accuracy": found["accuracy"],
+        "test_accuracy_interval": found["accuracy_interval"],
+        "mcnemar": mcnemar(*(model.argmax(axis=1) == labels for model in (whole, part))),
+    }
+
+
+def bleu(texts: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Return BLEU as sacrebleu computes it, with 13a tokens and mixed case.
+
+    Post, 2018, https://arxiv.org/abs/1804.08771.
+    """
+    import sacrebleu
+
+    metric = sacrebleu.metrics.BLEU()
+    exact = [one.strip() == other.strip() for one, other in zip(texts, references, strict=True)]
+    return {
+        "bleu": metric.corpus_score(texts, [references]).score,
+        "bleu_signature": str(metric.get_signature()),
+        "exact": float(np.mean(exact)),
+    }
+
+
 def mcnemar(correct_a: Bool[np.ndarray, " n"], correct_b: Bool[np.ndarray, " n"]) -> dict[str, Any]:
     """Whether two models differ on the same texts (McNemar 1947, in the exact form).
 

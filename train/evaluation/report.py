@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,15 +20,16 @@ from transformer_jax.runtime.files import write_text
 SIGNIFICANT = 0.05
 SAMPLE = "sample"  # Dataset.name of train/data/sample_reviews.py
 SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
-ORDER = (  # of report.json and of "How it was made"; what is not named here follows
-    "data", "split_rule", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "alone", "test",
-    "recipe", "tokenizer", "seed", "parameters", "compute_dtype", "freed_memory_kept", "steps", "epochs", "best_epoch",
-    "validation_accuracy", "weights", "train_seconds", "evidence_seconds", "guess_seconds", "guess_weights",
-    "guess_validation_accuracy", "checkpoint_seconds", "tokens_per_second", "command",
-    "versions", "machine", "date",
-)  # fmt: skip
-SHOWN_ABOVE = {"task", "data", "test_accuracy", "test_accuracy_interval", "baseline", "mcnemar", "alone", "test",
-               "command", "settings"}  # fmt: skip
+# Of report.json and of "How it was made"; what is not named here follows.
+ORDER = """
+    data split_rule test_accuracy test_accuracy_interval baseline mcnemar alone test recipe
+    tokenizer seed parameters compute_dtype freed_memory_kept steps epochs best_epoch
+    validation_accuracy weights train_seconds evidence_seconds guess_seconds guess_weights
+    guess_validation_accuracy checkpoint_seconds tokens_per_second command versions machine date
+""".split()
+SHOWN_ABOVE = """
+    task data test_accuracy test_accuracy_interval baseline mcnemar alone test command settings
+""".split()
 
 
 def write_report(run: Path, report: dict[str, Any]) -> None:
@@ -46,41 +47,35 @@ def write_report(run: Path, report: dict[str, Any]) -> None:
         write_text(run / name, text)
 
 
-def finished(run: Path, epochs: int) -> dict[str, Any] | None:
-    """The report of a run that was trained for at least so many epochs and scored, or None."""
-    try:
-        report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-        return report if report["settings"]["fit"]["epochs"] >= epochs else None
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+class _Model(NamedTuple):
+    """One of the models that a report compares."""
+
+    label: str  # in the summary
+    name: str  # in the table
+    accuracy: float
+    interval: Sequence[float] | None
+    seconds: float | None  # to train
+    mcnemar: Mapping[str, Any]  # against ours
 
 
-def summary(report: dict[str, Any], run: Path | None = None) -> str:
-    """The last lines of a training program: both accuracies, the verdict, where the files are."""
+def summary(report: dict[str, Any]) -> str:
+    """Return what a training program prints at its end: accuracies and verdicts."""
     lines = [SAMPLE_NOTE] if _is_sample(report) else []
-    baseline = report.get("baseline") or {}
-    models = [("test accuracy", report)]
-    models += [(name.removeprefix("its "), part) for name, part in _parts(report)]
-    for name, model in (*models, ("linear baseline", baseline)):
-        accuracy, interval = _accuracy(model)
-        if accuracy is not None:
-            lines.append(f"{name:<17}{accuracy:.2%}{_interval(interval)}")
-    lines += [said.replace("**", "") for said in (_verdict(report), _gain(report))]
-    if run is not None:
-        lines.append(f"written: {run / 'report.md'}, {run / 'report.json'}")
-    return "\n".join(line for line in lines if line)
+    for model in _models(report):
+        lines.append(f"{model.label:<17}{model.accuracy:.2%}{_interval(model.interval)}")
+    lines += [sentence.replace("**", "") for sentence in _verdicts(report)]
+    return "\n".join(lines)
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The report for a reader who has not seen the program."""
+    """Return the report for a reader who has not seen the program."""
     data, test = report.get("data") or {}, report.get("test") or {}
     name, task = data.get("name"), report.get("task", "Text classification")
     parts = [
         f"> # ⚠ {SAMPLE_NOTE}" if _is_sample(report) else "",
         f"# {task} on {name}" if name else f"# {task}",
-        _verdict(report),
-        _gain(report),
-        _both_models(report),
+        *_verdicts(report),
+        _comparison(report),
         _per_class(test),
         _confusion(test),
         _calibration(test),
@@ -89,32 +84,53 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _verdict(report: dict[str, Any]) -> str:
-    """One sentence: better, worse, or not to be told apart from the baseline. Empty without a
-    number.
-    """
-    ours, interval = _accuracy(report)
-    theirs, _ = _accuracy(report.get("baseline") or {})
-    if ours is None:
-        return ""
-    if theirs is None:
-        return f"**{ours:.2%} of the test texts are classified correctly**{_interval(interval)}."
-    return _compared(ours, theirs, report.get("mcnemar") or {}, "the linear baseline")
+def _models(report: dict[str, Any]) -> list[_Model]:
+    """Ours, its parts and the linear baseline, so far as the report has their accuracy."""
+    alone, baseline = report.get("alone") or {}, report.get("baseline") or {}
+    seconds = report.get("train_seconds")
+    if seconds is not None:  # of all that is fitted: n-grams and vectors of texts too
+        seconds += sum(report.get(key, 0.0) for key in ("evidence_seconds", "guess_seconds"))
+    rows = [
+        ("test accuracy", "transformer (ours)", report, seconds, None),
+        *(
+            (f"{part} alone", f"its {part} alone", found, None, found.get("mcnemar"))
+            for part, key in (("n-grams", "evidence"), ("network", "head"))
+            if (found := alone.get(key))
+        ),
+        (
+            "linear baseline",
+            baseline.get("name", "linear baseline"),
+            baseline,
+            baseline.get("seconds"),
+            report.get("mcnemar"),
+        ),
+    ]
+    models = []
+    for label, name, found, seconds, mcnemar in rows:
+        test = found.get("test") or {}
+        accuracy = found.get("test_accuracy", test.get("accuracy"))
+        interval = found.get("test_accuracy_interval", test.get("accuracy_interval"))
+        if accuracy is not None:
+            models.append(_Model(label, name, accuracy, interval, seconds, mcnemar or {}))
+    return models
 
 
-def _gain(report: dict[str, Any]) -> str:
-    """The same of its n-grams alone: whether the network adds to them. Empty where there are none."""
-    ours, _ = _accuracy(report)
-    ngrams = (report.get("alone") or {}).get("evidence") or {}
-    theirs, _ = _accuracy(ngrams)
-    if ours is None or theirs is None:
-        return ""
-    return _compared(ours, theirs, ngrams.get("mcnemar") or {}, "its n-grams alone")
+def _verdicts(report: dict[str, Any]) -> list[str]:
+    """A sentence each on the linear baseline and on its n-grams alone."""
+    models = {model.label: model for model in _models(report)}
+    if (ours := models.get("test accuracy")) is None:
+        return []
+    others = (("linear baseline", "the linear baseline"), ("n-grams alone", "its n-grams alone"))
+    found = [_compared(ours, models[label], name) for label, name in others if label in models]
+    if "linear baseline" in models:
+        return found
+    share = f"**{ours.accuracy:.2%} of the test texts are classified correctly**"
+    return [f"{share}{_interval(ours.interval)}.", *found]
 
 
-def _compared(ours: float, theirs: float, mcnemar: Mapping[str, Any], name: str) -> str:
-    points, p_value = 100 * (ours - theirs), mcnemar.get("p_value")
-    numbers = f"{ours:.2%} against {theirs:.2%} on the test texts"
+def _compared(ours: _Model, other: _Model, name: str) -> str:
+    points, p_value = 100 * (ours.accuracy - other.accuracy), other.mcnemar.get("p_value")
+    numbers = f"{ours.accuracy:.2%} against {other.accuracy:.2%} on the test texts"
     if p_value is None:
         return f"{numbers} of {name}, {points:+.2f} points (significance not tested)."
     if p_value >= SIGNIFICANT or points == 0:
@@ -123,55 +139,26 @@ def _compared(ours: float, theirs: float, mcnemar: Mapping[str, Any], name: str)
             f"{numbers}, {points:+.2f} points (McNemar p = {p_value:.2g})."
         )
     side = "Better" if points > 0 else "Worse"
-    return (
-        f"**{side} than {name} by {abs(points):.2f} points**: {numbers} "
-        f"(McNemar p = {p_value:.2g})."
-    )
+    verdict = f"**{side} than {name} by {abs(points):.2f} points**"
+    return f"{verdict}: {numbers} (McNemar p = {p_value:.2g})."
 
 
-def _parts(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """What the parts of the model are called, and what they do by themselves."""
-    alone = report.get("alone") or {}
-    names = (("its n-grams alone", "evidence"), ("its network alone", "head"))
-    return [(name, alone[part]) for name, part in names if part in alone]
-
-
-def _both_models(report: dict[str, Any]) -> str:
-    baseline, compared = report.get("baseline") or {}, report.get("mcnemar") or {}
-    linear = baseline.get("name", "linear baseline")
+def _comparison(report: dict[str, Any]) -> str:
     header = "model | test accuracy | 95% interval | seconds to train | McNemar p (against ours)"
     rows = []
-    parts = [
-        (name, part, None, (part.get("mcnemar") or {}).get("p_value"))
-        for name, part in _parts(report)
-    ]
-    for name, model, seconds, p_value in (
-        ("transformer (ours)", report, _seconds(report), None),
-        *parts,
-        (linear, baseline, baseline.get("seconds"), compared.get("p_value")),
-    ):
-        accuracy, interval = _accuracy(model)
-        if accuracy is not None:
-            time = "" if seconds is None else f"{seconds:,.1f}"
-            p = "" if p_value is None else f"{p_value:.2g}"
-            rows.append([name, f"{accuracy:.2%}", _interval(interval, "{}"), time, p])
+    for model in _models(report):
+        time = "" if model.seconds is None else f"{model.seconds:,.1f}"
+        p = f"{model.mcnemar['p_value']:.2g}" if "p_value" in model.mcnemar else ""
+        rows.append([model.name, f"{model.accuracy:.2%}", _interval(model.interval, "{}"), time, p])
     text = _table(header.split(" | "), rows) if rows else ""
+    compared = report.get("mcnemar") or {}
     if "b" in compared and "c" in compared:
         text += (
             f"\n\n{compared['b']:,} texts are classified correctly by the transformer and not by "
-            f"the baseline, {compared['c']:,} by the baseline alone. McNemar's exact test asks how likely a "
-            "share so uneven is between equally good models."
+            f"the baseline, {compared['c']:,} by the baseline alone. McNemar's exact test asks "
+            "how likely a share so uneven is between equally good models."
         )
     return text
-
-
-def _seconds(report: dict[str, Any]) -> float | None:
-    """Of all that is fitted: the steps, the solver for n-grams and the vectors of texts, where
-    there are any.
-    """
-    seconds = report.get("train_seconds")
-    others = sum(report.get(key, 0.0) for key in ("evidence_seconds", "guess_seconds"))
-    return None if seconds is None else seconds + others
 
 
 def _per_class(test: dict[str, Any]) -> str:
@@ -252,15 +239,6 @@ def _text(value: Any, key: str = "") -> str:
 
 def _is_sample(report: dict[str, Any]) -> bool:
     return (report.get("data") or {}).get("name") == SAMPLE
-
-
-def _accuracy(model: dict[str, Any]) -> tuple[float | None, list[float] | None]:
-    """Test accuracy and interval of our report or the baseline's, wherever they stand in it."""
-    test = model.get("test") or {}
-    return (
-        model.get("test_accuracy", test.get("accuracy")),
-        model.get("test_accuracy_interval", test.get("accuracy_interval")),
-    )
 
 
 def _interval(interval: Sequence[float] | None, form: str = " (95% interval {})") -> str:

@@ -6,16 +6,15 @@ before, so that no text moves another's loss.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int, Int32, Integer
+from jaxtyping import Array, Bool, Float, Int32, Integer
 
+from train.objectives.batches import LazyBatches, make_sums
 from transformer_jax.models.language_model import LanguageModel
 
 
@@ -46,24 +45,6 @@ def make_windows(
     return Windows(inputs, targets, is_target & (targets != cls_id), segment_ids)
 
 
-@dataclass(frozen=True)
-class WindowBatches(Sequence[Windows]):
-    """Batches that are made when they are asked for; a slice is again such a list."""
-
-    row: Integer[np.ndarray, " n"]
-    starts: Int[np.ndarray, "batches B"]
-    length: int
-    cls_id: int | None
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, k: int | slice) -> "Windows | WindowBatches":
-        if isinstance(k, slice):
-            return replace(self, starts=self.starts[k])
-        return make_windows(self.row, self.starts[k].tolist(), self.length, self.cls_id)
-
-
 def epoch_batches(
     row: Integer[np.ndarray, " n"],
     length: int,
@@ -72,26 +53,28 @@ def epoch_batches(
     *,
     seed: int,
     epoch: int,
-) -> WindowBatches:
-    """Windows side by side from a drawn first token on, in a drawn order: every token once, but for
-    the ends.
+) -> LazyBatches:
+    """Return windows side by side from a random first token on, in a random order.
+
+    Every token is in one of them, but for the ends.
     """
     rng = np.random.default_rng([seed, epoch])
     last = len(row) - length - 1
     starts = np.arange(rng.integers(min(length, last + 1)), last + 1, length)
     rows = min(rows, len(starts))
-    starts = rng.permutation(starts)[: len(starts) // rows * rows]
-    return WindowBatches(row, starts.reshape(-1, rows), length, cls_id)
+    starts = rng.permutation(starts)[: len(starts) // rows * rows].reshape(-1, rows)
+    return LazyBatches(starts, lambda own: make_windows(row, own.tolist(), length, cls_id))
 
 
 def every_window(
     row: Integer[np.ndarray, " n"], length: int, rows: int, cls_id: int | None
-) -> WindowBatches:
-    """Windows that do not overlap, in which every token but the first is a target once."""
+) -> LazyBatches:
+    """Return windows that do not overlap, in which every token but the first is a target once."""
     starts = np.arange(0, len(row) - 1, length)
     rows = min(rows, len(starts))
     beyond = np.full(-len(starts) % rows, len(row))  # empty windows fill the last batch
-    return WindowBatches(row, np.concatenate([starts, beyond]).reshape(-1, rows), length, cls_id)
+    starts = np.concatenate([starts, beyond]).reshape(-1, rows)
+    return LazyBatches(starts, lambda own: make_windows(row, own.tolist(), length, cls_id))
 
 
 def token_losses(
@@ -109,19 +92,9 @@ def mean_loss(model: LanguageModel, batch: Windows, rngs: nnx.Rngs) -> Float[Arr
 
 
 def make_evaluation(
-    graph: nnx.GraphDef, batches: WindowBatches
+    graph: nnx.GraphDef, batches: LazyBatches
 ) -> Callable[[nnx.State], tuple[float, int]]:
-    """A function of the weights: the nats of all targets together, and how many there are."""
-
-    @jax.jit
-    def total(params, batch):
-        return token_losses(nnx.merge(graph, params), batch).sum()
-
-    def evaluate(params) -> tuple[float, int]:
-        nats, targets = 0.0, 0
-        for batch in batches:
-            nats += float(total(params, jax.tree.map(jnp.asarray, batch)))
-            targets += int(batch.is_target.sum())
-        return nats, targets
-
-    return evaluate
+    """Return a function of the weights: nats and number of all targets."""
+    total = make_sums(graph, lambda model, batch: (token_losses(model, batch).sum(),), batches)
+    targets = sum(int(batch.is_target.sum()) for batch in batches)
+    return lambda params: (*total(params), targets)

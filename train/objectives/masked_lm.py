@@ -7,11 +7,10 @@ The logits of those places alone are computed.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -19,6 +18,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Int32
 
 from train.data.packing import Passages, packed_rows
+from train.objectives.batches import LazyBatches, make_sums
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.pretrained import PretrainedTokenizer
 
@@ -89,58 +89,45 @@ class Masking:
         return hidden, places
 
 
-@dataclass(frozen=True)
-class MaskedBatches(Sequence[MaskedBatch]):
-    """Batches that are made when they are asked for; a slice is again such a list.
+def masked_batches(
+    passages: Passages, length: int, batch_rows: int, masking: Masking, *, seed: int, epoch: int
+) -> LazyBatches:
+    """Return an epoch: every passage once, packed into rows of `length` tokens.
 
     What is hidden in batch k comes from (seed, epoch, k).
     """
-
-    passages: Passages
-    rows: list[Int[np.ndarray, " _"]]  # the passages of each
-    length: int
-    batch_rows: int
-    masking: Masking
-    seed: int
-    epoch: int
-    numbers: range
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, k: int | slice) -> "MaskedBatch | MaskedBatches":
-        if isinstance(k, slice):
-            return replace(self, numbers=self.numbers[k])
-        number = self.numbers[k]
-        rng = np.random.default_rng([self.seed, self.epoch, number])
-        first = number * self.batch_rows
-        return self._made(self.rows[first : first + self.batch_rows], rng)
-
-    def _made(self, rows: list[Int[np.ndarray, " _"]], rng: np.random.Generator) -> MaskedBatch:
-        """Rows that are wanting at the end of an epoch are empty."""
-        shape, most = (self.batch_rows, self.length), self.masking.places(self.length)
-        tokens = np.full(shape, self.masking.pad_id, np.int32)
-        text_ids = np.zeros(shape, np.int32)
-        places, targets = (np.zeros((self.batch_rows, most), np.int32) for _ in range(2))
-        is_target = np.zeros((self.batch_rows, most), bool)
-        starts = self.passages.starts
-        for b, row in enumerate(rows):
-            at = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in row])
-            text, n = self.passages.tokens[at].astype(np.int32), len(at)
-            tokens[b, :n], found = self.masking.hide(text, self.passages.is_first[at], rng)
-            text_ids[b, :n] = np.repeat(np.arange(1, len(row) + 1), self.passages.lengths[row])
-            places[b, : len(found)], targets[b, : len(found)] = found, text[found]
-            is_target[b, : len(found)] = True
-        return MaskedBatch(tokens, text_ids, places, targets, is_target)
-
-
-def masked_batches(
-    passages: Passages, length: int, batch_rows: int, masking: Masking, *, seed: int, epoch: int
-) -> MaskedBatches:
-    """An epoch: every passage once, packed into rows of `length` tokens."""
     rows = packed_rows(passages.lengths, length, seed=seed, epoch=epoch)
-    numbers = range(-(-len(rows) // batch_rows))
-    return MaskedBatches(passages, rows, length, batch_rows, masking, seed, epoch, numbers)
+
+    def make(k: int) -> MaskedBatch:
+        own = rows[k * batch_rows : (k + 1) * batch_rows]
+        rng = np.random.default_rng([seed, epoch, k])
+        return make_masked_batch(passages, own, (batch_rows, length), masking, rng)
+
+    return LazyBatches(range(-(-len(rows) // batch_rows)), make)
+
+
+def make_masked_batch(
+    passages: Passages,
+    rows: Sequence[Int[np.ndarray, " _"]],
+    shape: tuple[int, int],
+    masking: Masking,
+    rng: np.random.Generator,
+) -> MaskedBatch:
+    """Return the arrays of rows, each given by its passages; rows that are missing are empty."""
+    most = masking.places(shape[1])
+    tokens = np.full(shape, masking.pad_id, np.int32)
+    text_ids = np.zeros(shape, np.int32)
+    places, targets = (np.zeros((shape[0], most), np.int32) for _ in range(2))
+    is_target = np.zeros((shape[0], most), bool)
+    starts = passages.starts
+    for b, row in enumerate(rows):
+        at = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in row])
+        text, n = passages.tokens[at].astype(np.int32), len(at)
+        tokens[b, :n], found = masking.hide(text, passages.is_first[at], rng)
+        text_ids[b, :n] = np.repeat(np.arange(1, len(row) + 1), passages.lengths[row])
+        places[b, : len(found)], targets[b, : len(found)] = found, text[found]
+        is_target[b, : len(found)] = True
+    return MaskedBatch(tokens, text_ids, places, targets, is_target)
 
 
 def hidden_logits(
@@ -158,25 +145,14 @@ def mean_loss(model: MaskedLanguageModel, batch: MaskedBatch, rngs: nnx.Rngs) ->
 
 
 def make_evaluation(
-    graph: nnx.GraphDef, batches: MaskedBatches
-) -> Callable[[nnx.State], tuple[float, int, int]]:
-    """A function of the weights: the nats of all hidden tokens together, how many are guessed, how
-    many there are.
-    """
-
-    @jax.jit
-    def total(params, batch):
-        return _summed(hidden_logits(nnx.merge(graph, params), batch), batch)
-
-    def evaluate(params) -> tuple[float, int, int]:
-        nats, right, targets = 0.0, 0, 0
-        for batch in batches:
-            found = total(params, jax.tree.map(jnp.asarray, batch))
-            nats, right = nats + float(found[0]), right + int(found[1])
-            targets += int(batch.is_target.sum())
-        return nats, right, targets
-
-    return evaluate
+    graph: nnx.GraphDef, batches: Sequence[MaskedBatch]
+) -> Callable[[nnx.State], tuple[float, float, int]]:
+    """Return a function of the weights: nats, right ones and number of all hidden tokens."""
+    total = make_sums(
+        graph, lambda model, batch: _summed(hidden_logits(model, batch), batch), batches
+    )
+    targets = sum(int(batch.is_target.sum()) for batch in batches)
+    return lambda params: (*total(params), targets)
 
 
 def _summed(

@@ -1,15 +1,14 @@
 """What an encoder-decoder minimises, and its batches: pairs of similar length, teacher-forced."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int32
 
+from train.objectives.batches import LazyBatches, make_sums
 from train.objectives.classification import cross_entropy
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.text.batching import Plan
@@ -39,25 +38,19 @@ def make_pair_batch(
     return PairBatch(*arrays)
 
 
-@dataclass(frozen=True)
-class PairBatches(Sequence[PairBatch]):
-    """Batches that are made when they are asked for; a slice is again such a list."""
+def pair_batches(
+    plans: Sequence[Plan],
+    sources: Sequence[np.ndarray],
+    targets: Sequence[np.ndarray],
+    target_lengths: dict[int, int],
+    pad_id: int,
+) -> LazyBatches:
+    """Return the batches of these plans; `target_lengths` are by the length of a plan."""
 
-    plans: list[Plan]
-    sources: Sequence[np.ndarray]
-    targets: Sequence[np.ndarray]
-    target_lengths: dict[int, int]  # by the length of a plan
-    pad_id: int
+    def make(plan: Plan) -> PairBatch:
+        return make_pair_batch(plan, sources, targets, target_lengths[plan.length], pad_id)
 
-    def __len__(self) -> int:
-        return len(self.plans)
-
-    def __getitem__(self, k: int | slice) -> "PairBatch | PairBatches":
-        if isinstance(k, slice):
-            return replace(self, plans=self.plans[k])
-        plan = self.plans[k]
-        length = self.target_lengths[plan.length]
-        return make_pair_batch(plan, self.sources, self.targets, length, self.pad_id)
+    return LazyBatches(plans, make)
 
 
 def pair_lengths(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[int]:
@@ -115,20 +108,18 @@ def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
 
 
 def make_evaluation(
-    graph: nnx.GraphDef, batches: PairBatches, smoothing: float
+    graph: nnx.GraphDef, batches: LazyBatches, pad_id: int, smoothing: float
 ) -> Callable[[nnx.State], tuple[float, float]]:
-    """A function of the weights: nats a wanted token, and the same with smoothed labels, which is
-    what was minimised.
-    """
+    """Return a function of the weights: nats a token, and the same with smoothed labels."""
 
-    @jax.jit
-    def sums(params, batch):
-        return summed_losses(nnx.merge(graph, params), batch, batches.pad_id, (0.0, smoothing))
+    def sums(model: SequenceToSequence, batch: PairBatch) -> tuple[Array, ...]:
+        losses, number = summed_losses(model, batch, pad_id, (0.0, smoothing))
+        return (*losses, number)
+
+    total = make_sums(graph, sums, batches)
 
     def evaluate(params) -> tuple[float, float]:
-        found = [sums(params, jax.tree.map(jnp.asarray, batch)) for batch in batches]
-        number = sum(int(number) for _, number in found)
-        nats, smoothed = (sum(float(sums[k]) for sums, _ in found) / number for k in (0, 1))
-        return nats, smoothed
+        nats, smoothed, number = total(params)
+        return nats / number, smoothed / number
 
     return evaluate

@@ -1,17 +1,18 @@
-"""The one fit loop of every program: batches in, the best weights by validation out.
+"""The one training loop of every program: batches in, the best weights by validation out.
 
 The model's state is split off once and donated to one jitted step, so Python walks no module while
 it trains. Everything random comes from (seed, step) and every order from (seed, epoch): a state and
-the number of its step are all it takes to go on, and going on gives the bits that not stopping
-would have given.
+the number of its step are all that it takes to resume, and resuming gives the bits that not
+stopping would have given.
 """
 
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,153 +33,190 @@ LOG_EVERY = 10  # steps between lines of metrics.jsonl, and between reads of the
 SKIPPED_LIMIT = 10  # steps in a row without a finite loss and gradient, after which the run stops
 
 
+class Objective(Protocol):
+    """What is minimised, and what chooses the weights that are kept."""
+
+    trained: nnx.Module
+    loss: Callable[[nnx.Module, Any, nnx.Rngs], jax.Array]  # of a batch
+    select: str  # the metric that chooses, the higher the better
+
+    def batches(self, epoch: int) -> Sequence[Any]:
+        """Return the batches of an epoch, which are made when asked for."""
+
+    def count_tokens(self, batch: Any) -> int:
+        """Return the tokens of a batch, without padding."""
+
+    def validate(self, params: nnx.State) -> dict[str, float]:
+        """Return the metrics after an epoch."""
+
+    def keep(self, params: nnx.State) -> None:
+        """Store weights: the first ones, then those that are the best so far."""
+
+
 @dataclass(frozen=True)
 class FitResult:
-    params: Any  # the best by validation
+    """The best weights by validation, and how far training came."""
+
+    params: Any
     progress: Progress
 
 
 def fit(
-    model: nnx.Module,
-    loss: Callable[[nnx.Module, Any, nnx.Rngs], jax.Array],
-    batches: Callable[[int], Sequence[Any]],
-    validate: Callable[[Any], dict[str, float]],
-    *,
+    objective: Objective,
     config: FitConfig,
     run: Path,
-    select: str,
-    count_tokens: Callable[[Any], int],
-    keep: Callable[[Any], None] = lambda params: None,
+    *,
     log: Callable[[dict], None] = lambda line: None,
     resume: bool = False,
 ) -> FitResult:
-    """Minimises loss(model, batch, rngs) over the batches of every epoch.
+    """Minimise the objective over the batches of every epoch, in a run folder.
 
-    After each epoch `validate(params)` gives metrics, of which `select` (higher is better) chooses
-    the weights that `keep(params)` stores; it is called once at the start too. `batches(epoch)` is
-    a sequence whose items are made when asked for. Every line of metrics.jsonl also goes to `log`.
-
-    Raises Stopped after Ctrl-C or SIGTERM, with everything saved; TrainingError when SKIPPED_LIMIT
-    steps in a row had no finite loss and gradient; CheckpointError and OSError when the disk does
-    not take what is written.
+    Every line of metrics.jsonl also goes to `log`. Raises Stopped after Ctrl-C or SIGTERM, with
+    everything saved; TrainingError when SKIPPED_LIMIT steps in a row had no finite loss and
+    gradient; CheckpointError and OSError when the disk does not take what is written.
     """
-    steps_per_epoch = [len(batches(epoch)) for epoch in range(config.epochs)]
-    total_steps = sum(steps_per_epoch)
-    if config.max_steps is not None:
-        total_steps = min(total_steps, config.max_steps)
-    optimizer = make_optimizer(config.optimizer, total_steps)
-    schedule = learning_rate_schedule(config.optimizer, total_steps)
-    graph, params = nnx.split(model, nnx.Param)
-    state = TrainState.first(params, optimizer)
-    state, best = replicate((state, jax.tree.map(jnp.copy, params)))
-    train_step = make_train_step(graph, loss, optimizer, config)
-
-    folder, progress = run / "checkpoints", Progress()
-    if resume and (loaded := checkpoints.load(folder, (state, best), warn=tqdm.write)):
-        (state, best), progress = loaded
-    keep(best)
-    started = time.perf_counter() - progress.train_seconds
-    saved = time.perf_counter()
-
+    loop = _Loop(objective, config, run, resume)
+    objective.keep(loop.best)
     with (
-        MetricsLog(run / "metrics.jsonl", progress.metrics_bytes, log) as metrics,
-        tqdm(total=total_steps, initial=progress.step, unit="step", dynamic_ncols=True) as bar,
-        stop_wish() as wish,
+        MetricsLog(run / "metrics.jsonl", loop.progress.metrics_bytes, log) as loop.metrics,
+        tqdm(
+            total=loop.total_steps, initial=loop.progress.step, unit="step", dynamic_ncols=True
+        ) as loop.bar,
+        stop_wish() as loop.wish,
     ):
-        if metrics.missing_bytes:
-            bar.write(f"{run / 'metrics.jsonl'} lacks lines that were there at the last checkpoint")
-        window, shown = Window(progress), {}
+        loop.run()
+    return FitResult(loop.best, loop.progress)
 
-        def write_line(epoch: int) -> None:
-            nonlocal progress, window
-            window.read()
-            finite = [value for value in window.losses if math.isfinite(value)]
-            progress = _after(progress, window)
-            rate = window.tokens / window.seconds
-            line = {
-                "step": progress.step,
-                "epoch": epoch + 1,
-                "loss": float(np.mean(finite)) if finite else None,
-                "learning_rate": float(schedule(progress.step - progress.skipped - 1)),
-                "tokens_per_second": round(rate),
-            }
-            if skipped := len(window.losses) - len(finite):
-                line["skipped"] = skipped
-                bar.write(
-                    f"step {progress.step}: {skipped} without a finite loss and gradient skipped"
-                )
-            metrics.write(**line)
-            if progress.skipped_in_a_row >= SKIPPED_LIMIT:
-                raise TrainingError(
-                    f"the loss or its gradient was NaN or infinite in {progress.skipped_in_a_row} steps in a row, "
-                    f"up to step {progress.step}; the weights from before are kept. Try a new run with --dtype float32, "
-                    "or with a lower learning rate in the recipe",
-                    mendable=False,
-                )
-            if finite:
-                shown["loss"] = f"{line['loss']:.3f}"
-            bar.set_postfix(shown | {"tok/s": f"{rate:,.0f}"}, refresh=False)
-            window = Window(Progress())  # an empty one
 
-        def save() -> None:
-            nonlocal progress, saved
-            window.read()
-            begun = time.perf_counter()
-            progress = replace(
-                progress,
-                losses=tuple(window.losses),
-                losses_tokens=window.tokens,
-                losses_seconds=window.seconds,
-                metrics_bytes=metrics.sync(),
-                train_seconds=begun - started,
+class _Loop:
+    """The state of a training, and what moves it on."""
+
+    metrics: MetricsLog
+    bar: tqdm
+    wish: Any
+
+    def __init__(self, objective: Objective, config: FitConfig, run: Path, resume: bool):
+        self.objective, self.config, self.folder = objective, config, run / "checkpoints"
+        # The number of steps up to the end of each epoch.
+        self.ends = list(accumulate(len(objective.batches(e)) for e in range(config.epochs)))
+        steps = self.ends[-1] if self.ends else 0
+        self.total_steps = steps if config.max_steps is None else min(steps, config.max_steps)
+        optimizer = make_optimizer(config.optimizer, self.total_steps)
+        self.schedule = learning_rate_schedule(config.optimizer, self.total_steps)
+        graph, params = nnx.split(objective.trained, nnx.Param)
+        state = TrainState.first(params, optimizer)
+        self.state, self.best = replicate((state, jax.tree.map(jnp.copy, params)))
+        self.train_step = make_train_step(graph, objective.loss, optimizer, config)
+        self.progress = Progress()
+        if resume:
+            state = self.state, self.best
+            if loaded := checkpoints.load(self.folder, state, warn=tqdm.write):
+                (self.state, self.best), self.progress = loaded
+        self.shown: dict[str, str] = {}
+        self.saved = time.perf_counter()
+        self.started = self.saved - self.progress.train_seconds
+
+    def run(self) -> None:
+        """Train and validate every epoch that is left."""
+        if self.metrics.missing_bytes:
+            self.bar.write(
+                f"{self.metrics.path} lacks lines that were there at the last checkpoint"
             )
-            checkpoints.save(folder, (state, best), progress)
-            saved = time.perf_counter()
-            progress = replace(progress, save_seconds=progress.save_seconds + saved - begun)
-            window.since = saved
-
-        def stop_if_wished() -> None:
-            if wish.number is not None:
-                raise Stopped(wish.number)
-
-        for epoch in range(progress.epoch, config.epochs):
-            begins, ends = (sum(steps_per_epoch[:e]) for e in (epoch, epoch + 1))
-            if begins >= total_steps:
+        self.window = Window(self.progress)
+        for epoch in range(self.progress.epoch, self.config.epochs):
+            begins = self.ends[epoch - 1] if epoch else 0
+            if begins >= self.total_steps:
                 break
-            for batch in batches(epoch)[progress.step - begins : total_steps - begins]:
-                state, value = train_step(state, split_rows(batch))
-                window.add(value, count_tokens(batch))
-                progress = replace(progress, step=progress.step + 1)
-                bar.update()
-                if progress.step % LOG_EVERY == 0 or progress.step in (ends, total_steps):
-                    write_line(epoch)
-                if wish.number or time.perf_counter() - saved >= 60 * config.checkpoint_minutes:
-                    save()
-                    stop_if_wished()
-            scores = validate(state.average)
-            finite = {k: v if math.isfinite(v) else None for k, v in scores.items()}
-            metrics.write(step=progress.step, epoch=epoch + 1, **finite)
-            shown[select] = f"{scores[select]:.4f}"
-            bar.set_postfix(shown)
-            better = None not in finite.values() and (
-                progress.best_score is None or scores[select] > progress.best_score
+            batches = self.objective.batches(epoch)
+            for batch in batches[self.progress.step - begins : self.total_steps - begins]:
+                self._take_step(batch, epoch)
+            self._validate(epoch)
+        self._update(train_seconds=time.perf_counter() - self.started)
+
+    def _update(self, **changes: Any) -> None:
+        self.progress = replace(self.progress, **changes)
+
+    def _take_step(self, batch: Any, epoch: int) -> None:
+        self.state, loss = self.train_step(self.state, split_rows(batch))
+        self.window.add(loss, self.objective.count_tokens(batch))
+        step = self.progress.step + 1
+        self._update(step=step)
+        self.bar.update()
+        if step % LOG_EVERY == 0 or step in (self.ends[epoch], self.total_steps):
+            self._log(epoch)
+        minutes = (time.perf_counter() - self.saved) / 60
+        if self.wish.number or minutes >= self.config.checkpoint_minutes:
+            self._save()
+
+    def _log(self, epoch: int) -> None:
+        """Write a line on the steps since the last one."""
+        self.window.read()
+        self.progress = self.window.added_to(self.progress)
+        step, losses = self.progress.step, self.window.losses
+        finite = [value for value in losses if math.isfinite(value)]
+        rate = self.window.tokens / self.window.seconds
+        line = {
+            "step": step,
+            "epoch": epoch + 1,
+            "loss": float(np.mean(finite)) if finite else None,
+            "learning_rate": float(self.schedule(step - self.progress.skipped - 1)),
+            "tokens_per_second": round(rate),
+        }
+        if skipped := len(losses) - len(finite):
+            line["skipped"] = skipped
+            self.bar.write(f"step {step}: {skipped} without a finite loss and gradient skipped")
+        self.metrics.write(**line)
+        if (in_a_row := self.progress.skipped_in_a_row) >= SKIPPED_LIMIT:
+            raise TrainingError(
+                f"the loss or its gradient was NaN or infinite in {in_a_row} steps in a row, up "
+                f"to step {step}; the weights from before are kept. Try a new run with --dtype "
+                "float32, or with a lower learning rate in the recipe",
+                mendable=False,
             )
-            progress = replace(progress, epoch=epoch + 1)
-            if better:
-                best = jax.tree.map(jnp.copy, state.average)
-                keep(best)
-                progress = replace(
-                    progress,
-                    best_score=scores[select],
-                    best_epoch=epoch + 1,
-                    best_step=progress.step,
-                    best_metrics=scores,
-                )
-            if better or wish.number or progress.step == total_steps:
-                save()
-                stop_if_wished()
-        progress = replace(progress, train_seconds=time.perf_counter() - started)
-    return FitResult(best, progress)
+        if finite:
+            self.shown["loss"] = f"{line['loss']:.3f}"
+        self.bar.set_postfix(self.shown | {"tok/s": f"{rate:,.0f}"}, refresh=False)
+        self.window = Window(Progress())  # an empty one
+
+    def _validate(self, epoch: int) -> None:
+        """Keep the averaged weights if they are the best so far."""
+        scores, select = self.objective.validate(self.state.average), self.objective.select
+        finite = {k: v if math.isfinite(v) else None for k, v in scores.items()}
+        step = self.progress.step
+        self.metrics.write(step=step, epoch=epoch + 1, **finite)
+        self.shown[select] = f"{scores[select]:.4f}"
+        self.bar.set_postfix(self.shown)
+        best = self.progress.best_score
+        better = None not in finite.values() and (best is None or scores[select] > best)
+        self._update(epoch=epoch + 1)
+        if better:
+            self.best = jax.tree.map(jnp.copy, self.state.average)
+            self.objective.keep(self.best)
+            self._update(
+                best_score=scores[select],
+                best_epoch=epoch + 1,
+                best_step=step,
+                best_metrics=scores,
+            )
+        if better or self.wish.number or step == self.total_steps:
+            self._save()
+
+    def _save(self) -> None:
+        """Write a checkpoint; stop then, if that was asked for."""
+        self.window.read()
+        begun = time.perf_counter()
+        self._update(
+            losses=tuple(self.window.losses),
+            losses_tokens=self.window.tokens,
+            losses_seconds=self.window.seconds,
+            metrics_bytes=self.metrics.sync(),
+            train_seconds=begun - self.started,
+        )
+        checkpoints.save(self.folder, (self.state, self.best), self.progress)
+        self.saved = self.window.since = time.perf_counter()
+        self._update(save_seconds=self.progress.save_seconds + self.saved - begun)
+        if self.wish.number is not None:
+            raise Stopped(self.wish.number)
 
 
 class Window:
@@ -190,25 +228,25 @@ class Window:
         self.since = time.perf_counter()
 
     def add(self, loss: jax.Array, tokens: int) -> None:
+        """Count one more step, without waiting for the device."""
         self.losses.append(loss)
         self.tokens += tokens
 
     def read(self) -> None:
-        """Waits for the device."""
+        """Wait for the device."""
         self.losses = [float(value) for value in jax.device_get(self.losses)]
         now = time.perf_counter()
         self.seconds, self.since = self.seconds + now - self.since, now
 
-
-def _after(progress: Progress, window: Window) -> Progress:
-    """The counts with those of a window that was read."""
-    in_a_row = progress.skipped_in_a_row
-    for value in window.losses:
-        in_a_row = 0 if math.isfinite(value) else in_a_row + 1
-    return replace(
-        progress,
-        tokens=progress.tokens + window.tokens,
-        step_seconds=progress.step_seconds + window.seconds,
-        skipped=progress.skipped + sum(not math.isfinite(value) for value in window.losses),
-        skipped_in_a_row=in_a_row,
-    )
+    def added_to(self, progress: Progress) -> Progress:
+        """Return the counts with those of this window, which was read."""
+        in_a_row = progress.skipped_in_a_row
+        for value in self.losses:
+            in_a_row = 0 if math.isfinite(value) else in_a_row + 1
+        return replace(
+            progress,
+            tokens=progress.tokens + self.tokens,
+            step_seconds=progress.step_seconds + self.seconds,
+            skipped=progress.skipped + sum(not math.isfinite(value) for value in self.losses),
+            skipped_in_a_row=in_a_row,
+        )

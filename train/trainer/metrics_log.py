@@ -4,8 +4,11 @@ checkpoint knows.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from train.trainer.run import RunError
 
 
 class MetricsLog:
@@ -16,7 +19,7 @@ class MetricsLog:
     """
 
     def __init__(self, path: Path, keep_bytes: int, also: Callable[[dict], None]):
-        self._also = also
+        self.path, self._also = path, also
         self._file = open(path, "ab")  # noqa: SIM115 (closed by __exit__)
         size = os.fstat(self._file.fileno()).st_size
         self.missing_bytes = max(0, keep_bytes - size)  # cut by something else
@@ -38,3 +41,21 @@ class MetricsLog:
 
     def __exit__(self, *_) -> None:
         self._file.close()
+
+
+@contextmanager
+def event_log(run: Path, tensorboard: bool) -> Iterator[Callable[[dict], None]]:
+    """Yield where the lines of metrics.jsonl also go: TensorBoard when asked for, else nowhere."""
+    if not tensorboard:
+        yield lambda line: None
+        return
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise RunError("--tensorboard needs tensorboardX: pip install tensorboardX") from None
+    with SummaryWriter(str(run / "tensorboard")) as writer:
+        yield lambda line: [
+            writer.add_scalar(name, value, line["step"])
+            for name, value in line.items()
+            if name != "step" and value is not None
+        ]

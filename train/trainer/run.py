@@ -2,20 +2,29 @@
 began with.
 """
 
-import argparse
+import dataclasses
 import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train.trainer.options import (
+    CommonOptions,
+    flag_of,
+    given_options,
+    is_possible,
+    make_options,
+    make_parser,
+)
 from train.trainer.signals import stop_if_asked, undisturbed
+from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.runtime.files import write_text
-from transformer_jax.text.tokenizer import TokenizerError, load_own_tokenizer
+from transformer_jax.text.tokenizer import load_own_tokenizer
 
 OPTIONS, LOCK = "options.json", ".lock"
 
@@ -25,7 +34,7 @@ class RunError(ValueError):
 
 
 def new_folder(out: str | None, name: str) -> Path:
-    """Where a new run will write: --out, or runs/NAME-DATE-TIME. It never writes over another run."""
+    """Return the folder of a new run: --out, or runs/NAME-DATE-TIME, which does not exist yet."""
     if out:
         return Path(out)
     stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -96,35 +105,38 @@ def _lock(path: Path):
 
 @dataclass(frozen=True)
 class Run:
-    """A training that begins, or goes on."""
+    """A training that begins, or is resumed."""
 
     program: str
     folder: Path
-    options: argparse.Namespace
-    began_with: str | None = None  # the sum of the data, where it goes on
+    options: Any  # the program's own kind of CommonOptions
+    began_with: str | None = None  # the SHA-256 of the data, where it is resumed
     command: str = ""
 
-    def begin(self, data_sha256: str, *beside: str) -> None:
-        """Writes what `resumed_options` reads: from here on the run can be gone on with.
+    def begin(self, data_sha256: str, *beside: str, **resolved: Any) -> None:
+        """Write what `resumed_options` reads: from here on the run can be resumed.
 
-        The sum is of the data, and of what the options `beside` name. Raises RunError where it goes
-        on with other data.
+        The SHA-256 is of the data, and of what the options `beside` name; `resolved` are the values
+        of options that were left to the program. Raises RunError where the run is resumed with
+        other data.
         """
         if self.began_with not in (None, data_sha256):
             others = "".join(f", or the {name} model," for name in beside)
             options = " and ".join(f"--{name}" for name in ("data", *beside))
             raise RunError(
-                f"the data{others} are not those that {self.folder} began with; pass the same with {options}"
+                f"the data{others} are not those that {self.folder} began with; pass the same "
+                f"with {options}"
             )
         stop_if_asked()
-        values = {k: v for k, v in vars(self.options).items() if k not in ("out", "resume")}
+        values = dataclasses.asdict(self.options) | resolved
+        values = {k: v for k, v in values.items() if k not in ("out", "resume")}
         content = {"program": self.program, "data_sha256": data_sha256, "options": values}
         write_text(self.folder / OPTIONS, json.dumps(content, indent=2) + "\n")
 
     def tokenizer(
         self, learn: Callable[[], Any], load: Callable[[Path], Any] = load_own_tokenizer
     ) -> Any:
-        """The run's own when it goes on, else one that is learned now."""
+        """Return the run's own tokenizer where it is resumed, else one that is trained now."""
         if self.began_with is not None:
             try:
                 return load(self.folder)
@@ -134,15 +146,35 @@ class Run:
 
 
 def resumed_options(
-    folder: Path,
-    program: str,
-    parser: argparse.ArgumentParser,
-    arguments: list[str],
-    may_change: Collection[str],
-) -> tuple[argparse.Namespace, str]:
-    """The options that the run began with, those of `may_change` as given anew, and the sum of its
-    data.
-    """
+    folder: Path, program: str, options: type[CommonOptions], arguments: Sequence[str]
+) -> tuple[CommonOptions, str]:
+    """Return the options of a run, changed as `arguments` say, and the SHA-256 of its data."""
+    saved, data_sha256 = _read_options(folder, program)
+    known = {each.name: each for each in dataclasses.fields(options)}
+    if set(saved) != set(known) - {"out", "resume"}:
+        raise RunError(f"{folder} was made by another version of {program}; start a new run")
+    for name, value in saved.items():
+        if not is_possible(known[name], value):
+            raise RunError(f"{folder / OPTIONS}: {name} cannot be {value!r:.60}; start a new run")
+    given = given_options(make_parser(options, program), arguments)
+    for name, value in given.items():
+        may_change = name in options.may_change or name == "resume"
+        if not may_change and (name == "out" or value != saved[name]):
+            raise RunError(
+                f"{flag_of(name)} cannot change within a run"
+                + ("" if name == "out" else f", and {folder} began with {saved[name]!r:.60}")
+                + f"; leave {flag_of(name)} out, or start a new run"
+            )
+        if name == "epochs" and value < (saved[name] or 0):
+            raise RunError(
+                f"--epochs {value} is fewer than the {saved[name]} that {folder} began with; a "
+                "run only grows"
+            )
+    values = saved | given | {"out": None, "resume": str(folder)}
+    return make_options(options, values), data_sha256
+
+
+def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
     try:
         content = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
         began, data_sha256, saved = (content[k] for k in ("program", "data_sha256", "options"))
@@ -155,65 +187,23 @@ def resumed_options(
         ) from None
     if began != program:
         raise RunError(f"{folder} is a run of {began!r:.60}, not of {program}")
-    known = vars(parser.parse_args([]))
-    if set(saved) != set(known) - {"out", "resume"}:
-        raise RunError(f"{folder} was made by another version of {program}; start a new run")
-    for action in parser._actions:
-        if action.dest in saved and not _possible(action, saved[action.dest]):
-            raise RunError(
-                f"{folder / OPTIONS}: {action.dest} cannot be {saved[action.dest]!r:.60}; start a new run"
-            )
-    unset = object()
-    given = parser.parse_args(arguments, argparse.Namespace(**dict.fromkeys(known, unset)))
-    for name, value in vars(given).items():
-        if value is unset or name == "resume":
-            continue
-        if name not in may_change and (name == "out" or value != saved[name]):
-            option = f"--{name.replace('_', '-')}"
-            raise RunError(
-                f"{option} cannot change within a run"
-                + ("" if name == "out" else f", and {folder} began with {saved[name]!r:.60}")
-                + f"; leave {option} out, or start a new run"
-            )
-        if name == "epochs" and value < (saved[name] or 0):
-            raise RunError(
-                f"--epochs {value} is fewer than the {saved[name]} that {folder} began with; a run only grows"
-            )
-        saved[name] = value
-    return argparse.Namespace(**saved, out=None, resume=str(folder)), data_sha256
+    return saved, data_sha256
+
+
+def finished(folder: Path, epochs: int) -> dict[str, Any] | None:
+    """Return the report of a run that was trained for at least so many epochs, or None."""
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        return report if report["settings"]["fit"]["epochs"] >= epochs else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
 
 
 def refuse_other_data(folder: Path, data: str) -> None:
-    """RunError where a finished run, which looks at no data again, would pass for one of these."""
+    """Raise RunError where a finished run, which reads no data again, began with other data."""
     began = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))["options"]["data"]
     if data != "auto" and Path(data).resolve() != Path(began).resolve():
         raise RunError(
-            f"{folder} is finished and began with --data {began}; leave --data out, or start a new run with {data}"
+            f"{folder} is finished and began with --data {began}; leave --data out, or start a "
+            f"new run with {data}"
         )
-
-
-def _possible(action: argparse.Action, value: object) -> bool:
-    """Whether the command line can give an option this value."""
-    if value is None:
-        return action.default is None
-    if action.nargs == 0:  # a switch
-        return isinstance(value, bool)
-    return type(value) is (action.type or str) and value in (action.choices or [value])
-
-
-@contextmanager
-def event_log(run: Path, tensorboard: bool) -> Iterator[Callable[[dict], None]]:
-    """Where the lines of metrics.jsonl also go: TensorBoard when asked for, else nowhere."""
-    if not tensorboard:
-        yield lambda line: None
-        return
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError:
-        raise RunError("--tensorboard needs tensorboardX: pip install tensorboardX") from None
-    with SummaryWriter(str(run / "tensorboard")) as writer:
-        yield lambda line: [
-            writer.add_scalar(name, value, line["step"])
-            for name, value in line.items()
-            if name != "step" and value is not None
-        ]

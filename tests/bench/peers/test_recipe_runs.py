@@ -16,6 +16,7 @@ from train.data.dataset import Dataset
 from train.data.sample_reviews import sample
 from train.evaluation.metrics import score
 from train.recipes.imdb import FAST
+from train.tasks import classification
 
 ENCODER = replace(FAST.model.encoder, embed_dim=8, num_heads=2, hidden_dim=8)
 TINY = replace(
@@ -70,10 +71,9 @@ def test_it_looks_after_the_steps_of_the_schedule_and_trains_the_same(fold, ever
 def test_the_program_itself_has_these_scores(data, tmp_path, monkeypatch):
     """train.imdb, every epoch: the same split, weights, order, dropout and average."""
     seed = 3
-    monkeypatch.setattr(imdb, "load", lambda *_, **__: data)
-    monkeypatch.setattr(
-        imdb, "recipe_of", lambda *_: replace(TINY, fit=replace(TINY.fit, seed=seed))
-    )
+    tiny = replace(TINY, fit=replace(TINY.fit, seed=seed))
+    monkeypatch.setattr(classification, "load_reviews", lambda _: data)
+    monkeypatch.setattr(classification, "recipe_of", lambda *_: tiny)
     words = ["--data", "sample", "--out", str(tmp_path / "run"), "--no-baseline", "--seed", str(seed)]  # fmt: skip
     assert imdb.main(words) == 0
     lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())

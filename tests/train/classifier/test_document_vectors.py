@@ -22,7 +22,7 @@ from train.classifier.document_vectors import (
     vector_logits,
 )
 from train.classifier.ngram_counts import ngram_counts
-from train.classifier.pseudo_labels import Guesses, guessed_labels, kept_guesses
+from train.classifier.pseudo_labels import PseudoLabels, kept_pseudo_labels, make_pseudo_labels
 from train.trainer import checkpoints
 from train.trainer.signals import Stopped
 
@@ -230,7 +230,7 @@ def test_what_is_learned_is_kept_before_anything_is_made_of_it(corpus, checkpoin
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("train.classifier.pseudo_labels.vector_logits", stopped)
         with pytest.raises(KeyboardInterrupt):
-            guessed_labels(parts, known, told, SHORT, keep_in=tmp_path)
+            make_pseudo_labels(parts, known, told, SHORT, keep_in=tmp_path)
         patch.setattr(document_vectors, "_visit", stopped)
         np.testing.assert_array_equal(short(corpus, tmp_path).vectors, checkpointed[0])
 
@@ -270,14 +270,14 @@ def test_a_class_without_texts_is_never_the_likeliest(corpus, vectors):
     np.testing.assert_allclose(logits[:, 2] - logits[:, 0], two[:, 1] - two[:, 0], rtol=1e-5)
 
 
-def test_guesses_hear_who_is_right(corpus):
+def test_pseudo_labels_follow_who_is_right(corpus):
     """n-grams that know nothing are not heard, and those that know all are."""
     texts, labels = corpus
     parts = texts[:200], texts[200:900], texts[900:]
     known = labels[:200], labels[900:]
     rng = np.random.default_rng(1)
     nothing = [rng.normal(size=(n, 2)) for n in (700, 100)]
-    found = guessed_labels(parts, known, nothing, SMALL)
+    found = make_pseudo_labels(parts, known, nothing, SMALL)
     right = found.facts["guess_validation_accuracy"]
     assert right["both"] > 0.7 > right["ngrams"] and right["vectors"] > 0.7
     assert (found.labels == labels[200:900]).mean() > 0.7
@@ -287,22 +287,22 @@ def test_guesses_hear_who_is_right(corpus):
     by_vectors = found.validated[900:].argmax(axis=1) == labels[900:]
     assert by_vectors.mean() >= right["vectors"]
     everything = [3.0 * np.eye(2)[own] for own in (labels[200:900], labels[900:])]
-    found = guessed_labels(parts, known, everything, SMALL)
+    found = make_pseudo_labels(parts, known, everything, SMALL)
     np.testing.assert_array_equal(found.labels, labels[200:900])
     assert found.facts["guess_weights"]["ngrams"] > found.facts["guess_weights"]["vectors"]
 
 
-def test_guesses_are_made_once_and_kept_bit_for_bit(tmp_path):
+def test_pseudo_labels_are_made_once_and_kept_bit_for_bit(tmp_path):
     made = []
 
     def make():
         made.append(1)
         rng = np.random.default_rng(0)
         logits, validated = (rng.normal(size=(n, 2)).astype(np.float32) for n in (4, 5))
-        return Guesses(np.array([1, 0, 2], np.int32), logits, validated, {"seconds": 1.0})
+        return PseudoLabels(np.array([1, 0, 2], np.int32), logits, validated, {"seconds": 1.0})
 
     path = tmp_path / "guesses.json"
-    first, second = (kept_guesses(path, make) for _ in range(2))
+    first, second = (kept_pseudo_labels(path, make) for _ in range(2))
     assert len(made) == 1 and json.loads(path.read_text())["labels"] == [1, 0, 2]
     for name in ("labels", "logits", "validated"):
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))

@@ -20,7 +20,7 @@ from train.imdb import main
 from train.optim.layer_rates import Rates, factors, first_steps
 from train.optim.optimizers import OptimizerConfig, make_optimizer
 from train.recipes.imdb import FINETUNE, FINETUNE_LORA
-from train.recipes.imdb_options import make_parser, recipe_of
+from train.recipes.imdb_options import ImdbOptions, recipe_of
 from transformer_jax.__main__ import main as use
 from transformer_jax.functional.pooling import mean_pool
 from transformer_jax.nn.lora import Lora, input_axes, merged
@@ -300,19 +300,17 @@ def test_a_run_can_be_fine_tuned_again(place, run, tmp_path):
 
 
 def test_options_change_the_recipe_and_nothing_else():
-    parser = make_parser()
+    def recipe(**options):
+        return recipe_of(ImdbOptions(pretrained="bert", **options), "imdb")
 
-    def recipe(*arguments):
-        return recipe_of(parser.parse_args(["--pretrained", "bert", *arguments]), "imdb")
-
-    assert recipe() == FINETUNE == recipe("--recipe", "finetune")
-    changed = recipe("--learning-rate", "0.5", "--layer-decay", "1", "--unfreeze", "0.1")
+    assert recipe() == FINETUNE == recipe(recipe="finetune")
+    changed = recipe(learning_rate=0.5, layer_decay=1.0, unfreeze=0.1)
     optimizer = changed.fit.optimizer
     assert (optimizer.learning_rate, optimizer.rates) == (
         0.5,
         replace(FINETUNE.fit.optimizer.rates, layer_decay=1.0, unfreeze=0.1),
     )
-    lora = recipe("--lora", "4", "--pooling", "mean")
+    lora = recipe(lora=4, pooling="mean")
     assert lora.fit == FINETUNE_LORA.fit
     assert (lora.model.lora_rank, lora.model.pooling) == (4, "mean")
 

@@ -168,12 +168,11 @@ def test_what_was_fitted_tells_other_texts(classes):
 @pytest.mark.parametrize(("classes", "bits"), [(2, 10), (3, 8), (4, 8), (5, 7)])
 def test_more_classes_share_tables_as_large(classes, bits):
     model = ClassifierConfig(40, 12, encoder=StackConfig(1, 12, 2, 4), ngrams=2, ngram_bits=10)
-    options = SimpleNamespace(seed=0, gpt2_files=None)
-    beginning = FromScratch(replace(FAST, model=model, evidence_weight=3.0), options)
+    start = FromScratch(replace(FAST, model=model, evidence_weight=3.0), seed=0)
     examples, labels = reviews(classes)
     tokenizer = SimpleNamespace(vocab_size=40, pad_id=PAD)
     names = tuple(f"class {k}" for k in range(classes))
-    made = beginning.make(tokenizer, names, "reviews", examples, labels)
+    made = start.make(tokenizer, names, "reviews", examples, labels)
     assert made.spec.config.ngram_bits == bits
     # What is trained has none; what is kept has them, as loud as the recipe says; and they are
     # fitted anew when asked.
@@ -187,7 +186,7 @@ def test_more_classes_share_tables_as_large(classes, bits):
         np.testing.assert_allclose(ours, times * expected, rtol=1e-5, atol=1e-6)
     seconds = made.solver.seconds
     made.solver.fit(*reviews(classes, 60, seed=1))
-    other = made.solved()["evidence"]["weight"]
+    other = made.evidence()["evidence"]["weight"]
     assert np.abs(np.asarray(other[...]) - np.asarray(kept.evidence.weight[...])).max() > 0.1
     assert made.parts == ("head", "evidence") and 0 < seconds < made.solver.seconds
 

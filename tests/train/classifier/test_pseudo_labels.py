@@ -11,9 +11,10 @@ import pytest
 from tests.helpers.kills import differences
 from train.classifier.document_vectors import VectorConfig
 from train.classifier.ngram_solver import distil_evidence, ngrams_held
+from train.classifier.unlabelled import unlabelled_texts
 from train.data.load import load
 from train.data.splits import same_text, split_validation
-from train.imdb import main, unlabelled_texts
+from train.imdb import main
 from train.recipes.imdb import FAST, FAST_VECTORS
 from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.serialization.run_folder import load_classifier
@@ -172,7 +173,7 @@ def test_more_epochs_go_on_with_the_guesses(runs, tmp_path, monkeypatch):
     [
         (
             ["--recipe", "tutorial"],
-            "--unlabelled: n-grams say what is what, and the recipe has none",
+            "--unlabelled: n-grams give the labels, and the recipe has none",
         ),
         (["--pretrained", "somewhere"], "--unlabelled does not go with --pretrained"),
         (["--data", "FILE"], "--unlabelled: texts.csv has no texts without labels"),

@@ -10,7 +10,8 @@ from train.data.dataset import Dataset, Split
 from train.data.load import load
 from train.data.mlm_texts import pretraining_texts
 from train.data.splits import same_text, split_validation
-from train.recipes.imdb_options import make_parser, recipe_of
+from train.recipes.imdb_options import ImdbOptions, recipe_of
+from train.recipes.mlm import VALIDATION_FRACTION
 
 
 def text_of(i):
@@ -45,23 +46,24 @@ def folder(tmp_path_factory):
 def test_no_text_of_test_or_validation_is_learned_from(folder, seed):
     """Validation as `train.imdb --pretrained` draws it: by its own recipe, from the same seed."""
     data = load(str(folder), seed=seed)
-    texts = pretraining_texts(data, seed)
-    recipe = recipe_of(make_parser().parse_args(["--pretrained", "run"]), data.name)
+    texts = pretraining_texts(data, VALIDATION_FRACTION, seed)
+    recipe = recipe_of(ImdbOptions(pretrained="run"), data.name)
     train, validation, _ = split_validation(data.train, recipe.validation_fraction, seed)
-    found = {same_text(text) for text in texts.learn}
+    found = {same_text(text) for text in texts.train}
     for part in (validation.texts, data.test.texts):
         assert not found & {same_text(text) for text in part}
     assert {same_text(text) for text in train.texts} < found
     assert len(validation) % 5 == 0  # whole movies
     assert {same_text(text_of(i)) for i in range(2000, 2300)} < found
-    assert len(texts.learn) == len(train) + 300 + 200 - len(validation)
+    assert len(texts.train) == len(train) + 300 + 200 - len(validation)
     # What is measured on is a part of validation.
     assert set(texts.held_out) <= set(validation.texts) and texts.held_out
     assert f"dropped {len(validation)} unlabelled reviews" in texts.notes[0]
 
 
 def test_other_seeds_hold_out_other_texts(folder):
-    one, other = (set(pretraining_texts(load(str(folder)), seed).held_out) for seed in (0, 1))
+    data = load(str(folder))
+    one, other = (set(pretraining_texts(data, 0.1, seed).held_out) for seed in (0, 1))
     assert one != other
 
 
@@ -69,6 +71,6 @@ def test_a_thousand_texts_are_measured_at_most():
     texts = [text_of(i) for i in range(20_000)]
     train = Split(texts, np.zeros(len(texts), np.int32), None)
     data = Dataset("many", "made here", train, train.take(np.arange(0)), [], ("a", "b"))
-    found = pretraining_texts(data, 0)
-    assert len(found.held_out) == 1000 and len(found.learn) == 18_000
+    found = pretraining_texts(data, 0.1, 0)
+    assert len(found.held_out) == 1000 and len(found.train) == 18_000
     assert found.notes == ("many has no texts without labels: those to train on are all there is",)

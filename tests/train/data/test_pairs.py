@@ -14,7 +14,7 @@ from train.data.dataset import DataError
 from train.data.hub import Unreachable
 from train.data.pairs import load_pairs
 from train.data.sample_pairs import ordinal, sample_pairs, spelled, spelled_year
-from train.objectives.seq2seq import PairBatches, make_evaluation, pair_lengths, target_lengths
+from train.objectives.seq2seq import make_evaluation, pair_batches, pair_lengths, target_lengths
 from transformer_jax.models.config import SequenceToSequenceConfig
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.nn.config import StackConfig
@@ -123,7 +123,7 @@ def test_a_batch_feeds_the_target_and_wants_the_token_behind():
     lengths = pair_lengths(sources, targets)
     assert lengths == [4, 4]
     plans = epoch_plans(lengths, [4], 8, seed=0, epoch=0)
-    (batch,) = PairBatches(plans, sources, targets, {4: 4}, 0)
+    (batch,) = pair_batches(plans, sources, targets, {4: 4}, 0)
     rows = {tuple(s.tolist()): (t.tolist(), w.tolist()) for s, t, w in zip(*batch, strict=True)}
     assert rows == {
         (2, 5, 3, 0): ([2, 8, 9, 10], [8, 9, 10, 3]),
@@ -149,7 +149,7 @@ def test_pairs_of_the_hub_are_rows(monkeypatch, layout):
         return datasets.Dataset.from_list(rows)
 
     parts = datasets.DatasetDict({"train": part(5), "validation": part(2), "test": part(3)})
-    monkeypatch.setattr("train.data.pairs.load_parts", lambda name: (parts, "the cache"))
+    monkeypatch.setattr("train.data.hub.load_parts", lambda name: (parts, "the cache"))
     pairs = load_pairs("hub:some/pairs", "en", "de", 0)
     assert pairs.train == ([f"en {i}" for i in range(5)], [f"de {i}" for i in range(5)])
     assert len(pairs.validation[0]) == 2 and len(pairs.test[1]) == 3
@@ -161,7 +161,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
     def unreachable(name):
         raise Unreachable("no answer")
 
-    monkeypatch.setattr("train.data.pairs.load_parts", unreachable)
+    monkeypatch.setattr("train.data.hub.load_parts", unreachable)
     with pytest.raises(DataError, match=r"hub:a/b is not cached .*no answer.*; pass a folder"):
         load_pairs("hub:a/b", "en", "de", 0)
 
@@ -176,9 +176,9 @@ def test_what_validation_says_is_nats_a_wanted_token_and_the_same_smoothed():
         [rng.integers(1, 11, n) for n in lengths] for lengths in ((3, 6, 2), (5, 2, 4))
     )
     lengths = pair_lengths(sources, targets)
-    batches = PairBatches(evaluation_plans(lengths, [8], 16), sources, targets, {8: 8}, 0)
+    batches = pair_batches(evaluation_plans(lengths, [8], 16), sources, targets, {8: 8}, 0)
     graph, params = nnx.split(model, nnx.Param)
-    found = make_evaluation(graph, batches, 0.2)(params)
+    found = make_evaluation(graph, batches, 0, 0.2)(params)
     sums, number = np.zeros(2), 0
     for source, target in zip(sources, targets, strict=True):
         rows = (

@@ -21,7 +21,8 @@ from train.objectives.language_modeling import (
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.text.tokenizer import TokenizerError, train_tokenizer
+from transformer_jax.runtime.errors import TokenizerError
+from transformer_jax.text.tokenizer import train_tokenizer
 
 V, CLS, SEP = 13, 2, 3
 STACK = StackConfig(2, 12, 6, 17, num_kv_heads=2, norm="pre", final_norm=True, activation="gelu")
@@ -180,7 +181,7 @@ def test_texts_of_the_hub_are_rows(monkeypatch):
     datasets = pytest.importorskip("datasets")
     rows = datasets.Dataset.from_dict({"text": [f"text {i}" for i in range(30)]})
     parts = datasets.DatasetDict({"train": rows})
-    monkeypatch.setattr("train.data.text_files.load_parts", lambda name: (parts, "the cache"))
+    monkeypatch.setattr("train.data.hub.load_parts", lambda name: (parts, "the cache"))
     texts = load_texts("hub:some/texts", seed=0)
     both = [["".join(text) for text in read()] for read in (texts.train, texts.held_out)]
     assert sorted(both[0] + both[1]) == sorted(rows["text"])
@@ -191,6 +192,6 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
     def unreachable(name):
         raise Unreachable("no answer")
 
-    monkeypatch.setattr("train.data.text_files.load_parts", unreachable)
+    monkeypatch.setattr("train.data.hub.load_parts", unreachable)
     with pytest.raises(DataError, match=r"hub:a/b is not cached .*no answer.*; pass a UTF-8 text"):
         load_texts("hub:a/b", seed=0)

@@ -4,8 +4,7 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from train.objectives.batches import LazyBatches
 from train.objectives.classification import make_loss
 from train.optim.layer_rates import Rates
 from train.optim.optimizers import (
@@ -40,22 +40,6 @@ Y = X @ np.array([[1.0], [-2.0], [0.5]], np.float32)
 
 def error(params):
     return {"score": -float(np.square(X @ params.kernel[...] + params.bias[...] - Y).mean())}
-
-
-@dataclass(frozen=True)
-class Made(Sequence):
-    """Batches that are made when they are asked for, as those of a program are."""
-
-    numbers: range
-    make: Callable
-
-    def __len__(self):
-        return len(self.numbers)
-
-    def __getitem__(self, k):
-        return (
-            Made(self.numbers[k], self.make) if isinstance(k, slice) else self.make(self.numbers[k])
-        )
 
 
 def noisy_error(model, batch, rngs):
@@ -90,19 +74,17 @@ def run_fit(
     kept = []
     run.mkdir(exist_ok=True)
     changes = {"average_decay": 0.0, "optimizer": OptimizerConfig(0.1, warmup_fraction=0)} | changes
-    result = fit(
-        Linear(3, 1, rngs=nnx.Rngs(0)),
-        noisy_error,
-        lambda epoch: Made(range(4 * epoch, 4 * epoch + 4), make),
-        validate,
-        config=FitConfig(epochs=epochs, seed=3, **changes),
-        run=run,
+    objective = SimpleNamespace(
+        trained=Linear(3, 1, rngs=nnx.Rngs(0)),
+        loss=noisy_error,
+        batches=lambda epoch: LazyBatches(range(4 * epoch, 4 * epoch + 4), make),
+        validate=validate,
         select="score",
         count_tokens=lambda batch: 8,
         keep=kept.append,
-        resume=resume,
     )
-    return result, kept
+    config = FitConfig(epochs=epochs, seed=3, **changes)
+    return fit(objective, config, run, resume=resume), kept
 
 
 def lines(run):

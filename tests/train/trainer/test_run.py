@@ -1,6 +1,5 @@
 """One process a run, and one set of options a run."""
 
-import argparse
 import json
 import os
 import re
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from train.trainer.options import CommonOptions
 from train.trainer.run import (
     LOCK,
     OPTIONS,
@@ -137,22 +137,13 @@ def test_a_clock_set_back_does_not_name_two_runs_alike(tmp_path, monkeypatch):
     assert new_folder("here", "imdb") == Path("here")
 
 
-def parser():
-    made = argparse.ArgumentParser()
-    made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--epochs", type=int)
-    made.add_argument("--out")
-    made.add_argument("--resume")
-    return made
-
-
 def resumed(folder, *arguments, program="train.x"):
-    return resumed_options(folder, program, parser(), [*arguments], may_change={"epochs"})
+    return resumed_options(folder, program, CommonOptions, arguments)
 
 
 def test_options_come_back_and_those_that_may_change_do(tmp_path):
-    options = parser().parse_args(["--seed", "3", "--epochs", "2", "--out", "somewhere"])
-    Run("train.x", tmp_path, options).begin("abc")
+    options = CommonOptions(seed=3, out="somewhere")
+    Run("train.x", tmp_path, options).begin("abc", epochs=2)
     back, data_sha256 = resumed(tmp_path, "--resume", str(tmp_path))
     assert (back.seed, back.epochs, back.out, back.resume) == (3, 2, None, str(tmp_path))
     assert data_sha256 == "abc"
@@ -172,14 +163,13 @@ def test_options_come_back_and_those_that_may_change_do(tmp_path):
     ],
 )
 def test_another_configuration_is_refused(arguments, says, tmp_path):
-    began = parser().parse_args(["--seed", "3", "--epochs", "2"])
-    Run("train.x", tmp_path, began).begin("abc")
+    Run("train.x", tmp_path, CommonOptions(seed=3, epochs=2)).begin("abc")
     with pytest.raises(RunError, match=says):
         resumed(tmp_path, *arguments)
 
 
 def test_another_program_or_version_is_refused(tmp_path):
-    Run("train.x", tmp_path, parser().parse_args([])).begin("abc")
+    Run("train.x", tmp_path, CommonOptions()).begin("abc")
     with pytest.raises(RunError, match=r"is a run of 'train\.x', not of train\.y"):
         resumed(tmp_path, program="train.y")
     content = json.loads((tmp_path / OPTIONS).read_text())

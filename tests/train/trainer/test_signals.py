@@ -1,12 +1,12 @@
 """A wish to stop is not lost, wherever it comes."""
 
-import argparse
 import gc
 import signal
 
 import pytest
 
 from train.trainer import run
+from train.trainer.options import CommonOptions
 from train.trainer.run import Run, held
 from train.trainer.signals import Stopped, stop_wish, stoppable, undisturbed
 
@@ -30,7 +30,7 @@ def lose(number):
 def test_what_a_callback_swallows_is_raised_before_anything_is_written(number, tmp_path):
     with pytest.raises(Stopped) as stopped, stoppable():
         lose(number)
-        Run("", tmp_path, argparse.Namespace()).begin("")
+        Run("", tmp_path, CommonOptions()).begin("")
     assert stopped.value.number == number
     assert not any(tmp_path.iterdir())
 

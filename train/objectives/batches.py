@@ -1,0 +1,41 @@
+"""What the objectives share: batches that are made when asked for, and sums over them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+
+@dataclass(frozen=True)
+class LazyBatches(Sequence[Any]):
+    """Batches made of plans when they are asked for; a slice is again such a list."""
+
+    plans: Sequence[Any]
+    make: Callable[[Any], Any]
+
+    def __len__(self) -> int:
+        return len(self.plans)
+
+    def __getitem__(self, k: int | slice) -> Any:
+        if isinstance(k, slice):
+            return replace(self, plans=self.plans[k])
+        return self.make(self.plans[k])
+
+
+def make_sums(
+    graph: nnx.GraphDef, sums: Callable[[nnx.Module, Any], Sequence[jax.Array]], batches: Sequence
+) -> Callable[[nnx.State], list[float]]:
+    """Return a function of the weights: `sums(model, batch)`, added up over all batches."""
+
+    @jax.jit
+    def of_batch(params, batch):
+        return sums(nnx.merge(graph, params), batch)
+
+    def total(params) -> list[float]:
+        found = [map(float, of_batch(params, jax.tree.map(jnp.asarray, b))) for b in batches]
+        return [sum(column) for column in zip(*found, strict=True)]
+
+    return total

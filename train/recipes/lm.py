@@ -1,0 +1,64 @@
+"""The recipe of `train.lm`: its options, and the model and schedule that they make."""
+
+from dataclasses import dataclass
+
+from train.recipes.common import learning_rate_option, muon_rate_option, muon_schedule, rms_stack
+from train.trainer.options import CommonOptions, OptionError, option
+from train.trainer.step import FitConfig
+from transformer_jax.models.config import LanguageModelConfig
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Model and schedule; the size of the vocabulary comes with the texts."""
+
+    model: LanguageModelConfig
+    fit: FitConfig
+    batch_tokens: int
+
+
+@dataclass(frozen=True)
+class LanguageModelOptions(CommonOptions):
+    """The options of `train.lm`."""
+
+    may_change = CommonOptions.may_change | {"gpt2_files"}
+
+    data: str = option(
+        "sample", "WHAT", "a text file, a folder of .txt files, hub:NAME, or sample (default)"
+    )
+    tokenizer: str = option("char", "SPEC", "char (default), bpe:N or gpt2")
+    gpt2_files: str | None = option(None, "DIR", "encoder.json and vocab.bpe, if tiktoken has none")
+    length: int = option(256, "T", "tokens of a window (default: 256)", least=2)
+    layers: int = option(4, "L", "default: 4", least=1)
+    embed_dim: int = option(128, "D", "default: 128", least=1)
+    heads: int = option(2, "N", "default: 2", least=1)
+    positions: str = option("rotary", choices=("learned", "sinusoidal", "rotary", "alibi"))
+    window: int | None = option(
+        None, "W", "a token sees so many before its own (default: all)", least=0
+    )
+    dropout: float = option(0.0, "P", "default: 0; for more than some five passes 0.1")
+    learning_rate: float | None = learning_rate_option("0.005")
+    muon_rate: float | None = muon_rate_option("0.04")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.batch_tokens is not None and self.batch_tokens < self.length:
+            raise OptionError(
+                f"--batch-tokens {self.batch_tokens} is less than one window of {self.length} "
+                "tokens; pass more, or a smaller --length"
+            )
+        recipe_of(self)
+
+
+def recipe_of(options: LanguageModelOptions) -> Recipe:
+    """Return a small GPT of the sizes that the options name."""
+    model = LanguageModelConfig(
+        vocab_size=1,
+        max_length=options.length,
+        decoder=rms_stack(options.layers, options.embed_dim, options.heads, options.dropout),
+        positions=options.positions,
+        window=options.window,
+        embedding_dropout_rate=options.dropout,
+    )
+    tokens = options.batch_tokens or 8 * options.length
+    return Recipe(model, muon_schedule(options, epochs=10), tokens)

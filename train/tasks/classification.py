@@ -1,0 +1,189 @@
+"""Classification: a network and n-grams learn the labels of texts, beside a linear model."""
+
+import sys
+import textwrap
+from dataclasses import replace
+from typing import Any
+
+from flax import nnx
+from scipy.special import softmax
+
+from train.classifier.build import FromPretrained, FromScratch, batch_shapes
+from train.classifier.calibration import only
+from train.classifier.unlabelled import learn_unlabelled, unlabelled_texts
+from train.data.dataset import tokens_sha256
+from train.data.load import load_reviews, split_validation
+from train.evaluation.baseline import compare_with_baseline
+from train.evaluation.metrics import compared, score
+from train.evaluation.report import summary
+from train.objectives.classification import make_loss
+from train.recipes.imdb_options import recipe_of
+from train.tasks.task import Task
+from train.trainer.run import Run, finished
+from transformer_jax.inference.classify import Scorer
+from transformer_jax.parallel.mesh import num_devices
+from transformer_jax.text.batching import Batch, Batches, epoch_plans
+
+
+class Classification(Task):
+    """A text classifier, measured by its accuracy on the test texts, which are read once."""
+
+    select = "validation_accuracy"
+
+    def __init__(self, run: Run):
+        options = run.options
+        self.data = data = load_reviews(options)
+        for i, note in enumerate(data.notes):
+            if i == 0 and options.data == "auto" and data.name == "sample":
+                announce(note)
+            else:
+                print(f"note        {note}")
+        recipe = recipe_of(options, data.name)
+        if options.pretrained:
+            self.start = FromPretrained(recipe, options)
+        else:
+            self.start = FromScratch(recipe, options.seed, options.gpt2_files)
+        recipe = self.start.recipe
+        self.train_split, self.validation, self.split_rule = split_validation(
+            data.train, recipe.validation_fraction, options.seed
+        )
+        print(
+            f"data        {data.source}\n"
+            f"            {len(self.train_split):,} to train, {len(self.validation):,} to "
+            f"validate, {len(data.test):,} to test; {self.split_rule}"
+        )
+        labelled = self.train_split, self.validation
+        unlabelled = unlabelled_texts(data, recipe, labelled) if options.unlabelled else []
+        tokenizer = run.tokenizer(
+            lambda: self.start.make_tokenizer([*self.train_split.texts, *unlabelled]),
+            self.start.load_tokenizer,
+        )
+        if recipe.token_dropout and tokenizer.mask_id is None:
+            print(f"note        {tokenizer.spec} has no mask token: no token dropout")
+            recipe = replace(recipe, token_dropout=0.0)
+        texts = *(split.texts for split in (*labelled, data.test)), unlabelled
+        self.encoded = [
+            tokenizer.encode(part, recipe.model.max_length, recipe.truncate) for part in texts
+        ]
+        self.buckets, batch_tokens = batch_shapes(self.encoded, recipe, options.batch_tokens)
+        super().__init__(run, recipe, tokenizer, batch_tokens, recipe.dtype)
+
+    def build(self) -> None:
+        """Fit the n-grams too; they give the texts without labels theirs."""
+        train, validation, _, unlabelled = self.encoded
+        tokenizer, recipe, data = self.tokenizer, self.recipe, self.data
+        splits = self.train_split, self.validation, data.test
+        self.labels = labels = self.train_split.labels
+        self.classifier = self.start.make(tokenizer, data.classes, data.name, train, labels)
+        sums = zip(self.encoded, [*(split.labels for split in splits), []], strict=True)
+        sha256 = self.start.sha256(tokens_sha256(sums))
+        self.begin(sha256, self.classifier.spec, *self.start.beside)
+        self.facts = {}
+        if unlabelled:
+            self.labels, self.facts = learn_unlabelled(
+                (train, unlabelled, validation),
+                (labels, self.validation.labels),
+                self.classifier.solver,
+                recipe,
+                unknown=() if tokenizer.unk_id is None else (tokenizer.unk_id,),
+                seed=self.options.seed,
+                folder=self.folder,
+            )
+        self.model = self.classifier.model
+        self.scorer = Scorer(self.model, tokenizer.pad_id, self.buckets, self.batch_tokens)
+        self.loss = make_loss(
+            tokenizer,
+            token_dropout=recipe.token_dropout,
+            smoothing=recipe.label_smoothing,
+            margin=recipe.margin,
+            labelled=len(train) if unlabelled else None,
+            unlabelled_weight=recipe.unlabelled_weight,
+        )
+
+    @property
+    def trained(self) -> nnx.Module:
+        return self.classifier.trained
+
+    def keep(self, params: nnx.State) -> None:
+        super().keep(self.classifier.kept(params))
+
+    def batches(self, epoch: int) -> Batches:
+        texts, seed = self.encoded[0] + self.encoded[3], self.options.seed
+        lengths = [len(ids) for ids in texts]
+        plans = epoch_plans(lengths, self.buckets, self.batch_tokens, seed=seed, epoch=epoch)
+        return Batches(plans, texts, self.labels, self.tokenizer.pad_id, num_devices())
+
+    def count_tokens(self, batch: Batch) -> int:
+        return int((batch.tokens != self.tokenizer.pad_id).sum())
+
+    def validate(self, params: nnx.State) -> dict[str, float]:
+        """Return accuracy and log loss on the validation texts."""
+        probabilities = self.scorer(self.encoded[1], self.classifier.kept(params))
+        found = score(probabilities, self.validation.labels, self.data.classes)
+        return {"validation_accuracy": found["accuracy"], "validation_loss": found["log_loss"]}
+
+    def evaluate(self, params: nnx.State) -> dict[str, Any]:
+        """Calibrate and save the weights, then score the test texts: the one reading of them."""
+        classifier, data = self.classifier, self.data
+        validation, test, unlabelled = self.encoded[1:]
+        params, weights = classifier.calibrated(
+            classifier.kept(params), self.scorer, validation, self.validation.labels
+        )
+        super().keep(params)
+        probabilities = self.scorer(test, params)
+        scores = score(probabilities, data.test.labels, data.classes)
+        report = {
+            "data": {
+                "name": data.name,
+                "source": data.source,
+                "notes": list(data.notes),
+                "train": len(self.train_split),
+                "validation": len(self.validation),
+                "test": len(data.test),
+                **({"unlabelled": len(unlabelled)} if unlabelled else {}),
+            },
+            "split_rule": self.split_rule,
+            "recipe": self.recipe.name,
+            **({"pretrained": self.options.pretrained} if self.options.pretrained else {}),
+            "buckets": list(self.buckets),
+            "weights": weights,
+            "test_accuracy": scores["accuracy"],
+            "test_accuracy_interval": scores["accuracy_interval"],
+            "test": scores,
+            **self.facts,
+        }
+        if classifier.solver:
+            parts = {
+                "evidence": softmax(classifier.solver.logits(test), axis=1),
+                "head": self.scorer(test, only(params, "head", classifier.parts)),
+            }
+            report["evidence_seconds"] = classifier.solver.seconds
+            report["alone"] = {
+                name: compared(probabilities, part, data.test.labels, data.classes)
+                for name, part in parts.items()
+            }
+        if not self.options.no_baseline:
+            print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
+            report |= compare_with_baseline(data, self.train_split, self.validation, probabilities)
+        # Where a finished run is extended, the test split was read before.
+        if earlier := finished(self.folder, 0):
+            accuracies = earlier.get("earlier_test_accuracies", [])
+            report["earlier_test_accuracies"] = [*accuracies, earlier["test_accuracy"]]
+        return report
+
+    @staticmethod
+    def result(report: dict[str, Any]) -> str:
+        return f"test accuracy {report['test_accuracy']:.2%}"
+
+    def summary(self, report: dict[str, Any]) -> str:
+        return summary(report)
+
+    def example(self) -> str:
+        return f'python -m transformer_jax predict {self.folder} "What a film!"'
+
+
+def announce(note: str) -> None:
+    """Print what nobody may miss, on the standard error."""
+    frame = "!" * 100
+    lines = (f"! {line}" for line in textwrap.wrap(note, 96))
+    print(frame, *lines, frame, sep="\n", file=sys.stderr)

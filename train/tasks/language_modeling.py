@@ -1,0 +1,149 @@
+"""Language modelling: a decoder learns which token of a text comes next."""
+
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from tqdm import tqdm
+
+from train.data.text_files import load_texts
+from train.data.token_file import token_files
+from train.objectives.batches import LazyBatches
+from train.objectives.language_modeling import (
+    Windows,
+    epoch_batches,
+    every_window,
+    make_evaluation,
+    mean_loss,
+)
+from train.recipes.lm import recipe_of
+from train.tasks.task import Task
+from train.trainer.options import OptionError
+from train.trainer.run import Run
+from transformer_jax.generation.generate import generate
+from transformer_jax.generation.sampling import Sampling
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.serialization.specification import LanguageModelSpec
+from transformer_jax.text.tokenizer import Tokenizer, train_tokenizer
+
+SHOWN = 120  # tokens of the text that is printed after each epoch
+
+
+class LanguageModeling(Task):
+    """A language model of texts, measured by the loss on those that are held out."""
+
+    loss = staticmethod(mean_loss)
+    select = "validation_log_likelihood"
+
+    def __init__(self, run: Run):
+        options, recipe = run.options, recipe_of(run.options)
+        self.length = recipe.model.max_length
+        self.rows = max(1, recipe.batch_tokens // self.length)
+        self.data = load_texts(options.data, options.seed)
+        print(f"data        {self.data.source}; held out: {self.data.rule}")
+        tokenizer = run.tokenizer(
+            lambda: train_tokenizer(
+                options.tokenizer,
+                itertools.chain.from_iterable(self.data.train()),
+                lossless=True,
+                gpt2_files=options.gpt2_files,
+            )
+        )
+        super().__init__(run, recipe, tokenizer, self.rows * self.length, "float32")
+
+    def build(self) -> None:
+        """Write the tokens to disk; they are removed when training ends."""
+        data, tokenizer, length = self.data, self.tokenizer, self.length
+        self.cls_id = tokenizer.cls_id if data.separate else None
+        texts = {"train": data.train, "held_out": data.held_out}
+        files = token_files(self.folder / "tokens", tokenizer, texts, framed=data.separate)
+        self.parts = self.resources.enter_context(files)
+        train, held_out = self.parts["train"], self.parts["held_out"]
+        for name, part in (("learn from", train), ("hold out", held_out)):
+            if len(part.tokens) <= length:
+                raise OptionError(
+                    f"the part of the texts to {name} has {len(part.tokens)} tokens, no more than "
+                    f"one window of {length}; pass more text or a smaller --length"
+                )
+        config = replace(self.recipe.model, vocab_size=tokenizer.vocab_size)
+        spec = LanguageModelSpec(config, data.name, data.separate)
+        self.begin(train.sha256 + held_out.sha256, spec)
+        self.model = LanguageModel(config, rngs=nnx.Rngs(self.options.seed))
+        self.graph = nnx.graphdef(self.model)
+        windows = every_window(held_out.tokens, length, self.rows, self.cls_id)
+        self.total_loss = make_evaluation(self.graph, windows)
+        print(
+            f"            {len(train.tokens):,} tokens to train, {len(held_out.tokens):,} held "
+            f"out, in windows of {length}"
+        )
+
+    def batches(self, epoch: int) -> LazyBatches:
+        tokens, cls_id, seed = self.parts["train"].tokens, self.cls_id, self.options.seed
+        return epoch_batches(tokens, self.length, self.rows, cls_id, seed=seed, epoch=epoch)
+
+    def count_tokens(self, batch: Windows) -> int:
+        return batch.tokens.size
+
+    def validate(self, params: nnx.State) -> dict[str, float]:
+        """Return the loss on the held-out part, and print what the model writes."""
+        nats, targets = self.total_loss(params)
+        model = nnx.merge(self.graph, params)
+        held_out, seed = self.parts["held_out"], self.options.seed
+        tqdm.write(f"\n{sample_text(model, self.tokenizer, held_out.tokens, seed)}\n")
+        return {
+            "validation_loss": nats / targets,
+            "validation_log_likelihood": -nats / targets,
+            "validation_bits_per_byte": nats / math.log(2) / held_out.bytes,
+        }
+
+    def evaluate(self, params: nnx.State) -> dict[str, Any]:
+        """Return the mean loss over the held-out tokens, and over bytes, for any tokenizer."""
+        train, held_out = self.parts["train"], self.parts["held_out"]
+        nats, targets = self.total_loss(params)
+        return {
+            "task": "Language model",
+            "data": {
+                "name": self.data.name,
+                "source": self.data.source,
+                "held_out": f"{self.data.rule}; its loss also chose the weights",
+                "tokens": len(train.tokens),
+                "held_out_tokens": len(held_out.tokens),
+                "held_out_bytes": held_out.bytes,
+            },
+            "held_out_loss": nats / targets,
+            "perplexity": math.exp(min(nats / targets, 700.0)),
+            "bits_per_byte": nats / math.log(2) / held_out.bytes,
+        }
+
+    @staticmethod
+    def result(report: dict[str, Any]) -> str:
+        return f"{report['held_out_loss']:.4f} nats a token"
+
+    def summary(self, report: dict[str, Any]) -> str:
+        return (
+            f"held out    {self.result(report)}, perplexity {report['perplexity']:.2f}, "
+            f"{report['bits_per_byte']:.4f} bits a byte; it also chose the weights"
+        )
+
+    def example(self) -> str:
+        return f'python -m transformer_jax generate {self.folder} "The "'
+
+
+def sample_text(model: LanguageModel, tokenizer: Tokenizer, tokens: np.ndarray, seed: int) -> str:
+    """Return the first of these tokens as text and, behind a bar, what the model adds."""
+    most = model.config.max_length
+    prompt = np.asarray(tokens[: min(16, most // 2)], np.int32)[None]
+    written = generate(
+        model,
+        prompt,
+        max_tokens=min(SHOWN, most - prompt.shape[1]),
+        sampling=Sampling(temperature=0.8),
+        stop=(tokenizer.sep_id,),
+        key=jax.random.key(seed),
+        pad_id=tokenizer.pad_id,
+    )
+    return tokenizer.decode(prompt[0]) + "|" + tokenizer.decode(np.asarray(written.tokens[0]))

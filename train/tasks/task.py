@@ -1,0 +1,120 @@
+"""The skeleton of a training, from a run folder to its report, whatever is trained."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import Any
+
+import jax
+from flax import nnx
+
+from train.evaluation.curves import draw_curves
+from train.evaluation.provenance import training_facts
+from train.evaluation.report import write_report
+from train.optim.precision import compute_dtype
+from train.trainer.faults import faults_of
+from train.trainer.fit import fit
+from train.trainer.metrics_log import event_log
+from train.trainer.run import Run
+from transformer_jax.serialization.run_folder import WEIGHTS, save_specification, save_weights
+
+
+class Task(ABC):
+    """What a program trains: it reads the data when it is made, and `train` does the rest.
+
+    Each program has a subclass with its data, model, objective and evaluation. `begin` is called by
+    `build`, behind which a run can be resumed.
+    """
+
+    data: Any  # with a name and a source
+    model: nnx.Module  # what is saved
+    loss: Callable  # of the model, a batch and random numbers
+    select: str  # the metric of `validate` that chooses the weights, the higher the better
+    written: tuple[str, ...] = ("report.md", "report.json")  # for a reader
+
+    def __init__(self, run: Run, recipe: Any, tokenizer: Any, batch_tokens: int, dtype: str | None):
+        self.run, self.options, self.folder = run, run.options, run.folder
+        self.recipe, self.tokenizer, self.batch_tokens = recipe, tokenizer, batch_tokens
+        self.dtype = compute_dtype(run.options.dtype or dtype)
+        self.resources = ExitStack()  # closed when training ends, however it ends
+
+    @abstractmethod
+    def build(self) -> None:
+        """Make the model and its loss, and what `batches` and `validate` need."""
+
+    @abstractmethod
+    def batches(self, epoch: int) -> Sequence[Any]:
+        """Return the batches of an epoch, which are made when asked for."""
+
+    @abstractmethod
+    def count_tokens(self, batch: Any) -> int:
+        """Return the tokens of a batch, without padding."""
+
+    @abstractmethod
+    def validate(self, params: nnx.State) -> dict[str, float]:
+        """Return the metrics after an epoch."""
+
+    @abstractmethod
+    def evaluate(self, params: nnx.State) -> dict[str, Any]:
+        """Return what the report says of the best weights."""
+
+    @abstractmethod
+    def summary(self, report: dict[str, Any]) -> str:
+        """Return the lines that the program prints of a report."""
+
+    @abstractmethod
+    def example(self) -> str:
+        """Return a command that uses the model."""
+
+    @staticmethod
+    @abstractmethod
+    def result(report: dict[str, Any]) -> str:
+        """Return in a phrase what a report has found."""
+
+    def train(self) -> None:
+        """Build, fit and evaluate, and write the model and the report."""
+        with faults_of(self.folder, self.batch_tokens), self.resources:
+            self.build()
+            leaves = jax.tree.leaves(nnx.state(self.model, nnx.Param))
+            parameters = sum(leaf.size for leaf in leaves)
+            print(
+                f"model       {parameters:,} parameters, {self.tokenizer.spec}, "
+                f"{self.batch_tokens:,} tokens a batch, {self.dtype}"
+            )
+            with event_log(self.folder, self.options.tensorboard) as log:
+                config = replace(self.recipe.fit, dtype=self.dtype)
+                resume = bool(self.options.resume)
+                fitted = fit(self, config, self.folder, log=log, resume=resume)
+            draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
+            report = {
+                **self.evaluate(fitted.params),
+                "settings": asdict(self.recipe),
+                "tokenizer": self.tokenizer.spec,
+                "seed": self.options.seed,
+                "parameters": parameters,
+                "compute_dtype": self.dtype,
+                "batch_tokens": self.batch_tokens,
+                "command": self.run.command,
+                **training_facts(fitted.progress),
+            }
+            write_report(self.folder, report)
+        files = ", ".join(str(self.folder / name) for name in self.written)
+        print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
+
+    def begin(self, data_sha256: str, spec: Any, *beside: str) -> None:
+        """Write options and configuration; raise RunError where the run began with other data."""
+        resolved = {"epochs": self.recipe.fit.epochs, "dtype": self.dtype}
+        if self.options.data == "auto":
+            resolved["data"] = self.data.name
+        self.run.begin(data_sha256, *beside, **resolved)
+        save_specification(self.folder, self.tokenizer, spec)
+
+    @property
+    def trained(self) -> nnx.Module:
+        """Return what gradient steps change."""
+        return self.model
+
+    def keep(self, params: nnx.State) -> None:
+        """Write the weights with which the model is used."""
+        save_weights(self.folder / WEIGHTS, params)

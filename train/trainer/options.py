@@ -1,0 +1,154 @@
+"""Command-line options as the fields of a dataclass."""
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NoReturn, TypeVar, get_args
+
+from train.trainer.step import FitConfig
+
+MOST = 2**31  # beyond 32 bits two seeds are one, and no array has an axis of 31
+
+Options = TypeVar("Options", bound="CommonOptions")
+
+
+class OptionError(ValueError):
+    """An option that does not fit the data or the other options."""
+
+
+def option(
+    default: Any = None,
+    metavar: str | None = None,
+    help: str | None = None,
+    *,
+    choices: Sequence[str] | None = None,
+    least: int | None = None,
+    must: tuple[Callable[[Any], bool], str] | None = None,
+) -> Any:
+    """Return a field that is an option, of type int, float, str, or bool for a switch.
+
+    A given value is at least `least`, and passes the test of `must`, which says in words what it
+    asks for.
+    """
+    argument = {"metavar": metavar, "help": help, "choices": choices}
+    argument = {key: value for key, value in argument.items() if value is not None}
+    return field(default=default, metadata={"argument": argument, "least": least, "must": must})
+
+
+ABOVE_0 = (lambda value: 0 < value < math.inf, "above 0")
+NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "0 or more")
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """The options of every training program; each adds its own."""
+
+    # What may be given anew when a run is resumed, and what stands together in the help
+    may_change: ClassVar = frozenset({"data", "epochs", "checkpoint_minutes", "tensorboard"})
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    epochs: int | None = option(None, "E", "passes over the training texts", least=0)
+    max_steps: int | None = option(None, "N", "stop after N updates", least=0)
+    batch_tokens: int | None = option(None, "N", "tokens in a batch, padding included", least=3)
+    dtype: str | None = option(choices=("float32", "bfloat16"), help="default: the recipe's")
+    seed: int = option(0, "S", "of everything random (default: 0)", least=0)
+    out: str | None = option(None, "DIR", "the run folder (default: runs/PROGRAM-DATE-TIME)")
+    resume: str | None = option(
+        None,
+        "RUN",
+        "continue a run that was stopped, bit for bit; with a larger --epochs also a finished one",
+    )
+    checkpoint_minutes: float | None = option(
+        None,
+        "M",
+        "between checkpoints (default: 5); also made at every best validation score",
+        least=0,
+    )
+    tensorboard: bool = option(False, help="also write TensorBoard events")
+
+    def __post_init__(self):
+        for each in dataclasses.fields(self):
+            value, flag = getattr(self, each.name), flag_of(each.name)
+            least, must = each.metadata["least"], each.metadata["must"]
+            if value is None:
+                continue
+            if least is not None and not least <= value < MOST:
+                bound = f"less than {MOST}" if value >= MOST else f"at least {least}"
+                raise OptionError(f"{flag} must be {bound}; got {value}")
+            if must is not None and not must[0](value):
+                raise OptionError(f"{flag} must be {must[1]}; got {value}")
+
+    def fit_config(self, config: FitConfig) -> FitConfig:
+        """Return the config of the recipe with what these options change of it."""
+        names = ("epochs", "max_steps", "seed", "checkpoint_minutes")
+        return replace(config, **{k: v for k in names if (v := getattr(self, k)) is not None})
+
+
+def flag_of(name: str) -> str:
+    """Return the option on the command line of a field of this name."""
+    return f"--{name.replace('_', '-')}"
+
+
+def type_of(each: dataclasses.Field) -> type:
+    """Return the type of an option's values, None apart."""
+    return next((kind for kind in get_args(each.type) if kind is not type(None)), each.type)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(f"{message}; --help lists the options")
+
+
+def make_parser(
+    options: type[CommonOptions], program: str, description: str = ""
+) -> argparse.ArgumentParser:
+    """Return the parser of a program's command line."""
+    parser = _Parser(
+        prog=f"python -m {program}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    common = tuple(each.name for each in dataclasses.fields(CommonOptions))
+    groups = options.groups | {"every training program": common}
+    title_of = {name: title for title, names in groups.items() for name in names}
+    shown = {title: parser.add_argument_group(title) for title in groups}
+    for each in dataclasses.fields(options):
+        kind, given = type_of(each), each.metadata["argument"]
+        if kind is bool:
+            given = given | {"action": "store_true"}
+        elif kind is not str:
+            given = given | {"type": kind}
+        group = shown.get(title_of.get(each.name), parser)
+        group.add_argument(flag_of(each.name), default=each.default, **given)
+    return parser
+
+
+def given_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options on a command line, without those that it leaves at their default."""
+    unset = object()
+    names = (action.dest for action in parser._actions)
+    found = parser.parse_args(arguments, argparse.Namespace(**dict.fromkeys(names, unset)))
+    return {name: value for name, value in vars(found).items() if value is not unset}
+
+
+def make_options(options: type[Options], values: dict[str, Any]) -> Options:
+    """Return options of these values; raise OptionError where they make no possible model."""
+    try:
+        return options(**values)
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+
+
+def is_possible(each: dataclasses.Field, value: object) -> bool:
+    """Return whether the command line can give an option this value."""
+    if value is None:
+        return each.default is None
+    choices = each.metadata["argument"].get("choices", [value])
+    return type(value) is type_of(each) and value in choices
+
+
+def chosen(given: Any, default: Any) -> Any:
+    """Return what the command line says, or else the default."""
+    return default if given is None else given
