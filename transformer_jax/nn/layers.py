@@ -139,10 +139,10 @@ class MultiHeadAttention(nnx.Module):
         self.key_kernel, self.key_bias = kernel(rngs, D, K, H), bias_of(qkv, K, H)
         self.value_kernel, self.value_bias = kernel(rngs, D, K, O), bias_of(qkv, K, O)
         self.out_kernel, self.out_bias = kernel(rngs, N, O, D, inputs=2), bias_of(use_bias, D)
-        self.query_norm = self.key_norm = None
-        if head_norm_epsilon is not None:
-            self.query_norm = RMSNorm(H, epsilon=head_norm_epsilon)
-            self.key_norm = RMSNorm(H, epsilon=head_norm_epsilon)
+        # Each is assigned once: NNX marks an attribute that holds None as static.
+        has_norms = head_norm_epsilon is not None
+        self.query_norm = RMSNorm(H, epsilon=head_norm_epsilon) if has_norms else None
+        self.key_norm = RMSNorm(H, epsilon=head_norm_epsilon) if has_norms else None
         self.dropout_rate = dropout_rate
 
     def __call__(
