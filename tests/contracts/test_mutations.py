@@ -61,11 +61,8 @@ def test_every_mutation_is_caught_by_its_test():
 @pytest.mark.parametrize(
     ("new", "said"),
     [
-        (
-            "x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x) + 0",
-            "the test passes",
-        ),
-        ("x = find_masked_rows(mask).zero_isolated_rows(x)", "TypeError"),
+        ("x = context.masked_rows.zero_isolated_rows(x) + 0", "the test passes"),
+        ("x = context.masked_rows.zero_isolated_rows()", "TypeError"),
         ("x = ", "the test did not run"),
     ],
     ids=["harmless", "crash", "no program"],
@@ -75,7 +72,7 @@ def test_what_changes_nothing_or_crashes_is_not_called_caught(tmp_path, new, sai
     mutation = Mutation(
         "name",
         "nn/encoder.py",
-        "x = find_masked_rows(mask, x.shape[1], x.shape[1]).zero_isolated_rows(x)",
+        "x = context.masked_rows.zero_isolated_rows(x)",
         new,
         test,
     )

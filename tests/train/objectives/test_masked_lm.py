@@ -2,7 +2,6 @@
 row.
 """
 
-from dataclasses import replace
 from itertools import pairwise
 
 import jax
@@ -15,6 +14,7 @@ from train.data.packing import make_passages
 from train.objectives.masked_lm import (
     Masking,
     make_evaluation,
+    make_masked_batch,
     masked_batches,
     mean_loss,
     unigram_loss,
@@ -76,7 +76,7 @@ def test_an_epoch_holds_every_token_once_and_its_targets_are_what_stood_there(by
         for row, ids in zip(rows, batch.text_ids, strict=True):
             assert (row[ids == 0] == by_spec[spec].pad_id).all()
             found += [tuple(row[ids == k].tolist()) for k in range(1, ids.max() + 1)]
-    passages = batches.passages
+    passages = make_passages(by_spec[spec], TEXTS, LENGTH)
     ends = passages.starts
     wanted = [tuple(passages.tokens[a:b].tolist()) for a, b in pairwise(ends)]  # fmt: skip
     assert sorted(found) == sorted(wanted)
@@ -271,5 +271,7 @@ def test_a_batch_without_any_target_is_no_nan(by_spec):
     empty = batch._replace(is_target=np.zeros_like(batch.is_target))
     loss = nnx.jit(mean_loss)
     assert float(loss(model, empty, None)) == 0.0
-    blank = replace(batches_of(by_spec["word:70"], 0.15), rows=[])._made([], np.random.default_rng(0))  # fmt: skip
+    tokenizer = by_spec["word:70"]
+    passages, masking = make_passages(tokenizer, TEXTS, LENGTH), Masking.of(tokenizer, 0.15)
+    blank = make_masked_batch(passages, [], (4, LENGTH), masking, np.random.default_rng(0))
     assert np.isfinite(float(loss(model, blank, None)))
