@@ -323,6 +323,7 @@ def test_when_one_fails_the_others_are_written_and_it_is_named(tmp_path, monkeyp
         return right([*words[:-1], "test_some.py"], cwd=tmp_path, env=env, check=check)
 
     monkeypatch.setattr(report.subprocess, "run", run)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # the benchmarks run on their own
     assert report.main(["--docs", str(tmp_path / "docs")]) == 1
     failed = [f"test_some.py::test_{name}" for name in ("one[wrong]", "one[late]", "of_none")]
     assert capfd.readouterr().err.splitlines()[-1] == f"failed: {', '.join(failed)}"
