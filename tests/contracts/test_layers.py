@@ -29,6 +29,7 @@ LAYERS = {
         ["trainer", "objectives"],
         ["classifier", "evaluation"],
         ["recipes"],
+        ["tasks"],
     ],
     "bench": [["measure", "naive"], ["peers"], ["pages"]],
 }
@@ -78,7 +79,7 @@ def layer(name):
     return rest, len(LAYERS[package])
 
 
-@pytest.mark.parametrize("package", ["transformer_jax", "bench"])
+@pytest.mark.parametrize("package", LAYERS)
 def test_a_module_imports_only_from_lower_layers(package):
     wrong = set()
     for name, path in modules(package):
