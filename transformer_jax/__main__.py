@@ -51,7 +51,7 @@ def _make_parser(names: Iterable[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:
         module = import_module(f"transformer_jax.cli.{COMMANDS[name]}")
-        summary, _, description = module.__doc__.partition("\n\n")
+        summary, _, description = (module.__doc__ or "").partition("\n\n")
         command = commands.add_parser(
             name,
             help=summary,

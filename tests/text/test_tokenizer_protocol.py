@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.text.pretrained_tokenizer import as_published, load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.text.tokenizer_formats import TOKENIZER_FORMATS
-from transformer_jax.text.tokenizer_protocol import TextTokenizer
+from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
 FOLDER = Path(__file__).parents[1] / "data" / "tokenizers"
 TEXTS = ["the film was good", "the sea is a good place, and the film is long"]
@@ -66,3 +67,9 @@ def test_a_spare_row_of_a_published_table_is_spelled_by_its_number(tokenizers):
     tokenizer = tokenizers["gpt2"]
     assert tokenizer.spell(tokenizer.vocab_size + 3) == f"<{tokenizer.vocab_size + 3}>"
     assert tokenizer.spell(tokenizer.id_of("Ġthe")) == " the"
+
+
+def test_a_special_token_that_is_needed_and_not_there_is_one_line(tokenizers):
+    assert special_id(tokenizers["llama"], "pad") == tokenizers["llama"].eos_id
+    with pytest.raises(TokenizerError, match=r"^the vocabulary of bpe:\d+ has no mask token$"):
+        special_id(tokenizers["gpt2"], "mask")

@@ -42,6 +42,7 @@ from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.files import write
 from transformer_jax.serialization.run_folder import load_model
 
+HELP = __doc__ or ""
 SCORES = ("previous", "next", "itself", "first", "separator", "fixed", "broad")
 
 
@@ -157,13 +158,13 @@ def _table(heads: list[Head]) -> list[str]:
 
 
 def _page(options: argparse.Namespace, inside: Inside, heads: list[Head]) -> str:
-    definitions = __doc__[__doc__.index("prints a line") :].partition("\n\n--html")[0]
+    definitions = HELP[HELP.index("prints a line") :].partition("\n\n--html")[0]
     sections = [
         html.paragraph(_shortened(options.text)),
         html.paragraph(f"{options.folder}, layers: {len(inside.maps)}", "soft"),
         html.heading("What each head does"),
         html.text_table(HEADER, [head.cells for head in heads]),
-        f"<details><summary>What the columns mean</summary><pre>{html.escape_lines(definitions)}</pre></details>",
+        html.details("What the columns mean", definitions),
         html.heading("The maps"),
         html.paragraph(
             "Row: the token that asks. Column: where its weight goes; every row adds up to 1."

@@ -75,8 +75,8 @@ def figures(options: argparse.Namespace) -> dict[str, Any]:
     """Return all that is printed, as numbers."""
     name = options.model
     published = PUBLISHED.get(name)
-    spec = None if published else _spec(name)
-    config = published.config if published else spec.config
+    described = published or _spec(name)
+    config: Any = described.config
     if options.tokens is not None and not 0 < options.tokens < math.inf:
         raise ValueError(f"--tokens must be a number above 0; got {options.tokens:g}")
     if options.xla and published:
@@ -91,13 +91,13 @@ def figures(options: argparse.Namespace) -> dict[str, Any]:
     found = given | {"sizes": sizes, "config": asdict(config)} | _parameters(config, published)
     found |= _operations(config, sizes, options, published)
     if options.xla:
-        found["compiled"] = _compiled(spec, options.batch, options.length)
+        found["compiled"] = _compiled(described, options.batch, options.length)
     found |= _memory(config, sizes, options)
     projections, layer = formulas.crossover_lengths(formulas.stacks_of(config)[0])
     return found | {"crossover_projections": projections, "crossover_layer": layer}
 
 
-def _sizes(config: Config, options: argparse.Namespace) -> dict[str, Any]:
+def _sizes(config: Any, options: argparse.Namespace) -> dict[str, Any]:
     """The axes of the layers, and what a token sees."""
     first, *others = formulas.stacks_of(config)
     num_heads, num_kv_heads, head_dim, value_dim = first.axes
@@ -112,7 +112,7 @@ def _sizes(config: Config, options: argparse.Namespace) -> dict[str, Any]:
         "head_dim": head_dim,
         "value_dim": value_dim,
         "hidden_dim": first.hidden_dim,
-        "vocab_size": getattr(config, "text", config).vocab_size,
+        "vocab_size": config.vocab_size,
         "num_positions": formulas.learned_positions(config),
         "inputs": formulas.encoder_length(config, options.length),
         "causal": writes or options.causal,
@@ -289,7 +289,7 @@ def _spec(name: str) -> Spec:
     return read_spec(Path(name) / CONFIG)
 
 
-def _compiled(spec: Spec, batch: int, length: int) -> dict[str, Any]:
+def _compiled(spec: Any, batch: int, length: int) -> dict[str, Any]:
     """What XLA says of the compiled forward pass, which counts a loop's body once, beside the
     jaxpr's count.
     """

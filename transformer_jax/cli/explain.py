@@ -34,6 +34,7 @@ from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import load_classifier
 from transformer_jax.text.words import Piece
 
+HELP = __doc__ or ""
 # Of the 256 colours of a terminal, from pale to full; the ink on them is black, on a light terminal
 # and on a dark one.
 GREENS, REDS = (194, 157, 120, 83, 46), (224, 217, 210, 203, 196)
@@ -153,10 +154,10 @@ def _row(piece: Piece) -> str:
 
 
 def _page(options: argparse.Namespace, found: Explanation) -> str:
-    definitions = __doc__[__doc__.index("The numbers are") :]
+    definitions = HELP[HELP.index("The numbers are") :]
     strongest = sorted(
         (piece for side in found.strongest(options.top) for piece in side),
-        key=lambda piece: -piece.value,
+        key=lambda piece: -(piece.value or 0.0),
     )
     cells = [
         [f"{piece.value:+.3f}", clip(piece.text, WORD), "unknown" if piece.is_unknown else ""]
@@ -175,5 +176,5 @@ def _page(options: argparse.Namespace, found: Explanation) -> str:
         html.text_table(["log odds", "word", ""], cells),
         html.heading("Do the numbers add up?"),
         *map(html.paragraph, account(found)),
-        f"<details><summary>What the numbers mean</summary><pre>{html.escape_lines(definitions)}</pre></details>",
+        html.details("What the numbers mean", definitions),
     )

@@ -120,6 +120,11 @@ def table(matrix: np.ndarray, rows: Sequence[str] = (), columns: Sequence[str] =
     return "\n".join(lines)
 
 
+def details(summary: str, text: str) -> str:
+    """A text whose lines are kept, folded away below its summary."""
+    return f"<details><summary>{summary}</summary><pre>{escape_lines(text)}</pre></details>"
+
+
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Plain cells."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)

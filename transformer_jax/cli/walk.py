@@ -17,6 +17,8 @@ weights, the blend of the values, and the output of all heads, each with its equ
 import argparse
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
 from transformer_jax.cli import html
 from transformer_jax.cli.matrix_text import clip, show_step, wrap
 from transformer_jax.cli.terminal import did_you_mean, writable, write_page
@@ -176,7 +178,10 @@ def _input_steps(config: ClassifierConfig, inside: Inside, layer: int) -> Iterat
     """From the tokens of the text to what the attention of a layer reads."""
     axes = "T D" if inside.patches is None else "P D"
     yield Step("ids", "vocabulary[token]", inside.ids[None], "1 T", columns=inside.tokens)
-    yield from (_token_steps if inside.patches is None else _patch_steps)(config, inside)
+    if inside.patches is not None:
+        yield from _patch_steps(config, inside, inside.patches)
+    if inside.token_vectors is not None:
+        yield from _token_steps(config, inside, inside.token_vectors)
     name = f"x_{layer}"
     if layer:
         before = f"layer {layer - 1} of x_{layer - 1}"
@@ -191,11 +196,11 @@ def _input_steps(config: ClassifierConfig, inside: Inside, layer: int) -> Iterat
     )
 
 
-def _patch_steps(config: ClassifierConfig, inside: Inside) -> Iterator[Step]:
+def _patch_steps(config: ClassifierConfig, inside: Inside, patches: np.ndarray) -> Iterator[Step]:
     yield Step(
         "patches",
         "max over the regions of a patch",
-        inside.patches,
+        patches,
         "P F",
         inside.rows,
         note=f"A row is a patch of {config.patch_width} neighbouring tokens: of each feature of "
@@ -204,14 +209,14 @@ def _patch_steps(config: ClassifierConfig, inside: Inside) -> Iterator[Step]:
     yield Step("x_0", "norm(patches W + b + position)", inside.inputs[0], "P D", inside.rows)
 
 
-def _token_steps(config: ClassifierConfig, inside: Inside) -> Iterator[Step]:
+def _token_steps(config: ClassifierConfig, inside: Inside, vectors: np.ndarray) -> Iterator[Step]:
     neighbours = config.region_width - 1
     around = f", with its {neighbours} neighbours" if neighbours else ""
     table = ", of the table for the middle of a region." if neighbours else "."
     yield Step(
         "E",
         "table[ids]",
-        inside.token_vectors,
+        vectors,
         "T D",
         inside.rows,
         note=f"Each token's own row of the table{table}",

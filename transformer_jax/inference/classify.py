@@ -14,6 +14,7 @@ from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
+from transformer_jax.text.tokenizer_protocol import special_id
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ def predict(
     spec, tokenizer = classifier.spec, classifier.tokenizer
     encoded, cuts = tokenizer.encode_with_cuts(texts, spec.max_length, spec.truncate)
     buckets = bucket_lengths([len(ids) for ids in encoded], spec.max_length, num_buckets=4)
-    scorer = Scorer(classifier.model, tokenizer.pad_id, buckets, max(batch_tokens, buckets[-1]))
+    scorer = Scorer(
+        classifier.model, special_id(tokenizer, "pad"), buckets, max(batch_tokens, buckets[-1])
+    )
     predictions = []
     for text, ids, cut, row in zip(texts, encoded, cuts, scorer(encoded), strict=True):
         best = int(row.argmax())

@@ -25,7 +25,7 @@ from transformer_jax.models.text_encoder import TextEncoder
 from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
 from transformer_jax.pretrained.files import PretrainedError, Settings
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
-from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
 MODULES, LENGTHS, TOKENIZER = "modules.json", "sentence_bert_config.json", "tokenizer_config.json"
 PROMPTS = "config_sentence_transformers.json"
@@ -117,8 +117,9 @@ def _pooling_name(settings: Settings) -> str:
 class SentenceEncoder:
     """Texts to vectors, in batches of texts of similar length; each shape of a batch compiles once."""
 
-    def __init__(self, model: TextEncoder, tokenizer: PretrainedTokenizer, pooling: Pooling):
+    def __init__(self, model: TextEncoder, tokenizer: TextTokenizer, pooling: Pooling):
         self.tokenizer, self.pooling = tokenizer, pooling
+        self.embed_dim = model.config.encoder.embed_dim
         holds = model.config.max_length
         self.max_length = min(pooling.max_length or holds, holds)
         graph, self.params = nnx.split(model, nnx.Param)
@@ -145,7 +146,7 @@ class SentenceEncoder:
     ) -> Float[np.ndarray, "n D"]:
         """The vectors, in the order of the texts; `batch_tokens` bounds the memory of a batch."""
         if not len(texts):
-            return np.zeros((0, self.params.embedding.token.embedding.shape[1]), np.float32)
+            return np.zeros((0, self.embed_dim), np.float32)
         encoded = self.tokenizer.encode(texts, self.max_length)
         lengths = [len(ids) for ids in encoded]
         # One text alone is padded to 16 at most; of many, a few lengths are compiled.
@@ -153,7 +154,7 @@ class SentenceEncoder:
         plans = evaluation_plans(lengths, buckets, max(batch_tokens, buckets[-1]))
         # The longest first: what does not fit the memory shows at once.
         plans = plans[::-1]
-        batches = Batches(plans, encoded, None, self.tokenizer.pad_id, num_devices())
+        batches = Batches(plans, encoded, None, special_id(self.tokenizer, "pad"), num_devices())
         return in_order(self._computed(batches, encoded, progress), len(texts))
 
     def _computed(self, batches: Batches, encoded: list[np.ndarray], progress: bool) -> Iterator:

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.models.text_encoder import MaskedLanguageModel
-from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
+from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
+
+LONGEST = 2**31  # tokens: a text that is too long is refused, not cut
 
 
 class Guess(NamedTuple):
@@ -21,7 +23,7 @@ class Guess(NamedTuple):
 
 
 def fill_masks(
-    model: MaskedLanguageModel, tokenizer: PretrainedTokenizer, text: str, top: int = 5
+    model: MaskedLanguageModel, tokenizer: TextTokenizer, text: str, top: int = 5
 ) -> list[list[Guess]]:
     """The `top` likeliest tokens at each mask of the text, best first; each mask as if the others
     stayed masks.
@@ -32,7 +34,7 @@ def fill_masks(
     if mask_id is None:
         raise ValueError("the tokenizer has no mask token: the model fills none")
     mask = tokenizer.token(mask_id)
-    (tokens,) = tokenizer([text]).tokens
+    (tokens,) = tokenizer.encode([text], LONGEST)
     places = np.flatnonzero(tokens == mask_id)
     if not len(places):
         raise ValueError(f"the text has no {mask}; put one where a word is wanted")
@@ -43,7 +45,7 @@ def fill_masks(
     # Padded, so that a text of about the same length compiles nothing anew; the table may have rows
     # to spare.
     room = min(-(-len(tokens) // 16) * 16, model.config.max_length) - len(tokens)
-    padded = np.pad(tokens, (0, room), constant_values=tokenizer.pad_id)
+    padded = np.pad(tokens, (0, room), constant_values=special_id(tokenizer, "pad"))
     is_real = np.arange(len(padded)) < len(tokens)
     x = model.text(jnp.asarray(padded[None]), jnp.asarray(is_real[None]))
     probabilities = jax.nn.softmax(model.logits(x[0, places])[:, : tokenizer.vocab_size])
@@ -54,13 +56,8 @@ def fill_masks(
         found = []
         for token in best:
             filled[place] = token
-            found.append(
-                Guess(tokenizer.token(int(token)), float(row[token]), _text(tokenizer, filled))
-            )
+            # `decode` leaves out the frame.
+            guess = Guess(tokenizer.token(int(token)), float(row[token]), tokenizer.decode(filled))
+            found.append(guess)
         guesses.append(found)
     return guesses
-
-
-def _text(tokenizer: PretrainedTokenizer, tokens: np.ndarray) -> str:
-    frame = {tokenizer.cls_id, tokenizer.sep_id, tokenizer.bos_id, tokenizer.eos_id}
-    return tokenizer.decode([int(token) for token in tokens if int(token) not in frame])

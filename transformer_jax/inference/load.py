@@ -3,9 +3,9 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
-from flax import nnx
 from jax.typing import DTypeLike
 
 from transformer_jax.models.language_model import LanguageModel
@@ -69,7 +69,7 @@ def load(
     return Trained(model, tokenizer, _specification(model, settings), folder)
 
 
-def _specification(model: nnx.Module, settings: Settings) -> Spec:
+def _specification(model: Any, settings: Settings) -> Spec:
     """The specification of a published model."""
     name = settings.path.parent.name
     if isinstance(model, LanguageModel):

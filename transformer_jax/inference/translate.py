@@ -8,7 +8,7 @@ from transformer_jax.generation.generate import transduce
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import bucket_lengths, evaluation_plans
-from transformer_jax.text.tokenizer import Tokenizer
+from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
 LONGER = 2  # a translation has at most so many times the tokens of its source, and
 MORE = 16  # so many more
@@ -25,7 +25,7 @@ def translate(
 
 def translated(
     model: SequenceToSequence,
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     texts: Sequence[str],
     *,
     beams: int = 4,
@@ -42,21 +42,22 @@ def translated(
     lengths = [len(ids) for ids in encoded]
     # Each is compiled: a few texts are not worth several.
     buckets = bucket_lengths(lengths, most, num_buckets=min(4, 1 + len(chosen) // 200))
+    pad_id, begin, end = (special_id(tokenizer, role) for role in ("pad", "cls", "sep"))
     for plan in evaluation_plans(lengths, buckets, max(batch_tokens // beams, buckets[-1])):
-        source = np.full((plan.rows, plan.length), tokenizer.pad_id, np.int32)
-        source[:, 0] = tokenizer.sep_id  # rows that only fill the shape
+        source = np.full((plan.rows, plan.length), pad_id, np.int32)
+        source[:, 0] = end  # rows that only fill the shape
         for row, i in enumerate(plan.index):
             source[row, : lengths[i]] = encoded[i]
         written = transduce(
             model,
             source,
-            source != tokenizer.pad_id,
-            begin=tokenizer.cls_id,
+            source != pad_id,
+            begin=begin,
             max_tokens=min(most, LONGER * plan.length + MORE),
             beams=beams,
             alpha=alpha,
-            stop=(tokenizer.sep_id,),
-            pad_id=tokenizer.pad_id,
+            stop=(end,),
+            pad_id=pad_id,
         )
         for i, ids in zip(plan.index, np.asarray(written.tokens), strict=False):
             found[chosen[i]] = tokenizer.decode(ids)

@@ -98,6 +98,11 @@ class EncoderClassifierConfig:
             raise ValueError("a classifier has the pooler in its head: text.pooler must be False")
 
     @property
+    def vocab_size(self) -> int:
+        """Rows of the encoder's table of tokens."""
+        return self.text.vocab_size
+
+    @property
     def in_passages(self) -> bool:
         """Whether texts longer than the encoder holds are read, in passages of what it holds: a
         mean can be taken over them.

@@ -142,7 +142,7 @@ def _named(folder: Path, entries: dict[str, Entry], family: Family, kind: str) -
 def _check_depth(folder: Path, entries: dict[str, Entry], config) -> None:
     """Before the model is laid out: each wrong layer would cost milliseconds."""
     config = getattr(config, "text", config)
-    layers = getattr(config, "encoder", getattr(config, "decoder", None)).num_layers
+    layers = (config.encoder if hasattr(config, "encoder") else config.decoder).num_layers
     numbers = [
         int(m[1])
         for name in entries

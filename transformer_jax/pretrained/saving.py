@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from flax import nnx
@@ -35,22 +36,21 @@ def save_pretrained(
     """
     folder = Path(folder)
     kind = next((name for name, of in MODELS.items() if type(model) is of), None)
-    family = None if kind is None else family_of_config(model.config)
-    if family is None:
+    config: Any = getattr(model, "config", None)
+    family = family_of_config(config)
+    if kind is None or family is None:
         raise ValueError(
             f"no family of pretrained models holds this {type(model).__name__}; a run folder does"
         )
-    if classes is not None and (
-        kind != "classifier" or len({*classes}) != model.config.num_classes
-    ):
+    if classes is not None and (kind != "classifier" or len({*classes}) != config.num_classes):
         raise ValueError(f"classes must be as many different names as the model has; got {classes}")
-    settings = _written(model, family, kind, classes)
+    settings = _written(config, family, kind, classes)
     named = named_parameters(nnx.state(model, nnx.Param))
     parameters = {name: np.asarray(leaf) for name, leaf in named}
     prefix = "" if kind == "encoder" else family.PREFIX
     arrays = {
         _with_prefix(tensor.name, prefix, family): tensor.write(parameters)
-        for tensor in family.tensors(model.config, kind)
+        for tensor in family.tensors(config, kind)
     }
     dtype = str(next(iter(arrays.values())).dtype)
     # Left out, Transformers would take ids that it knows of the family, which this vocabulary may
@@ -64,24 +64,24 @@ def save_pretrained(
         tokenizer.save(folder)
 
 
-def _written(model: nnx.Module, family: Family, kind: str, classes: tuple[str, ...] | None) -> dict:
+def _written(config: Any, family: Family, kind: str, classes: tuple[str, ...] | None) -> dict:
     """config.json of the model; read again it says the same, or the family does not hold the model."""
     problem = "its settings are others"
     try:
-        settings = family.write_config(model.config, kind)
+        settings = family.write_config(config, kind)
         if kind == "classifier":
-            classes = classes or tuple(f"LABEL_{i}" for i in range(model.config.num_classes))
+            classes = classes or tuple(f"LABEL_{i}" for i in range(config.num_classes))
             settings["id2label"] = {str(i): name for i, name in enumerate(classes)}
             settings["label2id"] = {name: i for i, name in enumerate(classes)}
-        names = {"pooler.dense.weight"} if getattr(model.config, "pooler", False) else set()
+        names = {"pooler.dense.weight"} if getattr(config, "pooler", False) else set()
         again = family.read_config(Settings.of(Path(CONFIG), settings), kind, names)
-        if _outputs(again) == _outputs(model.config):
+        if _outputs(again) == _outputs(config):
             return settings
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         problem = one_line(error)
     hint = "; save_pretrained(model.text, folder) saves its encoder" * (kind == "classifier")
     raise ValueError(
-        f"{family.MODEL_TYPES[0]} does not hold this {type(model).__name__}: {problem}{hint}"
+        f"{family.MODEL_TYPES[0]} does not hold this {MODELS[kind].__name__}: {problem}{hint}"
     )
 
 

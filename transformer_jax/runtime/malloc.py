@@ -41,7 +41,7 @@ def _arenas(libc: ctypes.CDLL) -> int:
     stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
     libc.malloc_info(0, stream)
     libc.fclose(stream)
-    count = text.value.count(b"<heap nr=")
+    count = (text.value or b"").count(b"<heap nr=")
     libc.free(text)
     return count
 

@@ -112,9 +112,8 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
     """
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
-        if not os.path.isfile(
-            folder / name
-        ):  # Path.is_file raises where a text stands for the folder
+        # Path.is_file raises where a text stands for the folder.
+        if not os.path.isfile(folder / name):
             raise RunFolderError(
                 f"{folder} is not a run folder: it has no {name}. Pass the --out folder of {KINDS[kinds[0]].program}"
             )
@@ -123,7 +122,7 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
     _check_layers(folder / WEIGHTS, spec.config)
     tokenizer_format = TOKENIZER_FORMATS[kind.tokenizer]
     tokenizer = tokenizer_format.load(folder)
-    rows = getattr(spec.config, "text", spec.config).vocab_size
+    rows = spec.config.vocab_size
     spare = rows - tokenizer.vocab_size
     if spare < 0 or (spare and not tokenizer_format.spare_rows):
         raise RunFolderError(

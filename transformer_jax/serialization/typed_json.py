@@ -34,7 +34,7 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
     as 1.
     """
     kind, inner = get_origin(expected), get_args(expected)
-    if is_dataclass(expected):
+    if isinstance(expected, type) and is_dataclass(expected):
         return from_dict(expected, value)
     if kind is UnionType:  # a type or None
         (some,) = set(inner) - {NoneType}

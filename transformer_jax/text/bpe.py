@@ -39,7 +39,7 @@ def train_bpe(counts: Mapping[str, int], num_merges: int) -> list[Pair]:
     merges: list[Pair] = []
     while len(merges) < num_merges and (pairs := pair_counts(words)):
         # `max` keeps the first of equals, and the dictionary is in the order of the corpus.
-        best = max(pairs, key=pairs.get)
+        best = max(pairs, key=pairs.__getitem__)
         words = {_merge(word, best): count for word, count in words.items()}
         merges.append(best)
     return merges
@@ -66,7 +66,7 @@ def apply_merges(word: str, merges: Sequence[Pair]) -> list[str]:
     ranks = {pair: rank for rank, pair in reversed(list(enumerate(merges)))}
     symbols = _symbols(word)
     while known := [pair for pair in pairwise(symbols) if pair in ranks]:
-        symbols = _merge(symbols, min(known, key=ranks.get))
+        symbols = _merge(symbols, min(known, key=ranks.__getitem__))
     return list(symbols)
 
 

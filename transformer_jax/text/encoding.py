@@ -100,7 +100,7 @@ def token_ids(core: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[list
 
 def tokens_by_word(
     core: tokenizers.Tokenizer, texts: Sequence[str]
-) -> Iterator[tuple[list[int], list[int]]]:
+) -> Iterator[tuple[list[int], list[int | None]]]:
     """The ids of each text, and of each id the number of the word that it is a piece of."""
     return ((encoding.ids, encoding.word_ids) for encoding in _encodings(core.encode_batch, texts))
 

@@ -167,7 +167,7 @@ class PretrainedTokenizer:
         _must_be_texts("texts", texts)
         return [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
 
-    def by_word(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[int]]]:
+    def by_word(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[int | None]]]:
         """The `pieces` of each text, and of each the number of the word that it is a piece of."""
         _must_be_texts("texts", texts)
         return tokens_by_word(self._core, texts)

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -72,16 +73,14 @@ class Tokenizer:
         core.no_padding()
         self._core = core
         self.vocab_size = core.get_vocab_size()
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
-            core.token_to_id, SPECIAL_TOKENS
-        )
         if not isinstance(core.model, models.BPE | models.WordLevel):
             raise TokenizerError(
                 f"expected a BPE or WordLevel model, got {type(core.model).__name__}"
             )
-        for name in ("pad_id", "cls_id", "sep_id"):
-            if getattr(self, name) is None:
-                raise TokenizerError(f"the vocabulary lacks [{name.removesuffix('_id').upper()}]")
+        self.unk_id, self.mask_id = map(core.token_to_id, ("[UNK]", "[MASK]"))
+        self.pad_id, self.cls_id, self.sep_id = (
+            _required_id(core, token) for token in ("[PAD]", "[CLS]", "[SEP]")
+        )
         if set(core.get_vocab().values()) != set(range(self.vocab_size)):
             raise TokenizerError(
                 f"the ids of {self.vocab_size} tokens are not 0 to {self.vocab_size - 1}"
@@ -196,6 +195,13 @@ class Tokenizer:
         return {TOKENIZER_FILE: self.to_json()}
 
 
+def _required_id(core: tokenizers.Tokenizer, token: str) -> int:
+    token_id = core.token_to_id(token)
+    if token_id is None:
+        raise TokenizerError(f"the vocabulary lacks {token}")
+    return token_id
+
+
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer that `save` wrote. Raises TokenizerError where there is none."""
     try:
@@ -306,7 +312,7 @@ def _gpt2(folder: str | Path | None, lossless: bool) -> tokenizers.Tokenizer:
     vocabulary, merges = read_gpt2_files(folder)
     with told(f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged"):
         _, *lines = merges.decode().splitlines()  # the first line is the format's version
-        pairs = [tuple(line.split(" ")) for line in lines if line]
+        pairs: list[Any] = [tuple(line.split(" ")) for line in lines if line]
         ids = json.loads(vocabulary)
         if len(ids) != 256 + len(pairs) + 1:  # bytes, merges, the end of a text
             raise ValueError(f"{len(ids)} tokens and {len(pairs)} merges do not belong together")

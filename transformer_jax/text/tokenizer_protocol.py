@@ -1,11 +1,12 @@
 """The interface of a tokenizer, which models, programs and run folders use."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int, Int32
 
+from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.text.encoding import Located, Truncation
 
 
@@ -96,3 +97,11 @@ class TextTokenizer(Protocol):
     def to_files(self) -> dict[str, str]:
         """Return the content of each file of the tokenizer by its name, to be written in a folder."""
         ...
+
+
+def special_id(tokenizer: TextTokenizer, role: Literal["pad", "cls", "sep", "mask"]) -> int:
+    """Return the id of a special token. Raises TokenizerError where the vocabulary has none."""
+    token_id = getattr(tokenizer, f"{role}_id")
+    if token_id is None:
+        raise TokenizerError(f"the vocabulary of {tokenizer.spec} has no {role} token")
+    return token_id

@@ -59,7 +59,7 @@ def byte_pairs(
         model_type = "roberta" if {"<s>", "</s>"} <= set(vocabulary) else "gpt2"
     # The first line is the format's version; "#" may begin a merge as well.
     lines = lines[1:] if lines and lines[0].startswith("#version") else lines
-    pairs = [tuple(line.split(" ")) for line in lines if line]
+    pairs: list[Any] = [tuple(line.split(" ")) for line in lines if line]
     core = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
     space = settings.get("add_prefix_space", False)
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)

@@ -6,7 +6,7 @@ blend is `dot_product_attention`, and the last step is `multi_head_attention` on
 parameters.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -22,7 +22,7 @@ from transformer_jax.functional.linear import linear
 from transformer_jax.functional.positions import lookup, sinusoidal_positions
 from transformer_jax.walkthrough.step import Step
 
-Parameters = dict[str, Array | np.ndarray]
+Parameters = Mapping[str, Array | np.ndarray]
 Arrays = dict[str, np.ndarray]
 
 
@@ -57,13 +57,13 @@ def word_steps(
     is_causal: bool = False,
 ) -> list[Step]:
     """Tokens, embeddings, positions and attention of a text given as ids of `model.table`."""
-    ids, labels = np.asarray(ids, np.int32), tuple(labels)
-    token, position, x, one_hot = map(np.asarray, _embed(model.table, ids))
+    rows, labels = np.asarray(ids, np.int32), tuple(labels)
+    token, position, x, one_hot = map(np.asarray, _embed(model.table, rows))
     steps = [
         Step(
             "ids",
             "vocabulary[word]",
-            ids[None],
+            rows[None],
             "1 T",
             columns=labels,
             note=f"Each word is the number of a row of the token table; it has V = {len(model.table)} "

@@ -117,7 +117,7 @@ def write_config(config: TextEncoderConfig, kind: str) -> dict:
         "norm_eps": stack.norm_epsilon,
         "hidden_activation": {v: k for k, v in ACTIVATIONS.items()}[stack.activation],
         "global_attn_every_n_layers": config.global_every,
-        "local_attention": 2 * config.window,
+        "local_attention": 2 * (config.window or 0),
         "rope_parameters": {
             name: {"rope_type": "default", "rope_theta": base} for name, base in rope.items()
         },

@@ -79,7 +79,7 @@ def beside_the_document(id: str) -> list[str]:
     return after
 
 
-def _marked(tree, wrong=False) -> str:
+def _marked(tree: Any, wrong: Any = False) -> str:
     """Nested lists as they are written, with a ! behind what is wrong."""
     wrong = np.asarray(wrong)
     if isinstance(tree, list):

@@ -39,13 +39,13 @@ def batch_norm_neuron(example: dict) -> list[Step]:
 def batch_norm_layer(example: dict) -> list[Step]:
     z = numbers(example["inputs"]["z"])
     one, zero = np.ones(z.shape[1]), np.zeros(z.shape[1])
-    labels = {"columns": [f"neuron {n}" for n in (1, 2, 3)]}
+    neurons = [f"neuron {n}" for n in (1, 2, 3)]
     return [
-        tell("z", "one row an example", z, "B D", **labels),
-        tell("mean", "mean over the examples", z.mean(axis=0), "D", **labels),
-        tell("var", "mean of (z - mean)^2", z.var(axis=0), "D", **labels),
+        tell("z", "one row an example", z, "B D", columns=neurons),
+        tell("mean", "mean over the examples", z.mean(axis=0), "D", columns=neurons),
+        tell("var", "mean of (z - mean)^2", z.var(axis=0), "D", columns=neurons),
         tell("z_hat", "(z - mean) / sqrt(var)", normalise_batch(z, one, zero, epsilon=example["inputs"]["eps"]),
-             "B D", **labels),
+             "B D", columns=neurons),
     ]  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def scale_table(example: dict) -> list[Step]:
         (n / 1e6, model.nominal / 1e6) for n, model in zip(counted, published, strict=True)
     ]
     gpt3 = PUBLISHED["gpt3"]
-    flops = formulas.six_nd(gpt3.nominal, gpt3.tokens)
+    flops = formulas.six_nd(gpt3.nominal, gpt3.tokens or 0.0)
     return [
         tell("sizes", "the parameters counted part by part", np.array(table, float), "model size", names,
              ("layers", "heads", "D", "count")),

@@ -59,21 +59,21 @@ def variance_table(example: dict) -> list[Step]:
     """
     d_k = example["inputs"]["d_k"]
     divisors = np.array([1.0, d_k, d_k**0.5, d_k**2])
-    labels = {"columns": ("1", "d_k", "sqrt(d_k)", "d_k^2")}
+    names = ("1", "d_k", "sqrt(d_k)", "d_k^2")
     query, key = np.random.default_rng(0).standard_normal((2, 100_000, d_k))
     scores = (query * key).sum(axis=-1)
     measured = [(scores / divisor).var() for divisor in divisors]
     return [
-        tell("divisors", "what the scores are divided by", divisors, "divisor", **labels),
+        tell("divisors", "what the scores are divided by", divisors, "divisor", columns=names),
         tell(
             "variance",
             "Var(q . k / c) = d_k / c^2",
             d_k / divisors**2,
             "divisor",
-            **labels,
+            columns=names,
             note="A product of two has variance 1, and a sum of d_k of them d_k; c counts squared.",
         ),
-        tell("measured", "of 100,000 pairs drawn with seed 0", measured, "divisor", **labels),
+        tell("measured", "of 100,000 pairs drawn with seed 0", measured, "divisor", columns=names),
     ]
 
 
