@@ -201,8 +201,8 @@ MUTATIONS = [
     ),
     Mutation(
         "a_cache_counts_alibi_from_its_end", "models/language_model.py",
-        "bias=alibi_of(self.config, self.config.decoder, **at)",
-        "bias=alibi_of(self.config, self.config.decoder)",
+        "scaling=config.rope_scaling, **at\n",
+        "scaling=config.rope_scaling\n",
         f"{CACHE}chunks_through_the_cache_are_the_whole_text[window, alibi-one by one]",
     ),
     Mutation(
@@ -260,9 +260,9 @@ MUTATIONS = [
         f"{GENERATION}beams_of_a_language_model_go_on_from_one_another",
     ),
     Mutation(
-        "embeddings_are_not_scaled", "nn/embeddings.py",
-        "x = x * math.sqrt(D) + sinusoidal_positions",
-        "x = x + sinusoidal_positions",
+        "embeddings_are_not_scaled", "nn/position_schemes.py",
+        "return x * math.sqrt(D) + sinusoidal_positions",
+        "return x + sinusoidal_positions",
         "nn/test_layers.py::test_a_token_embedding_is_its_equation_and_its_table_is_the_head[sinusoidal]",
     ),
     Mutation(
@@ -474,14 +474,14 @@ MUTATIONS = [
     ),
     Mutation(
         "local_layers_turn_like_global_ones", "models/text_encoder.py",
-        "rotary=self._rotary(positions, config.local_rope_base)",
-        "rotary=context.rotary",
+        "base = POSITION_SCHEMES[config.positions], config.local_rope_base",
+        "base = POSITION_SCHEMES[config.positions], config.rope_base",
         f"{PRETRAINED}[modernbert]",
     ),
     Mutation(
-        "llama_turns_neighbouring_features", "models/language_model.py",
-        "rope_frequencies(stack.axes[2], base=config.rope_base, **options))",
-        'rope_frequencies(stack.axes[2], base=config.rope_base, **options), "interleaved")',
+        "llama_turns_neighbouring_features", "nn/position_schemes.py",
+        "rope_frequencies(head_dim, base=base, **options))",
+        'rope_frequencies(head_dim, base=base, **options), "interleaved")',
         f"{PRETRAINED}[llama]",
     ),
     Mutation(

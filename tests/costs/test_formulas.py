@@ -28,7 +28,6 @@ from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
     LanguageModelConfig,
-    RopeScaling,
     SequenceToSequenceConfig,
     TextEncoderConfig,
 )
@@ -40,6 +39,7 @@ from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import EncoderLayer
 from transformer_jax.nn.layers import MultiHeadAttention
+from transformer_jax.nn.position_schemes import RopeScaling
 
 B, T, D, N, H, F = 2, 11, 42, 6, 7, 13
 

@@ -26,13 +26,12 @@ from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.embeddings import (
     BertEmbedding,
-    Embedding,
     PatchEmbedding,
     RegionEmbedding,
     RegionFeatures,
     TokenEmbedding,
 )
-from transformer_jax.nn.layers import FeedForward, LayerNorm, Linear, MultiHeadAttention
+from transformer_jax.nn.layers import Embedding, FeedForward, LayerNorm, Linear, MultiHeadAttention
 from transformer_jax.nn.parameters import dropout_key, kernel
 
 pytestmark = pytest.mark.usefixtures("strict")

@@ -6,6 +6,7 @@ from train.recipes.common import learning_rate_option, muon_rate_option, muon_sc
 from train.trainer.options import CommonOptions, OptionError, option
 from train.trainer.step import FitConfig
 from transformer_jax.models.config import LanguageModelConfig
+from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class LanguageModelOptions(CommonOptions):
     layers: int = option(4, "L", "default: 4", least=1)
     embed_dim: int = option(128, "D", "default: 128", least=1)
     heads: int = option(2, "N", "default: 2", least=1)
-    positions: str = option("rotary", choices=("learned", "sinusoidal", "rotary", "alibi"))
+    positions: str = option("rotary", choices=POSITION_SCHEMES)
     window: int | None = option(
         None, "W", "a token sees so many before its own (default: all)", least=0
     )

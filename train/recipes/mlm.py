@@ -7,6 +7,7 @@ from train.recipes.imdb import FINETUNE
 from train.trainer.options import CommonOptions, OptionError, chosen, option
 from train.trainer.step import FitConfig
 from transformer_jax.models.config import TextEncoderConfig
+from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 VALIDATION_FRACTION = (
     FINETUNE.validation_fraction
@@ -59,7 +60,7 @@ class MaskedLanguageModelOptions(CommonOptions):
     layers: int | None = _size("layers", "L")
     embed_dim: int | None = _size("embed_dim", "D")
     heads: int | None = _size("heads", "N")
-    positions: str = option("rotary", choices=("learned", "rotary"))
+    positions: str = option("rotary", choices=POSITION_SCHEMES)
     mask_rate: float = option(
         0.15,
         "P",

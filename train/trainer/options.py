@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args
 
@@ -23,7 +23,7 @@ def option(
     metavar: str | None = None,
     help: str | None = None,
     *,
-    choices: Sequence[str] | None = None,
+    choices: Collection[str] | None = None,
     least: int | None = None,
     must: tuple[Callable[[Any], bool], str] | None = None,
 ) -> Any:

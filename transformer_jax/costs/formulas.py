@@ -20,6 +20,7 @@ from transformer_jax.models.config import (
     TextEncoderConfig,
 )
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 PROJECTIONS, PRODUCTS, FEED_FORWARD = "attention projections", "attention T x S", "feed-forward"
 
@@ -64,7 +65,7 @@ def learned_positions(config: Config) -> int:
             return learned_positions(config.text)
         case StackConfig():
             return 0
-    return config.max_length if config.positions == "learned" else 0
+    return config.max_length if POSITION_SCHEMES[config.positions].has_table else 0
 
 
 # Parameters ---------------------------------------------------------------------------------------

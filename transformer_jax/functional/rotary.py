@@ -106,9 +106,11 @@ def rope_frequencies(
     the training:
 
         linear   f_i / factor: every position is pressed into the known range
-        ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest is divided by factor
-        yarn     pairs that turn more than 32 times in original_length keep their speed, those that turn less than once
-                 are divided by factor, those between in proportion to their number i
+        ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest
+                 is divided by factor
+        yarn     pairs that turn more than 32 times in original_length keep their speed, those that
+                 turn less than once are divided by factor, those between in proportion to their
+                 number i
         llama3   pairs that turn more than `high` times in original_length keep their speed, those
         that turn less than
                  `low` times are divided by factor, those between in proportion to their turns

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from transformer_jax.functional.pooling import POOLINGS
 from transformer_jax.nn.config import StackConfig, check_choice, check_rates, check_sizes
+from transformer_jax.nn.position_schemes import POSITION_SCHEMES, RopeScaling
 from transformer_jax.runtime.errors import shown
 
 
@@ -42,7 +43,8 @@ class ClassifierConfig:
             raise ValueError(f"pooling needs at least one of {', '.join(POOLINGS)}")
         if self.patch_width and not self.region_features:
             raise ValueError(
-                f"patch_width={self.patch_width} makes patches of regions: region_features must be 1 or more"
+                f"patch_width={self.patch_width} makes patches of regions: region_features "
+                "must be 1 or more"
             )
         if self.region_width % 2 == 0:
             raise ValueError(f"region_width must be odd; got {self.region_width}")
@@ -58,7 +60,7 @@ class TextEncoderConfig:
     max_length: int = 512
     encoder: StackConfig = StackConfig(12, 768, 12, 3072, norm_epsilon=1e-12, activation="gelu")
     num_segments: int = 2  # 0: no table of them (DistilBERT)
-    positions: str = "learned"  # or rotary, inside attention (ModernBERT)
+    positions: str = "learned"  # one of `POSITION_SCHEMES`; rotary in ModernBERT
     rope_base: float = 10_000.0  # of rotary positions
     window: int | None = (
         None  # how many tokens a local layer sees on each side; None: all layers see all
@@ -72,8 +74,7 @@ class TextEncoderConfig:
         check_sizes(self, "vocab_size", "max_length", "global_every")
         check_sizes(self, "num_segments", *(["window"] if self.window is not None else []), least=0)
         check_rates(self, "embedding_dropout_rate")
-        check_choice(self, "positions", ("learned", "rotary"))
-        _check_rotary(self)
+        _check_positions(self)
 
 
 @dataclass(frozen=True)
@@ -111,29 +112,6 @@ class EncoderClassifierConfig:
 
 
 @dataclass(frozen=True)
-class RopeScaling:
-    """Rotary positions slowed down for longer texts; the arguments of `rope_frequencies` that say
-    how.
-    """
-
-    scaling: str
-    factor: float
-    original_length: int | None = None
-    low: float = 1.0  # of llama3 alone
-    high: float = 4.0
-
-    def __post_init__(self):
-        check_choice(self, "scaling", ("linear", "ntk", "llama3"))
-        if not 1.0 <= self.factor < math.inf:
-            raise ValueError(f"factor must be 1 or more; got {self.factor}")
-        if self.scaling == "llama3" and not (self.original_length and 0 < self.low < self.high):
-            raise ValueError("llama3 needs original_length, and low between 0 and high")
-
-
-POSITIONS = ("learned", "sinusoidal", "rotary", "alibi", "none")
-
-
-@dataclass(frozen=True)
 class LanguageModelConfig:
     """Tokens in, logits of the next token out; GPT-2 and LLaMA are two of these (`published.py` has
     their sizes).
@@ -142,9 +120,7 @@ class LanguageModelConfig:
     vocab_size: int
     max_length: int  # how many tokens of a text are read, or written
     decoder: StackConfig = StackConfig(norm="pre", final_norm=True, activation="gelu_tanh")
-    positions: str = (
-        "learned"  # or sinusoidal, added to the tokens; rotary, alibi: inside attention
-    )
+    positions: str = "learned"  # one of `POSITION_SCHEMES`
     rope_base: float = 10_000.0  # of rotary positions
     rope_scaling: RopeScaling | None = None
     window: int | None = None  # how many tokens before its own a token sees; None: all
@@ -156,8 +132,7 @@ class LanguageModelConfig:
         if self.window is not None:
             check_sizes(self, "window", least=0)
         check_rates(self, "embedding_dropout_rate")
-        check_choice(self, "positions", POSITIONS)
-        _check_rotary(self)
+        _check_positions(self)
         _check_decoder(self)
 
 
@@ -176,8 +151,7 @@ class SequenceToSequenceConfig:
     def __post_init__(self):
         check_sizes(self, "vocab_size", "max_length")
         check_rates(self, "embedding_dropout_rate")
-        check_choice(self, "positions", POSITIONS)
-        _check_rotary(self)
+        _check_positions(self)
         _check_decoder(self)
         if self.encoder.embed_dim != self.decoder.embed_dim:
             raise ValueError(
@@ -191,14 +165,13 @@ def _check_decoder(config):
         raise ValueError("first_norm=False is of encoders, whose embeddings have a norm")
 
 
-def _check_rotary(config):
+def _check_positions(config):
+    check_choice(config, "positions", tuple(POSITION_SCHEMES))
     if not 1.0 < config.rope_base < math.inf:
         raise ValueError(f"rope_base must be a number above 1; got {config.rope_base}")
-    stacks = (getattr(config, name, None) for name in ("encoder", "decoder"))
-    for stack in filter(None, stacks):
-        head_dim = stack.axes[2]
-        if config.positions == "rotary" and head_dim % 2:
-            raise ValueError(f"rotary positions turn pairs of features; head_dim is {head_dim}")
+    for name in ("encoder", "decoder"):
+        if hasattr(config, name):
+            POSITION_SCHEMES[config.positions].check(getattr(config, name))
 
 
 def _check_ngrams(config):

@@ -5,19 +5,17 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.attention.biases import Bias, alibi, alibi_slopes
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import Mask, causal, padding, segments, sliding_window
 from transformer_jax.functional.checks import check_length
 from transformer_jax.functional.positions import count_in_segments, count_positions
-from transformer_jax.functional.rotary import Rotary, rope_frequencies
 from transformer_jax.models.config import LanguageModelConfig
-from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder, last_token
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.kv_cache import Cache
 from transformer_jax.nn.layers import Linear
+from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 
 class LanguageModel(nnx.Module):
@@ -77,9 +75,12 @@ class LanguageModel(nnx.Module):
             positions = count_positions(is_token)
         else:
             positions = jnp.arange(tokens.shape[1])[None]
+        config = self.config
+        scheme = POSITION_SCHEMES[config.positions]
         context = LayerContext(
-            rotary=rotary_of(self.config, self.config.decoder, positions),
-            bias=alibi_of(self.config, self.config.decoder, **at),
+            **scheme.attention(
+                config.decoder, positions, base=config.rope_base, scaling=config.rope_scaling, **at
+            ),
             mask=self._mask(is_token if step is None else step.is_key, segment_ids, at),
             return_weights=return_weights,
             return_states=return_states,
@@ -120,20 +121,6 @@ class LanguageModel(nnx.Module):
         if is_key is not None:
             mask &= padding(is_key)
         return mask if segment_ids is None else mask & segments(segment_ids)
-
-
-def rotary_of(config, stack: StackConfig, positions) -> Rotary | None:
-    if config.positions != "rotary":
-        return None
-    scaled = getattr(config, "rope_scaling", None)
-    options = {} if scaled is None else vars(scaled)
-    return Rotary(positions, rope_frequencies(stack.axes[2], base=config.rope_base, **options))
-
-
-def alibi_of(config, stack: StackConfig, **positions) -> Bias | None:
-    if config.positions != "alibi":
-        return None
-    return alibi(alibi_slopes(stack.num_heads), **positions)
 
 
 def check_capacity(capacity: int, max_length: int) -> None:

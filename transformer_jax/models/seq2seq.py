@@ -11,12 +11,14 @@ from transformer_jax.attention.masks import causal, padding
 from transformer_jax.functional.checks import check_length
 from transformer_jax.functional.positions import count_positions
 from transformer_jax.models.config import SequenceToSequenceConfig
-from transformer_jax.models.language_model import alibi_of, check_capacity, rotary_of
+from transformer_jax.models.language_model import check_capacity
+from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder, last_token
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.kv_cache import Cache
+from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 
 class AttentionMaps(NamedTuple):
@@ -70,8 +72,7 @@ class SequenceToSequence(nnx.Module):
         encoded, maps = encoded if return_weights else (encoded, None)
         positions = count_positions(is_target)
         context = LayerContext(
-            rotary=rotary_of(self.config, self.config.decoder, positions),
-            bias=alibi_of(self.config, self.config.decoder),
+            **self._positions(self.config.decoder, positions),
             mask=causal() & padding(is_target),
             memory_mask=padding(is_source),
             return_weights=return_weights,
@@ -98,8 +99,7 @@ class SequenceToSequence(nnx.Module):
         check_length(source, self.config.max_length)
         positions = count_positions(is_source)
         context = LayerContext(
-            rotary=rotary_of(self.config, self.config.encoder, positions),
-            bias=alibi_of(self.config, self.config.encoder),
+            **self._positions(self.config.encoder, positions),
             mask=padding(is_source),
             return_weights=return_weights,
             implementation=implementation,
@@ -124,11 +124,16 @@ class SequenceToSequence(nnx.Module):
         step = cache.step(is_token)
         at = {"query_positions": step.positions, "key_positions": step.key_positions}
         context = LayerContext(
-            rotary=rotary_of(self.config, self.config.decoder, step.positions),
-            bias=alibi_of(self.config, self.config.decoder, **at),
+            **self._positions(self.config.decoder, step.positions, **at),
             mask=causal(**at) & padding(step.is_key),
             memory_mask=padding(cache.is_memory),
         )
         x = self.embedding(tokens, step.positions)
         x, cache = self.decoder(x, context, memory=cache.memory, cache=cache, step=step)
         return self.embedding.logits(last_token(x, is_token)), cache
+
+    def _positions(
+        self, stack: StackConfig, positions: Int[Array, "#B T"], **cached: Array
+    ) -> dict:
+        scheme = POSITION_SCHEMES[self.config.positions]
+        return scheme.attention(stack, positions, base=self.config.rope_base, **cached)

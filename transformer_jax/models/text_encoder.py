@@ -21,7 +21,6 @@ from transformer_jax.functional.feed_forward import ACTIVATIONS
 from transformer_jax.functional.pooling import POOLINGS, cls_pool
 from transformer_jax.functional.positions import count_in_segments, count_positions
 from transformer_jax.functional.precision import product
-from transformer_jax.functional.rotary import Rotary, rope_frequencies
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.models.ngram_evidence import evidence_of
 from transformer_jax.nn.context import LayerContext
@@ -29,6 +28,7 @@ from transformer_jax.nn.embeddings import BertEmbedding
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.layers import Linear, norm_of
 from transformer_jax.nn.parameters import dropout_key, zeros
+from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 HEAD_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
@@ -47,7 +47,7 @@ class TextEncoder(nnx.Module):
             config.max_length,
             stack.embed_dim,
             num_segments=config.num_segments,
-            positions=config.positions == "learned",
+            positions=config.positions,
             dropout_rate=config.embedding_dropout_rate,
             norm_epsilon=stack.norm_epsilon,
             norm_bias=stack.norm_biases,
@@ -90,8 +90,9 @@ class TextEncoder(nnx.Module):
         if segments is not None and self.embedding.segment is None:
             raise ValueError("the model knows no segments: segments must be None")
         positions = count_in_segments(text_ids) if packed else count_positions(is_token)
+        scheme = POSITION_SCHEMES[config.positions]
         context = LayerContext(
-            rotary=self._rotary(positions, config.rope_base),
+            **scheme.attention(config.encoder, positions, base=config.rope_base),
             mask=_own_text(is_token, text_ids),
             return_weights=return_weights,
             return_states=return_states,
@@ -116,20 +117,16 @@ class TextEncoder(nnx.Module):
         config, length = self.config, positions.shape[1]
         if config.window is None:
             return None
+        scheme, base = POSITION_SCHEMES[config.positions], config.local_rope_base
         local = replace(
             context,
-            rotary=self._rotary(positions, config.local_rope_base),
+            **scheme.attention(config.encoder, positions, base=base),
             # Of places in the row, not of positions: real tokens stand side by side in either.
             mask=context.mask & sliding_window(config.window, config.window),
         )
         context, local = context.resolved(length), local.resolved(length)
         layers = range(config.encoder.num_layers)
         return [local if i % config.global_every else context for i in layers]
-
-    def _rotary(self, positions, base: float) -> Rotary | None:
-        if self.config.positions != "rotary":
-            return None
-        return Rotary(positions, rope_frequencies(self.config.encoder.axes[2], base=base))
 
     def pooled(self, x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
         """tanh(W x_[CLS] + b): BERT's vector of a text. Raises ValueError where the model has no

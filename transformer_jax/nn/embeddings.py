@@ -2,7 +2,6 @@
 of layers reads.
 """
 
-import math
 from string import ascii_lowercase
 
 import jax
@@ -11,29 +10,19 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.dropout import dropout
-from transformer_jax.functional.positions import count_positions, lookup, sinusoidal_positions
+from transformer_jax.functional.positions import count_positions
 from transformer_jax.functional.precision import product, wide
 from transformer_jax.functional.regions import region_embedding, weaken
-from transformer_jax.nn.layers import LayerNorm, Linear
+from transformer_jax.nn.layers import Embedding, LayerNorm, Linear
 from transformer_jax.nn.parameters import drawn, dropout_key, zeros
-
-
-class Embedding(nnx.Module):
-    """Stores the table of `lookup`."""
-
-    def __init__(self, num_rows: int, features: int, *, stddev: float = 0.02, rngs: nnx.Rngs):
-        self.embedding = drawn(rngs, jax.nn.initializers.normal(stddev), num_rows, features)
-
-    def __call__(self, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
-        return lookup(self.embedding[...], tokens)
+from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 
 class TokenEmbedding(nnx.Module):
-    """token + position, then dropout; its table is also a language model's head.
+    """The rows of the tokens with their positions, then dropout.
 
-    learned:    the token's row and the position's (GPT-2)
-    sinusoidal: sqrt(D) times the row, and the code of the position (Vaswani et al., 2017, sections 3.4 and 3.5)
-    otherwise:  the row alone; positions come in with attention, or not at all
+    `positions` is a name of `POSITION_SCHEMES`; some of these act in attention alone. The table of
+    tokens is also the head of a language model.
     """
 
     def __init__(
@@ -46,12 +35,10 @@ class TokenEmbedding(nnx.Module):
         dropout_rate: float = 0.0,
         rngs: nnx.Rngs,
     ):
-        # Times sqrt(D) the variance is 1, and without it the logits of a normed vector have
-        # variance 1.
-        stddev = features**-0.5 if positions == "sinusoidal" else 0.02
+        scheme = POSITION_SCHEMES[positions]
+        stddev = scheme.token_stddev(features)
         self.token = Embedding(vocab_size, features, stddev=stddev, rngs=rngs)
-        learned = positions == "learned"
-        self.position = Embedding(max_length, features, rngs=rngs) if learned else None
+        self.position = Embedding(max_length, features, rngs=rngs) if scheme.has_table else None
         self.positions = positions
         self.dropout_rate = dropout_rate
 
@@ -63,12 +50,7 @@ class TokenEmbedding(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"]:
         rows = self.token(tokens)
-        x = wide(rows)
-        if self.position is not None:
-            x = x + self.position(positions)
-        if self.positions == "sinusoidal":
-            D = x.shape[-1]
-            x = x * math.sqrt(D) + sinusoidal_positions(positions, D).astype(x.dtype)
+        x = POSITION_SCHEMES[self.positions].embed(wide(rows), positions, self.position)
         x = x.astype(rows.dtype)
         return dropout(x, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
@@ -80,7 +62,7 @@ class TokenEmbedding(nnx.Module):
 
 
 class RegionEmbedding(nnx.Module):
-    """Stores the table of `region_embedding`: a vector for every token in every place of a region."""
+    """The table of `region_embedding`: a vector for every token in every place of a region."""
 
     def __init__(
         self,
@@ -108,10 +90,10 @@ class BertEmbedding(nnx.Module):
     """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
 
     Positions that are not given are counted over the real tokens, so padding on either side changes
-    nothing. With a `region_width` above 1 a token is embedded together with its neighbours. Without
-    `positions` these come in with attention (ModernBERT); with `num_segments=0` there is no segment
-    (DistilBERT). A `presence` of 0 to 1 multiplies what is looked up for a token, its row and not
-    its position or segment.
+    nothing. With a `region_width` above 1 a token is embedded together with its neighbours.
+    `positions` is a name of `POSITION_SCHEMES`; rotary ones act in attention alone (ModernBERT).
+    With `num_segments=0` there is no segment (DistilBERT). A `presence` of 0 to 1 multiplies what
+    is looked up for a token, its row and not its position or segment.
     """
 
     def __init__(
@@ -122,17 +104,22 @@ class BertEmbedding(nnx.Module):
         *,
         num_segments: int = 2,
         region_width: int = 1,
-        positions: bool = True,
+        positions: str = "learned",
         dropout_rate: float = 0.0,
         norm_epsilon: float = 1e-5,
         norm_bias: bool = True,
         rngs: nnx.Rngs,
     ):
+        scheme = POSITION_SCHEMES[positions]
+        stddev = scheme.token_stddev(features)
         if region_width == 1:
-            self.token = Embedding(vocab_size, features, rngs=rngs)
+            self.token = Embedding(vocab_size, features, stddev=stddev, rngs=rngs)
         else:
-            self.token = RegionEmbedding(vocab_size, features, width=region_width, rngs=rngs)
-        self.position = Embedding(max_length, features, rngs=rngs) if positions else None
+            self.token = RegionEmbedding(
+                vocab_size, features, width=region_width, stddev=stddev, rngs=rngs
+            )
+        self.position = Embedding(max_length, features, rngs=rngs) if scheme.has_table else None
+        self.positions = positions
         self.segment = Embedding(num_segments, features, rngs=rngs) if num_segments else None
         self.norm = LayerNorm(features, epsilon=norm_epsilon, use_bias=norm_bias)
         self.dropout_rate = dropout_rate
@@ -152,9 +139,8 @@ class BertEmbedding(nnx.Module):
         else:
             rows = self.token(tokens)
             rows = rows if presence is None else weaken(rows, is_token, presence)
-        x = wide(rows)
-        if self.position is not None:
-            x += self.position(count_positions(is_token) if positions is None else positions)
+        positions = count_positions(is_token) if positions is None else positions
+        x = POSITION_SCHEMES[self.positions].embed(wide(rows), positions, self.position)
         if self.segment is not None:
             # Without segments one row is added everywhere: a sum for its gradient, where an
             # accelerator's scatter would be slow.

@@ -1,4 +1,4 @@
-"""The encoder (Vaswani et al., 2017, figure 1, left), with the norm after or before each sublayer."""
+"""The encoder (Vaswani et al., 2017, figure 1, left), its norms after or before each sublayer."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -6,8 +6,9 @@ mod C where a window makes the cache a ring. So padding takes no slot, on whiche
 examples may have any lengths, and the rules of attention need to know of the cache only at which
 positions its slots stand:
 
-    step = cache.step(is_token)              # once a call, for all layers
-    mask = causal(query_positions=step.positions, key_positions=step.key_positions) & padding(step.is_key)
+    step = cache.step(is_token)  # once a call, for all layers
+    mask = causal(query_positions=step.positions, key_positions=step.key_positions)
+    mask &= padding(step.is_key)
 
 A slot that was never written is no key: nothing reads it. A full cache that is no ring takes no
 more: what comes of an example that has more tokens than slots is NaN, never an answer that has

@@ -4,20 +4,22 @@ Parameters are float32 `nnx.Param`s; a module holds no random state. `rngs` at c
 the initial values, `rngs` at a call draws dropout, and without it there is none.
 """
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.feed_forward import GATES, feed_forward, gated_feed_forward
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.normalization import layer_norm, rms_norm
+from transformer_jax.functional.positions import lookup
 from transformer_jax.functional.rotary import Rotary
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import DEFAULT_CONTEXT, LayerContext
-from transformer_jax.nn.parameters import bias_of, dropout_key, kernel, read
+from transformer_jax.nn.parameters import bias_of, drawn, dropout_key, kernel, read
 
 
 class Linear(nnx.Module):
@@ -33,6 +35,16 @@ class Linear(nnx.Module):
         self, x: Float[Array, "... D"], *, dtype: DTypeLike | None = None
     ) -> Float[Array, "... F"]:
         return linear(x, self.kernel[...], read(self.bias), dtype=dtype)
+
+
+class Embedding(nnx.Module):
+    """Stores the table of `lookup`."""
+
+    def __init__(self, num_rows: int, features: int, *, stddev: float = 0.02, rngs: nnx.Rngs):
+        self.embedding = drawn(rngs, jax.nn.initializers.normal(stddev), num_rows, features)
+
+    def __call__(self, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
+        return lookup(self.embedding[...], tokens)
 
 
 class LayerNorm(nnx.Module):

@@ -5,8 +5,9 @@ Rotary pairs are halves apart in these files, as ours; heads that share a key st
 ours.
 """
 
-from transformer_jax.models.config import LanguageModelConfig, RopeScaling
+from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.position_schemes import RopeScaling
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 

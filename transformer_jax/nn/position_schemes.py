@@ -1,0 +1,160 @@
+"""The schemes by which a model knows the order of its tokens, in one registry.
+
+A scheme acts in up to three places; by default it does nothing in any of them:
+
+    embed    changes the vectors of the tokens                  learned, sinusoidal
+    rotary   turns queries and keys before their product        rotary
+    bias     is added to the scores of attention                alibi
+
+A new scheme is a class and an entry of `POSITION_SCHEMES`. Configurations, the options of the
+programs, caches, run folders and costs read the registry, so that nothing else changes. A whole
+scheme:
+
+    class Binary(PositionScheme):
+        def embed(self, x, positions, table):
+            return x + binary_positions(positions, x.shape[-1]).astype(x.dtype)
+
+    POSITION_SCHEMES["binary"] = Binary()
+
+    LanguageModelConfig(vocab_size=11, max_length=16, positions="binary")
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from transformer_jax.attention.biases import Bias, alibi, alibi_slopes
+from transformer_jax.functional.positions import sinusoidal_positions
+from transformer_jax.functional.rotary import Rotary, rope_frequencies
+from transformer_jax.nn.config import StackConfig, check_choice
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Rotary frequencies slowed down for longer texts: arguments of `rope_frequencies`, as they are
+    saved.
+    """
+
+    scaling: str
+    factor: float
+    original_length: int | None = None
+    low: float = 1.0  # of llama3 alone
+    high: float = 4.0
+
+    def __post_init__(self):
+        check_choice(self, "scaling", ("linear", "ntk", "llama3"))
+        if not 1.0 <= self.factor < math.inf:
+            raise ValueError(f"factor must be 1 or more; got {self.factor}")
+        if self.scaling == "llama3" and not (self.original_length and 0 < self.low < self.high):
+            raise ValueError("llama3 needs original_length, and low between 0 and high")
+
+
+class PositionScheme:
+    """A scheme that knows no positions, and the base of all others."""
+
+    # Whether there is a learned table [max_length, D]; it is saved as
+    # `embedding.position.embedding`.
+    has_table = False
+
+    def check(self, stack: StackConfig) -> None:
+        """Raise ValueError where a stack of layers cannot have the scheme."""
+
+    def token_stddev(self, features: int) -> float:
+        """Return the standard deviation with which the table of tokens is drawn."""
+        return 0.02
+
+    def embed(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], table: nnx.Module | None
+    ) -> Float[Array, "B T D"]:
+        """Return the vectors of tokens with their positions; `table` looks up the learned ones."""
+        return x
+
+    def rotary(
+        self,
+        positions: Int[Array, "#B T"],
+        head_dim: int,
+        *,
+        base: float = 10_000.0,
+        scaling: RopeScaling | None = None,
+    ) -> Rotary | None:
+        """Return what the queries and keys of self-attention are turned by."""
+        return None
+
+    def bias(self, num_heads: int, **positions: Array) -> Bias | None:
+        """Return what is added to the scores of self-attention.
+
+        `positions` are empty, or the `query_positions` and `key_positions` of a cache.
+        """
+        return None
+
+    def attention(
+        self,
+        stack: StackConfig,
+        positions: Int[Array, "#B T"],
+        *,
+        base: float = 10_000.0,
+        scaling: RopeScaling | None = None,
+        **cached: Array,
+    ) -> dict[str, Any]:
+        """Return the `rotary` and the `bias` of the layers of a stack, for their `LayerContext`."""
+        return {
+            "rotary": self.rotary(positions, stack.axes[2], base=base, scaling=scaling),
+            "bias": self.bias(stack.num_heads, **cached),
+        }
+
+
+class Learned(PositionScheme):
+    """The row of a learned table, added to the token's (GPT-2, BERT)."""
+
+    has_table = True
+
+    def embed(self, x, positions, table):
+        return x + table(positions)
+
+
+class Sinusoidal(PositionScheme):
+    """`sinusoidal_positions`, added to sqrt(D) times the token's row.
+
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, sections 3.4 and 3.5.
+    """
+
+    def token_stddev(self, features):
+        # Times sqrt(D) the variance is 1, and without it the logits of a normed vector have
+        # variance 1.
+        return features**-0.5
+
+    def embed(self, x, positions, table):
+        D = x.shape[-1]
+        return x * math.sqrt(D) + sinusoidal_positions(positions, D).astype(x.dtype)
+
+
+class RotaryPositions(PositionScheme):
+    """`rope` of the queries and keys (Su et al., 2021, https://arxiv.org/abs/2104.09864)."""
+
+    def check(self, stack):
+        head_dim = stack.axes[2]
+        if head_dim % 2:
+            raise ValueError(f"rotary positions turn pairs of features; head_dim is {head_dim}")
+
+    def rotary(self, positions, head_dim, *, base=10_000.0, scaling=None):
+        options = {} if scaling is None else vars(scaling)
+        return Rotary(positions, rope_frequencies(head_dim, base=base, **options))
+
+
+class Alibi(PositionScheme):
+    """`alibi`, a penalty on the distance (Press et al., 2022, https://arxiv.org/abs/2108.12409)."""
+
+    def bias(self, num_heads, **positions):
+        return alibi(alibi_slopes(num_heads), **positions)
+
+
+POSITION_SCHEMES: dict[str, PositionScheme] = {
+    "learned": Learned(),
+    "sinusoidal": Sinusoidal(),
+    "rotary": RotaryPositions(),
+    "alibi": Alibi(),
+    "none": PositionScheme(),
+}
