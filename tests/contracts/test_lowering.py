@@ -13,6 +13,7 @@ from flax import nnx
 
 import transformer_jax as tj
 from transformer_jax.generation import generate
+from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.config import (
     ClassifierConfig,
@@ -272,9 +273,9 @@ def test_a_language_model_and_its_generation_lower(positions):
     )
     make = nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0)))
     graph, params = nnx.split(make, nnx.Param)
-    how = generate.How(T, Sampling(top_k=3, top_p=0.9), stop=(1,))
-    for one in (how, replace(how, sampling=None, beams=2)):
-        write = jax.jit(partial(generate._generate, graph, how=one))
+    drawn = generate.GenerationOptions(T, Sampling(top_k=3, top_p=0.9), stop=(1,))
+    for options in (drawn, replace(drawn, sampling=None, search=BeamSearch(2))):
+        write = jax.jit(partial(generate._generate, graph, options=options))
         arguments = params, jnp.array(TOKENS), jnp.array(IS_TOKEN), KEY
         exported = jax.export.export(write, platforms=["cuda", "tpu"])(*arguments)
         assert exported.platforms == ("cuda", "tpu")

@@ -12,7 +12,8 @@ import pytest
 from flax import nnx
 
 from tests.nn.test_kv_cache import MODELS, B, T, V, compiled, model_of, stack
-from transformer_jax.generation.generate import generate, next_tokens, stream, transduce
+from transformer_jax.generation.beam_search import BeamSearch
+from transformer_jax.generation.generate import generate, generate_target, next_tokens, stream
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.config import SequenceToSequenceConfig
 from transformer_jax.models.seq2seq import SequenceToSequence
@@ -161,8 +162,9 @@ def every_target(b, begin, stop, most):
 def test_a_wide_beam_finds_the_best_of_all_texts(alpha):
     """125 beams hold every beginning of up to three tokens of five."""
     model, begin, stop, most = translator(), 0, 1, 4
-    found = transduce(
-        model, SOURCE, IS_SOURCE, begin=begin, max_tokens=most, beams=125, alpha=alpha, stop=[stop]
+    search = BeamSearch(125, alpha)
+    found = generate_target(
+        model, SOURCE, IS_SOURCE, begin=begin, max_tokens=most, search=search, stop=[stop]
     )
     for b in range(B):
         every = every_target(b, begin, stop, most)
@@ -185,10 +187,10 @@ def test_the_penalty_decides_between_those_texts():
 
 def test_one_beam_is_greedy_and_more_are_never_worse_without_a_penalty():
     model = translator()
-    options = {"begin": 0, "max_tokens": 5, "stop": [1], "alpha": 0.0}
-    greedy = transduce(model, SOURCE, IS_SOURCE, **options)
+    options = {"begin": 0, "max_tokens": 5, "stop": [1]}
+    greedy = generate_target(model, SOURCE, IS_SOURCE, search=BeamSearch(1, 0.0), **options)
     for beams in (2, 4):
-        found = transduce(model, SOURCE, IS_SOURCE, beams=beams, **options)
+        found = generate_target(model, SOURCE, IS_SOURCE, search=BeamSearch(beams, 0.0), **options)
         assert (
             np.asarray(found.log_probability) >= np.asarray(greedy.log_probability) - 1e-5
         ).all()
@@ -197,7 +199,7 @@ def test_one_beam_is_greedy_and_more_are_never_worse_without_a_penalty():
 def test_beams_of_a_language_model_go_on_from_one_another():
     """The log-probability that a beam reports is that of its text, read whole."""
     model = model_of("learned")
-    found = generate(model, PROMPT, max_tokens=NEW, beams=3, alpha=0.0)
+    found = generate(model, PROMPT, max_tokens=NEW, search=BeamSearch(3, 0.0))
     text = np.concatenate([PROMPT, found.tokens], axis=1)
     logp = np.asarray(jax.nn.log_softmax(compiled("learned")[0](jnp.array(text))))
     for b in range(B):
@@ -212,8 +214,10 @@ def test_beams_of_a_language_model_go_on_from_one_another():
         ({"max_tokens": NEW + 1}, "make 12 tokens, more than the model's max_length=11"),
         ({"stop": [V]}, f"no token {V} to stop at: the vocabulary has {V}"),
         ({"sampling": Sampling()}, "sampling needs a key"),
-        ({"beams": 0}, "beams must be 1 or more; got 0"),
-        ({"beams": 2, "sampling": Sampling(), "key": jax.random.key(0)}, "pass beams or a sampling"),
+        (
+            {"search": BeamSearch(2), "sampling": Sampling(), "key": jax.random.key(0)},
+            "pass search or sampling",
+        ),
         ({"max_tokens": -1}, "max_tokens must be 1 or more"),
         ({"is_token": np.array([[True] * 4, [False] * 4])}, "an empty prompt"),
     ],
@@ -221,6 +225,19 @@ def test_beams_of_a_language_model_go_on_from_one_another():
 def test_what_cannot_be_written_is_said(options, message):
     with pytest.raises(ValueError, match=message):
         generate(model_of("learned"), PROMPT, **{"max_tokens": 2} | options)
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beams": 0}, "beams must be 1 or more; got 0"),
+        ({"alpha": -0.1}, "alpha must be 0 or more; got -0.1"),
+    ],
+)
+def test_a_search_that_cannot_be_says_why(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BeamSearch(**settings)
 
 
 @pytest.mark.usefixtures("as_users_run_it")

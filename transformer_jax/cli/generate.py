@@ -17,6 +17,7 @@ import numpy as np
 
 from transformer_jax.cli.arguments import LANGUAGE_MODEL, prompt_ids
 from transformer_jax.cli.terminal import writable
+from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.generate import generate, stream
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.inference.load import load
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     prompt = prompt_ids(trained, options.prompt)
     chosen = _generation(options, trained, len(prompt))
     if options.beams > 1:
-        found = generate(trained.model, prompt[None], beams=options.beams, **chosen)
+        found = generate(trained.model, prompt[None], search=BeamSearch(options.beams), **chosen)
         ids = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
         print(writable(options.prompt + trained.tokenizer.continuation(prompt, ids)))
         return

@@ -2,6 +2,8 @@
 kept.
 """
 
+import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -10,6 +12,24 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.nn.kv_cache import Cache
+
+
+@dataclass(frozen=True)
+class BeamSearch:
+    """The settings of a beam search.
+
+    `beams` beginnings are continued; scores are divided by the `length_penalty` of `alpha`. Raises
+    ValueError for fewer than one beam, or an alpha that is negative or not finite.
+    """
+
+    beams: int = 4
+    alpha: float = 0.6
+
+    def __post_init__(self):
+        if self.beams < 1:
+            raise ValueError(f"beams must be 1 or more; got {self.beams}")
+        if not 0.0 <= self.alpha < math.inf:
+            raise ValueError(f"alpha must be 0 or more; got {self.alpha}")
 
 
 class Beams(NamedTuple):
@@ -40,8 +60,7 @@ def beam_search(
     logits: Float[Array, "B V"],
     cache: Cache,
     *,
-    beams: int,
-    alpha: float,
+    search: BeamSearch,
     max_tokens: int,
     stop: tuple[int, ...],
     pad_id: int,
@@ -52,7 +71,7 @@ def beam_search(
     search for an example ends when no beginning can become better than the worst of W complete
     texts. At the end beginnings count as complete.
     """
-    (B, V), W, G = logits.shape, beams, max_tokens
+    (B, V), W, G, alpha = logits.shape, search.beams, max_tokens, search.alpha
     first = jnp.full((B, W), -jnp.inf).at[:, 0].set(0.0)  # W times the same would stay the same
     empty = jnp.full((B, W, G), pad_id, jnp.int32)
     none = jnp.full((B, W), -jnp.inf)

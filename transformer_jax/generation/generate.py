@@ -1,13 +1,12 @@
-"""Writing on: one jitted loop that draws a token, feeds it through the cache and draws the next.
+"""Text generation by one jitted loop: draw a token, feed it through the cache, draw the next.
 
-    generate(model, tokens, is_token, max_tokens=50, sampling=Sampling(top_p=0.9),
-    key=jax.random.key(0))
+    sampling, key = Sampling(top_p=0.9), jax.random.key(0)
+    generate(model, tokens, is_token, max_tokens=50, sampling=sampling, key=key)
 
-A model that can be written with has `next_logits(tokens, is_token, cache)`; a language model begins
-with its prompt, an encoder-decoder with the token that begins a target.
+A model that generates has `next_logits(tokens, is_token, cache)`; a language model begins with its
+prompt, an encoder-decoder with the token that begins a target.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from transformer_jax.generation.beam_search import beam_search
+from transformer_jax.generation.beam_search import BeamSearch, beam_search
 from transformer_jax.generation.sampling import Sampling, draw
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
@@ -28,37 +27,37 @@ from transformer_jax.nn.kv_cache import Cache
 
 
 class Generated(NamedTuple):
-    """What was written, the token that stopped an example included; behind it stands `pad_id`."""
+    """The generated tokens, the one that stopped an example included; `pad_id` follows."""
 
     tokens: Int[Array, "B G"]
     lengths: Int[Array, " B"]
-    log_probability: Float[Array, " B"]  # of what was written, by the model itself
+    log_probability: Float[Array, " B"]  # of the generated tokens, by the model itself
 
 
 @dataclass(frozen=True)
-class How:
-    """What is known before tracing."""
+class GenerationOptions:
+    """The options of generation that are static under jit."""
 
     max_tokens: int
     sampling: Sampling | None = None
-    beams: int = 1
-    alpha: float = 0.6
+    search: BeamSearch | None = None
     stop: tuple[int, ...] = ()
     pad_id: int = 0
 
     def __post_init__(self):
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be 1 or more; got {self.max_tokens}")
-        if self.beams < 1:
-            raise ValueError(f"beams must be 1 or more; got {self.beams}")
-        if not 0.0 <= self.alpha < math.inf:
-            raise ValueError(f"alpha must be 0 or more; got {self.alpha}")
-        if self.beams > 1 and self.sampling is not None:
-            raise ValueError("a beam search draws nothing: pass beams or a sampling, not both")
+        if self.searches and self.sampling is not None:
+            raise ValueError("a beam search draws nothing: pass search or sampling, not both")
+
+    @property
+    def searches(self) -> bool:
+        """Whether there is a beam search; with one beam it is greedy generation."""
+        return self.search is not None and self.search.beams > 1
 
 
-class State(NamedTuple):
-    """Of a loop that draws."""
+class GenerationState(NamedTuple):
+    """The state of a loop that draws one token after another."""
 
     logits: Float[Array, "B V"]
     cache: Cache
@@ -76,67 +75,66 @@ def generate(
     *,
     max_tokens: int,
     sampling: Sampling | None = None,
-    beams: int = 1,
-    alpha: float = 0.6,
+    search: BeamSearch | None = None,
     stop: Sequence[int] = (),
     key: PRNGKeyArray | None = None,
     pad_id: int = 0,
 ) -> Generated:
-    """At most `max_tokens` tokens behind each prompt, up to and with the first of `stop`.
+    """Return at most `max_tokens` tokens after each prompt, up to and with the first of `stop`.
 
-    The likeliest token each time where `sampling` is None (greedy), else drawn with the `key`: the
-    same key gives the same text; with several `beams` the best text of a beam search, whose scores
-    are divided by `beams.length_penalty` of `alpha`. Padding of the prompts may stand on either
-    side. It ends when all examples have.
+    Each token is the likeliest where `sampling` is None (greedy), else drawn with the `key`: the
+    same key gives the same text. With a `search` the text is the best of a beam search. Padding of
+    the prompts may stand on either side. The loop ends when all examples have.
 
     Raises ValueError where an example has no token, prompt and `max_tokens` are more than the
     model's max_length, a stop token is not in the vocabulary, there is a sampling without a key, or
-    beams are fewer than 1 or sampled.
+    both a sampling and a search.
     """
-    how = How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id)
+    options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
-    _check_tokens(model, how.stop, "stop at")
+    _check_tokens(model, options.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
-    return _generate(graph, params, jnp.asarray(tokens), is_token, _key(how, key), how=how)
+    key = _key(options, key)
+    return _generate(graph, params, jnp.asarray(tokens), is_token, key, options=options)
 
 
-@partial(jax.jit, static_argnums=0, static_argnames="how")
-def _generate(graph, params, tokens, is_token, key, *, how):
+@partial(jax.jit, static_argnums=0, static_argnames="options")
+def _generate(graph, params, tokens, is_token, key, *, options):
     model = nnx.merge(graph, params)
-    cache = model.start(len(tokens), tokens.shape[1] + how.max_tokens)
-    return _write(model, _read(model, cache, tokens, is_token, key, how), how)
+    cache = model.start(len(tokens), tokens.shape[1] + options.max_tokens)
+    state = _read_prompt(model, cache, tokens, is_token, key, options)
+    return _generate_tokens(model, state, options)
 
 
-def _read(model, cache, tokens, is_token, key, how) -> State:
+def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationState:
     """The state after the prompt."""
     logits, cache = model.next_logits(tokens, is_token, cache)
     B, V = logits.shape
     is_used = None
-    if how.sampling is not None and how.sampling.repetition_penalty != 1.0:
+    if options.sampling is not None and options.sampling.repetition_penalty != 1.0:
         columns = jnp.where(is_token, tokens, V)
         is_used = jnp.zeros((B, V), bool).at[jnp.arange(B)[:, None], columns].set(True, mode="drop")
     none = jnp.zeros(B, jnp.int32)
-    return State(logits, cache, is_used, none > 0, none, jnp.zeros(B, logits.dtype), key)
+    return GenerationState(logits, cache, is_used, none > 0, none, jnp.zeros(B, logits.dtype), key)
 
 
-def _write(model, state, how) -> Generated:
+def _generate_tokens(model, state, options) -> Generated:
     """The loop, from the state after the prompt."""
-    if how.beams > 1:
+    if options.searches:
         return Generated(
             *beam_search(
                 model,
                 state.logits,
                 state.cache,
-                beams=how.beams,
-                alpha=how.alpha,
-                max_tokens=how.max_tokens,
-                stop=how.stop,
-                pad_id=how.pad_id,
+                search=options.search,
+                max_tokens=options.max_tokens,
+                stop=options.stop,
+                pad_id=options.pad_id,
             )
         )
-    B, G = len(state.logits), how.max_tokens
+    B, G = len(state.logits), options.max_tokens
 
-    def going(carry):
+    def continues(carry):
         i, _, state, _, _ = carry
         return (i < G) & ~state.is_done.all()
 
@@ -144,30 +142,30 @@ def _write(model, state, how) -> Generated:
         # A token is fed when the next one is wanted, so that the last is not.
         i, written, state, token, is_new = carry
         state = _feed(model, state, token, is_new)
-        token, state, is_new = _draw(state, how)
+        token, state, is_new = _draw(state, options)
         return i + 1, written.at[:, i].set(token), state, token, is_new
 
-    token, state, is_new = _draw(state, how)
-    written = jnp.full((B, G), how.pad_id, jnp.int32).at[:, 0].set(token)
+    token, state, is_new = _draw(state, options)
+    written = jnp.full((B, G), options.pad_id, jnp.int32).at[:, 0].set(token)
     start = jnp.ones((), jnp.int32), written, state, token, is_new
-    _, written, state, _, _ = lax.while_loop(going, write, start)
+    _, written, state, _, _ = lax.while_loop(continues, write, start)
     return Generated(written, state.lengths, state.log_probability)
 
 
-def _draw(state, how):
+def _draw(state, options):
     """A token of each example that is not done; the state with it counted; and whose tokens are
     new.
     """
     key, draw_key = jax.random.split(state.key)
-    token = draw(state.logits, how.sampling, draw_key, is_used=state.is_used)
+    token = draw(state.logits, options.sampling, draw_key, is_used=state.is_used)
     is_new = ~state.is_done
     rows = jnp.arange(len(token))
     log_probability = state.logits[rows, token] - jax.nn.logsumexp(state.logits, axis=1)
     is_used = state.is_used
     if is_used is not None:
         is_used = is_used.at[rows, token].max(is_new)
-    is_done = state.is_done | jnp.isin(token, jnp.array(how.stop, jnp.int32))
-    token = jnp.where(is_new, token, how.pad_id)
+    is_done = state.is_done | jnp.isin(token, jnp.array(options.stop, jnp.int32))
+    token = jnp.where(is_new, token, options.pad_id)
     return (
         token,
         state._replace(
@@ -200,29 +198,30 @@ def stream(
     """The tokens of `generate`, one for each example as it is drawn, for people who watch. Takes
     and raises as it does.
     """
-    how = How(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
+    options = GenerationOptions(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
-    _check_tokens(model, how.stop, "stop at")
+    _check_tokens(model, options.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
-    state = _first(graph, params, jnp.asarray(tokens), is_token, _key(how, key), how=how)
+    key = _key(options, key)
+    state = _first(graph, params, jnp.asarray(tokens), is_token, key, options=options)
     for i in range(max_tokens):
-        token, state, is_new = _drawn(state, how=how)
+        token, state, is_new = _drawn(state, options=options)
         yield np.asarray(token)
         if bool(state.is_done.all()) or i + 1 == max_tokens:
             return
         state = _fed(graph, params, state, token, is_new)
 
 
-@partial(jax.jit, static_argnums=0, static_argnames="how")
-def _first(graph, params, tokens, is_token, key, *, how):
+@partial(jax.jit, static_argnums=0, static_argnames="options")
+def _first(graph, params, tokens, is_token, key, *, options):
     model = nnx.merge(graph, params)
-    cache = model.start(len(tokens), tokens.shape[1] + how.max_tokens)
-    return _read(model, cache, tokens, is_token, key, how)
+    cache = model.start(len(tokens), tokens.shape[1] + options.max_tokens)
+    return _read_prompt(model, cache, tokens, is_token, key, options)
 
 
-@partial(jax.jit, static_argnames="how")
-def _drawn(state, *, how):
-    return _draw(state, how)
+@partial(jax.jit, static_argnames="options")
+def _drawn(state, *, options):
+    return _draw(state, options)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -230,7 +229,7 @@ def _fed(graph, params, state, token, is_new):
     return _feed(nnx.merge(graph, params), state, token, is_new)
 
 
-def transduce(
+def generate_target(
     model: SequenceToSequence,
     source: Int[Array | np.ndarray, "B S"],
     is_source: Bool[Array | np.ndarray, "B S"],
@@ -238,28 +237,29 @@ def transduce(
     begin: int,
     max_tokens: int,
     sampling: Sampling | None = None,
-    beams: int = 1,
-    alpha: float = 0.6,
+    search: BeamSearch | None = None,
     stop: Sequence[int] = (),
     key: PRNGKeyArray | None = None,
     pad_id: int = 0,
 ) -> Generated:
-    """The target of each source, which `begin` begins; otherwise as `generate`."""
-    how = How(max_tokens, sampling, beams, float(alpha), tuple(stop), pad_id)
+    """Return the target of each source, which `begin` begins; otherwise as `generate`."""
+    options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
     _check_fits(model, max_tokens, max_tokens)
     _check_tokens(model, (begin,), "begin with")
-    _check_tokens(model, how.stop, "stop at")
+    _check_tokens(model, options.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
     source, is_source = jnp.asarray(source), jnp.asarray(is_source)
-    return _transduce(graph, params, source, is_source, _key(how, key), begin=begin, how=how)
+    key = _key(options, key)
+    return _generate_target(graph, params, source, is_source, key, begin=begin, options=options)
 
 
-@partial(jax.jit, static_argnums=0, static_argnames=("begin", "how"))
-def _transduce(graph, params, source, is_source, key, *, begin, how):
+@partial(jax.jit, static_argnums=0, static_argnames=("begin", "options"))
+def _generate_target(graph, params, source, is_source, key, *, begin, options):
     model = nnx.merge(graph, params)
     first = jnp.full((len(source), 1), begin, jnp.int32)
-    cache = model.start(source, is_source, how.max_tokens)
-    return _write(model, _read(model, cache, first, jnp.ones_like(first, bool), key, how), how)
+    cache = model.start(source, is_source, options.max_tokens)
+    state = _read_prompt(model, cache, first, jnp.ones_like(first, bool), key, options)
+    return _generate_tokens(model, state, options)
 
 
 def next_tokens(
@@ -305,7 +305,7 @@ def _check_tokens(model, tokens: Sequence[int], use: str) -> None:
             raise ValueError(f"there is no token {token} to {use}: the vocabulary has {V}")
 
 
-def _key(how: How, key: PRNGKeyArray | None) -> PRNGKeyArray:
-    if how.sampling is not None and key is None:
+def _key(options: GenerationOptions, key: PRNGKeyArray | None) -> PRNGKeyArray:
+    if options.sampling is not None and key is None:
         raise ValueError("sampling needs a key, as jax.random.key(0)")
     return jax.random.key(0) if key is None else key

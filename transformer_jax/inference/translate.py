@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from transformer_jax.generation.generate import transduce
+from transformer_jax.generation.beam_search import BeamSearch
+from transformer_jax.generation.generate import generate_target
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import bucket_lengths, evaluation_plans
@@ -48,14 +49,13 @@ def translated(
         source[:, 0] = end  # rows that only fill the shape
         for row, i in enumerate(plan.index):
             source[row, : lengths[i]] = encoded[i]
-        written = transduce(
+        written = generate_target(
             model,
             source,
             source != pad_id,
             begin=begin,
             max_tokens=min(most, LONGER * plan.length + MORE),
-            beams=beams,
-            alpha=alpha,
+            search=BeamSearch(beams, alpha),
             stop=(end,),
             pad_id=pad_id,
         )
