@@ -21,7 +21,7 @@ from transformer_jax.attention.softmax import masked_softmax
 from transformer_jax.cli.attention import points, score_heads
 from transformer_jax.cli.matrix_text import width
 from transformer_jax.functional.positions import sinusoidal_positions
-from transformer_jax.interpret.activations import attention_parameters, look_inside
+from transformer_jax.interpret.activations import attention_parameters, read_activations
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
@@ -207,7 +207,7 @@ def runs(tmp_path_factory):
 )
 def test_what_is_seen_inside_is_what_the_model_computes(runs, name):
     classifier = load_classifier(runs / name)
-    inside = look_inside(classifier, TEXT)
+    inside = read_activations(classifier, TEXT)
     forward = jax.jit(lambda model, x: model(x, jnp.ones_like(x, bool), return_weights=True))
     _, maps = forward(classifier.model, jnp.asarray(inside.ids)[None])
     assert len(maps) == len(inside.maps) == classifier.spec.config.encoder.num_layers
@@ -229,7 +229,7 @@ def test_what_is_seen_inside_is_what_the_model_computes(runs, name):
 @pytest.mark.parametrize(("name", "layer"), [("tokens", 0), ("tokens", 1), ("patches", 0)])
 def test_the_walk_through_a_run_ends_on_its_own_attention(runs, name, layer, capsys):
     classifier = load_classifier(runs / name)
-    inside = look_inside(classifier, TEXT)
+    inside = read_activations(classifier, TEXT)
     parameters = attention_parameters(classifier, layer)
     a = arrays(attention_steps(inside.attended[layer], parameters, inside.rows, head=5))
     attend = jax.jit(
@@ -286,7 +286,7 @@ def test_attention_prints_a_line_a_head_and_writes_what_was_asked(
 
 
 def test_a_head_of_a_run_that_looks_back_is_called_previous(runs):
-    inside = look_inside(load_classifier(runs / "tokens"), TEXT)
+    inside = read_activations(load_classifier(runs / "tokens"), TEXT)
     size = len(inside.rows)
     back = np.eye(size, k=-1, dtype=np.float32)
     back[0, 0] = 1
@@ -300,7 +300,7 @@ def test_a_head_of_a_run_that_looks_back_is_called_previous(runs):
 
 
 def test_a_word_is_one_point_before_the_encoder_and_two_after(runs):
-    inside = look_inside(load_classifier(runs / "tokens"), TEXT)
+    inside = read_activations(load_classifier(runs / "tokens"), TEXT)
     (_, before, labels), (_, after, _) = points(inside)
     first, second = (i for i, label in enumerate(labels) if label == "film")
     np.testing.assert_allclose(before[first], before[second], atol=1e-6)

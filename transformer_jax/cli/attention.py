@@ -36,7 +36,7 @@ import numpy as np
 from transformer_jax.cli import html
 from transformer_jax.cli.matrix_text import clip
 from transformer_jax.cli.terminal import writable, write_page
-from transformer_jax.interpret.activations import Inside, look_inside
+from transformer_jax.interpret.activations import Activations, read_activations
 from transformer_jax.interpret.head_patterns import head_name, head_scores, pca, weight_received
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.files import write
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     classifier = load_model(options.folder, "TextClassifier")
-    inside = look_inside(classifier, options.text)
+    inside = read_activations(classifier, options.text)
     if not inside.maps:
         raise InputError(f"{options.folder} has no attention layers: there is nothing to show")
     heads = score_heads(inside)
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"{inside.cut} tokens of the text were not read: it is longer than the model reads")
 
 
-def score_heads(inside: Inside) -> list[Head]:
+def score_heads(inside: Activations) -> list[Head]:
     """The scores of every head of every layer, and of one whose weights are uniform."""
     size = len(inside.rows)
     is_token = jnp.ones((1, size), bool)
@@ -137,7 +137,7 @@ def _scored(weights, is_token, is_separator):
 _pca = jax.jit(pca)
 
 
-def points(inside: Inside) -> list[tuple[str, np.ndarray, Sequence[str]]]:
+def points(inside: Activations) -> list[tuple[str, np.ndarray, Sequence[str]]]:
     """Title, coordinates and labels of each picture: before the encoder and after it."""
     found = []
     if inside.token_vectors is not None:
@@ -157,7 +157,7 @@ def _table(heads: list[Head]) -> list[str]:
     ]
 
 
-def _page(options: argparse.Namespace, inside: Inside, heads: list[Head]) -> str:
+def _page(options: argparse.Namespace, inside: Activations, heads: list[Head]) -> str:
     definitions = HELP[HELP.index("prints a line") :].partition("\n\n--html")[0]
     sections = [
         html.paragraph(_shortened(options.text)),
@@ -211,7 +211,7 @@ def _write_picture(file: str, draw) -> None:
         print("the font of the picture lacks characters of the text; a browser shows them: --html")
 
 
-def _draw_maps(inside: Inside, heads: list[Head]):
+def _draw_maps(inside: Activations, heads: list[Head]):
     from matplotlib import pyplot
 
     layers, across, size = len(inside.maps), len(inside.maps[0]), len(inside.rows)
@@ -236,7 +236,7 @@ def _draw_maps(inside: Inside, heads: list[Head]):
     return figure
 
 
-def _draw_points(inside: Inside):
+def _draw_points(inside: Activations):
     from matplotlib import pyplot
 
     pictures = points(inside)

@@ -23,9 +23,9 @@ from transformer_jax.cli import html
 from transformer_jax.cli.matrix_text import clip, show_step, wrap
 from transformer_jax.cli.terminal import did_you_mean, writable, write_page
 from transformer_jax.interpret.activations import (
-    Inside,
+    Activations,
     attention_parameters,
-    look_inside,
+    read_activations,
     token_text,
 )
 from transformer_jax.models.config import ClassifierConfig
@@ -149,7 +149,7 @@ def _trained(options):
     layer = options.layer or 0
     _check_place("layer", layer, layers, "layer" if layers == 1 else "layers")
     _check_place("head", options.head, classifier.spec.config.encoder.num_heads, "heads")
-    inside = look_inside(classifier, options.text)
+    inside = read_activations(classifier, options.text)
     parameters = attention_parameters(classifier, layer)
     steps = list(_input_steps(classifier.spec.config, inside, layer))
     steps += attention_steps(
@@ -174,7 +174,7 @@ def _trained(options):
     return _title(options.text), about, steps, []
 
 
-def _input_steps(config: ClassifierConfig, inside: Inside, layer: int) -> Iterator[Step]:
+def _input_steps(config: ClassifierConfig, inside: Activations, layer: int) -> Iterator[Step]:
     """From the tokens of the text to what the attention of a layer reads."""
     axes = "T D" if inside.patches is None else "P D"
     yield Step("ids", "vocabulary[token]", inside.ids[None], "1 T", columns=inside.tokens)
@@ -196,7 +196,9 @@ def _input_steps(config: ClassifierConfig, inside: Inside, layer: int) -> Iterat
     )
 
 
-def _patch_steps(config: ClassifierConfig, inside: Inside, patches: np.ndarray) -> Iterator[Step]:
+def _patch_steps(
+    config: ClassifierConfig, inside: Activations, patches: np.ndarray
+) -> Iterator[Step]:
     yield Step(
         "patches",
         "max over the regions of a patch",
@@ -209,7 +211,9 @@ def _patch_steps(config: ClassifierConfig, inside: Inside, patches: np.ndarray) 
     yield Step("x_0", "norm(patches W + b + position)", inside.inputs[0], "P D", inside.rows)
 
 
-def _token_steps(config: ClassifierConfig, inside: Inside, vectors: np.ndarray) -> Iterator[Step]:
+def _token_steps(
+    config: ClassifierConfig, inside: Activations, vectors: np.ndarray
+) -> Iterator[Step]:
     neighbours = config.region_width - 1
     around = f", with its {neighbours} neighbours" if neighbours else ""
     table = ", of the table for the middle of a region." if neighbours else "."

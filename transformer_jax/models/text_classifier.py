@@ -1,6 +1,6 @@
-"""Whole models that read, composed from the encoder and its input layers; `language_model.py` has
-those that write.
-"""
+"""The classifier that is trained from scratch: an encoder, and regions and n-grams beside it."""
+
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -18,6 +18,13 @@ from transformer_jax.nn.embeddings import BertEmbedding, PatchEmbedding, RegionF
 from transformer_jax.nn.encoder import Encoder
 from transformer_jax.nn.layers import Linear
 from transformer_jax.nn.parameters import dropout_key
+
+
+class ClassifierStates(NamedTuple):
+    """The vectors that a classifier computes on the way to its logits."""
+
+    patches: Float[Array, "B P F"] | None  # the largest features of each patch; None for tokens
+    layers: list[Float[Array, "B P D"]]  # what each layer reads, and what the encoder gives
 
 
 class TextClassifier(nnx.Module):
@@ -76,17 +83,19 @@ class TextClassifier(nnx.Module):
         presence: Float[Array, "B T"] | None = None,
         rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
+        return_states: bool = False,
         implementation: Implementation | None = None,
-    ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]]]:
-        """The maps of attention are over tokens, P = T, or over patches, P = ceil(T / patch_width).
+    ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"] | list | ClassifierStates, ...]:
+        """Return the logits; after them, where asked for, the weights of all layers and the states.
 
+        The weights [B, N, P, P] are over tokens, P = T, or over patches, P = ceil(T / patch_width).
         A `presence` multiplies every row that is looked up for a token: 1 as without it, 0 as if it
         was not read.
         """
         if self.patch_width:  # patches begin with the text
             tokens, is_token, *moved = to_front(tokens, is_token, presence)
             (presence,) = moved or (None,)
-        features = None
+        features = patches = None
         if self.regions is not None:
             features = self.regions(tokens, is_token, presence=presence)
         if self.patch_width:
@@ -98,10 +107,13 @@ class TextClassifier(nnx.Module):
         context = LayerContext(
             mask=mask if self.attends else mask & sliding_window(0, 0),
             return_weights=return_weights,
+            return_states=return_states,
             implementation=implementation,
         )
         x = self.encoder(x, context, rngs=rngs)
-        x, maps = x if return_weights else (x, None)
+        x, *rest = x if isinstance(x, tuple) else (x,)
+        if return_states:
+            rest[-1] = ClassifierStates(patches, rest[-1])
         pooled = [] if features is None else [max_pool(features, is_token)]
         if self.encoder_scale != 1.0:
             # A norm gives 1 where regions give a tenth: the head would hear little else.
@@ -112,4 +124,4 @@ class TextClassifier(nnx.Module):
         logits = self.head(pooled)
         if self.evidence is not None:
             logits = logits + self.evidence(tokens, is_token, presence=presence)
-        return (logits, maps) if return_weights else logits
+        return (logits, *rest) if rest else logits
