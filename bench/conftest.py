@@ -9,6 +9,8 @@ import pytest
 from bench.measure import machine
 from bench.measure.blocking_guard import BlockingBenchmark
 from bench.measure.harness import Long
+from bench.measure.records import Record
+from bench.pages import benchmarks
 
 # Before PyTorch starts its threads: spinning, they collapse as soon as anything else runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -75,9 +77,6 @@ def command(config) -> str:
 
 @pytest.hookimpl(trylast=True)  # below pytest-benchmark's own tables
 def pytest_terminal_summary(terminalreporter, config):
-    from bench.measure.records import Record
-    from bench.pages import benchmarks
-
     session = getattr(config, "_benchmarksession", None)
     finished = [bench for bench in session.benchmarks if bench] if session else []
     for bench in finished:

@@ -37,12 +37,18 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from flax import nnx
 
 from bench.measure import machine
 from bench.measure.harness import Disagreement
 from bench.measure.turns import ratio, summary, take_turns
 from bench.pages.markdown import origin, quotient, table
 from bench.pages.program import Program
+from transformer_jax.inference.embed import SentenceEncoder
+from transformer_jax.models.config import TextEncoderConfig
+from transformer_jax.models.text_encoder import TextEncoder
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.pretrained import save_pretrained
 from transformer_jax.runtime.errors import InputError, one_line
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts: PyTorch is faster so
@@ -97,8 +103,6 @@ def child(name: str, model: str) -> None:
     """What a child does: the first answer are the vectors, to be checked and to warm up."""
     dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
     if name.startswith(OURS):
-        from transformer_jax.inference.embed import SentenceEncoder
-
         encoder = SentenceEncoder.load(model, dtype=dtype)
 
         def embed(texts):
@@ -183,13 +187,6 @@ print(json.dumps({"bytes": size, "peak": peak, "load": [a for a, _ in found], "r
 
 def loading(rounds: int, small: bool) -> dict:
     """BERT-base in float32, or one small layer of it, in a process of its own."""
-    from flax import nnx
-
-    from transformer_jax.models.config import TextEncoderConfig
-    from transformer_jax.models.text_encoder import TextEncoder
-    from transformer_jax.nn.config import StackConfig
-    from transformer_jax.pretrained import save_pretrained
-
     with tempfile.TemporaryDirectory() as folder:
         config = TextEncoderConfig(30_522, pooler=True)
         if small:

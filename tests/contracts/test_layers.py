@@ -41,8 +41,6 @@ BELOW = {
 # Imported inside a function so that a program starts faster, or that a name stays where it was.
 LATE = {
     "transformer_jax/pretrained/__init__.py",  # an alias of a name that moved to `inference`
-    "bench/conftest.py",  # pytest starts without the tables that it prints at the end
-    "bench/pretrained.py",  # a child process imports only what it measures
     "bench/peers/tutorial_classifier.py",  # the model in PyTorch, which is optional
 }
 
