@@ -2,8 +2,8 @@
 seeds.
 
     python -m bench.ablation --data PATH        as train.imdb takes it
-    python -m bench.ablation --small --docs DIR a few features, on some reviews of the built-in sample
-    python -m bench.ablation --page             nothing is trained: docs/research/ablation.md from the numbers
+    python -m bench.ablation --small --docs DIR a few features, some reviews of the sample
+    python -m bench.ablation --page             measure nothing, write the page
 
 A fifth of the training reviews, whole movies, is held out; a seed draws these, the weights, the
 batches and the dropout, so that a variant differs from the whole by its change alone. The test
@@ -104,10 +104,11 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     runs = results["runs"]
     yield "# What each part of the recipe brings\n"
     yield (
-        f"`{results['command']}` trained the default recipe of `train.imdb` and variants of it, each without one of its "
-        f"parts, on {results['data']}. A fifth of the training reviews, whole movies, is held out: a seed draws them, the "
-        "weights and the batches, the same for all rows. Accuracy after the last epoch, by the averaged "
-        "weights; nothing is chosen on it, and the test split is not read. One accuracy is good to about +-0.8 points; "
+        f"`{results['command']}` trained the default recipe of `train.imdb` and variants of it, "
+        f"each without one of its parts, on {results['data']}. A fifth of the training reviews, "
+        "whole movies, is held out: a seed draws them, the weights and the batches, the same for "
+        "all rows. Accuracy after the last epoch, by the averaged weights; nothing is chosen on "
+        "it, and the test split is not read. One accuracy is good to about +-0.8 points; "
         "differences of runs with one seed are better known, since they judge the same reviews.\n"
     )
     runs = [*runs, *_by_parts(runs)]
@@ -135,8 +136,9 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield from table(header, rows)
     yield ""
     yield (
-        "Behind +- stands the standard error over the seeds. Seconds are those of the training steps, on machines that "
-        f"may have had other work: {_machines(results['runs'])}; {results['date']}."
+        "Behind +- stands the standard error over the seeds. Seconds are those of the training "
+        f"steps, on machines that may have had other work: {_machines(results['runs'])}; "
+        f"{results['date']}."
     )
 
 
@@ -170,8 +172,8 @@ def _spread(values: list[float]) -> str:
 
 
 PROGRAM = Program(
-    "ablation", __doc__, "results/ablation.json", "research/ablation.md", ("command", "data", "runs"), page,
-    has_small=True,
+    "ablation", __doc__, "results/ablation.json", "research/ablation.md",
+    ("command", "data", "runs"), page, has_small=True,
 )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
 """Attention by length, mask, dtype and with its gradient: this library beside its peers, in turns.
 
-    python -m bench.attention                       half an hour: T = 128 to 4096, short ones, memory
-    python -m bench.attention --dtypes float32      half of that
-    python -m bench.attention --full                8192 and 16384 too
-    python -m bench.attention --parts cells --kinds full causal --lengths 2048 --add       a part of it, anew
-    python -m bench.attention --page                nothing is measured: docs/benchmarks/attention.md from the numbers
+    python -m bench.attention                   half an hour: T = 128 to 4096, short ones, memory
+    python -m bench.attention --dtypes float32  half of that
+    python -m bench.attention --full            8192 and 16384 too
+    python -m bench.attention --parts cells --kinds full --lengths 2048 --add    a part, anew
+    python -m bench.attention --page            measure nothing, write the page
 
 Everybody computes the same numbers, A B C A B C ..., and a ratio is the median of those within a
 round. Nobody is timed whose values are not the definition's (float64, by hand). Left out, and said
@@ -206,7 +206,8 @@ def line(record: dict) -> str:
     if "bytes" in record:
         return f"{head}: {record['name']} {record['bytes'] / 2**20:.0f} MiB"
     times = [f"{name} {1e3 * s:.3g} ms" for name, s in record.get("seconds", {}).items()]
-    return ", ".join([f"{head} ({record['plan']})", *times, *map(" ".join, record["left_out"].items())])  # fmt: skip
+    left_out = map(" ".join, record["left_out"].items())
+    return ", ".join([f"{head} ({record['plan']})", *times, *left_out])
 
 
 PROGRAM = Program(
@@ -218,7 +219,8 @@ PROGRAM = Program(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--lengths", type=int, nargs="+", metavar="T", help=f"default: {' '.join(map(str, LENGTHS))}")  # fmt: skip
+    default = " ".join(map(str, LENGTHS))
+    add("--lengths", type=int, nargs="+", metavar="T", help=f"default: {default}")
     add("--full", action="store_true", help=f"and {' '.join(map(str, LONG))}")
     add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of mask; default: all")
     add("--dtypes", nargs="+", choices=TOLERANCE, default=tuple(TOLERANCE), help="default: both")
@@ -260,7 +262,8 @@ def measured(options: argparse.Namespace, program: Program, wrong: list[str]) ->
             program.keep(results, options.docs)
     if this is None:
         reason = (
-            f"--longest must be {MEMORY_LENGTHS[0]} or more to measure memory; got {options.longest}"
+            f"--longest must be {MEMORY_LENGTHS[0]} or more to measure memory; got "
+            f"{options.longest}"
             if resident_memory.can_be_read()
             else "memory is read from Linux's /proc, for arrays of a CPU"
         )

@@ -1,10 +1,10 @@
 """What writing a token costs: with the cache and without it, by length and by batch, beside Hugging
 Face.
 
-    python -m bench.generation                      everything, some ten minutes
-    python -m bench.generation --parts law          of a small model, the cost of a token by the length before it
-    python -m bench.generation --parts decode       GPT-2's size, random weights, after a prompt of 64 tokens
-    python -m bench.generation --page               nothing is measured: docs/benchmarks/generation.md from the numbers
+    python -m bench.generation                  everything, some ten minutes
+    python -m bench.generation --parts law      a small model: the cost of a token by its place
+    python -m bench.generation --parts decode   GPT-2's size, after a prompt of 64 tokens
+    python -m bench.generation --page           measure nothing, write the page
 
 A cached step reads every weight once, whatever it computes, so one text at a time can go no faster
 than memory gives the weights: that floor is measured in the same rounds. Hugging Face
@@ -297,7 +297,8 @@ def decode_section(rows: Sequence[dict]) -> list[str]:
         "## GPT-2's size, beside Hugging Face",
         "",
         f"12 layers of width 768, 50,257 tokens, float32, random weights; {first['tokens']} tokens",
-        f"behind a prompt of {first['prompt']}, greedy. `{FLOOR}` is the time in which one pass reads",
+        f"behind a prompt of {first['prompt']}, greedy. `{FLOOR}` is the time in which one pass "
+        "reads",
         f"them from memory. Ratios are of `{OURS}` over the other's time.",
         "",
         *table(header, map(cells, rows)),

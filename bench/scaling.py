@@ -3,7 +3,7 @@ and the power law.
 
     python -m bench.scaling --data FILE
     python -m bench.scaling --data sample --widths 16 32 64
-    python -m bench.scaling --page                  nothing is trained: page and figure from the numbers
+    python -m bench.scaling --page                  measure nothing, write the page
 
 Each is `train.lm` as anybody runs it, in the same number of steps; N are its parameters without the
 embedding, C = 6 N D the operations of training on D tokens (Kaplan et al., 2020,
@@ -40,9 +40,10 @@ def one(options: argparse.Namespace, width: int, folder: Path) -> dict:
     rate = options.learning_rate * (64 / width) ** 0.5
     arguments = [
         "--data", options.data, "--out", str(run), "--embed-dim", str(width),
-        "--heads", str(width // HEAD), "--layers", str(options.layers), "--length", str(options.length),
-        "--batch-tokens", str(options.batch_tokens), "--max-steps", str(options.steps), "--epochs", "1000",
-        "--dropout", "0", "--learning-rate", f"{rate:.4g}", "--seed", str(options.seed), "--dtype", "float32",
+        "--heads", str(width // HEAD), "--layers", str(options.layers),
+        "--length", str(options.length), "--batch-tokens", str(options.batch_tokens),
+        "--max-steps", str(options.steps), "--epochs", "1000", "--dropout", "0",
+        "--learning-rate", f"{rate:.4g}", "--seed", str(options.seed), "--dtype", "float32",
     ]  # fmt: skip
     if code := train(arguments):
         raise Disagreement(f"train.lm ended with code {code} at width {width}")

@@ -1,8 +1,8 @@
 """The step of the tutorial's classifier, and its inference: this library beside PyTorch, in turns.
 
     python -m bench.training_step
-    python -m bench.training_step --small --docs DIR        every subject once, with a few features
-    python -m bench.training_step --page            nothing is measured: docs/benchmarks/training-step.md from the numbers
+    python -m bench.training_step --small --docs DIR    every subject once, with a few features
+    python -m bench.training_step --page                measure nothing, write the page
 
 The model is `train.imdb --recipe tutorial` in its full size, the step
 `train.trainer.step.make_train_step` as the training program runs it; PyTorch's are those of
@@ -135,7 +135,8 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield from (
         f"The tutorial's classifier {size} (`train.imdb --recipe tutorial`); eager PyTorch",
         "is the tutorial's own program, `sdpa` has PyTorch's fused attention, `tuned` autocast to",
-        "bfloat16 and fused AdamW besides. All begin with the same weights and were seen to compute",
+        "bfloat16 and fused AdamW besides. All begin with the same weights and were seen to "
+        "compute",
         "the same before. Each is in a process of its own; ours keeps freed memory",
         "(`transformer_jax/runtime/malloc.py`), as `train.imdb` does, PyTorch does as its program",
         "does, but where it says `memory kept`. Called in turns; the ratios are of ours over the",

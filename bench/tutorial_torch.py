@@ -1,15 +1,15 @@
 r"""Trains the tutorial's classifier in PyTorch, against the clock: the opponent of `train.imdb`.
 
-    python -m bench.tutorial_torch --data PATH --log FILE       as the tutorial trains it
-    python -m bench.tutorial_torch --data PATH --log FILE --attention sdpa --bfloat16 --fused       tuned
+    python -m bench.tutorial_torch --data PATH --log FILE    as the tutorial trains it
+    python -m bench.tutorial_torch --data PATH --log FILE --attention sdpa --bfloat16 --fused
 
 By the listings of "The Transformers, a complete architectural breakdown" (2026); the model is
 bench/peers/tutorial_model.py:
 
     1.22        on a GPU where there is one
-    1.24-1.26   GPT-2's tokens, [CLS] and [SEP] around the first 254, always filled up with [PAD] to 256
+    1.24-1.26   GPT-2's tokens, [CLS] and [SEP] around the first 254, filled up with [PAD] to 256
     1.29        batches of 16, shuffled anew in each epoch, the last of an epoch smaller
-    1.38, 1.39  100 epochs; every loss is read as it comes; the weights after the last step are scored
+    1.38, 1.39  100 epochs; every loss is read as it comes; the last step's weights are scored
 
 What is not as written: texts are cut into tokens once, before the clock starts, where 1.28 does it
 at every access, and `<br />` is a space, as everywhere here. Training rows that repeat a test text
@@ -27,15 +27,20 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TextIO
+
+import numpy as np
 
 from bench.measure.command_line import without_paths
-from train.data.dataset import DataError
+from train.data.dataset import DataError, Split
 from train.data.load import load, split_validation
 from transformer_jax.runtime.errors import InputError, TokenizerError
 from transformer_jax.text.batching import Batches, epoch_plans, evaluation_plans
-from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.tokenizer import Tokenizer, train_tokenizer
 
 try:
     from bench.peers.tutorial_model import (
@@ -55,6 +60,7 @@ from torch import Tensor
 
 PROGRAM = "bench.tutorial_torch"
 VALIDATION_FRACTION = 0.1
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def accuracy(infer: Callable, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) -> float:
@@ -65,6 +71,74 @@ def accuracy(infer: Callable, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) 
     return right / total
 
 
+@dataclass(frozen=True)
+class Feed:
+    """Batches of texts as tensors, all filled up to one length."""
+
+    tokenizer: Tokenizer
+    batch: int
+    length: int
+
+    def encode(self, split: Split) -> list[np.ndarray]:
+        return self.tokenizer.encode(split.texts, self.length)
+
+    def epochs(
+        self, examples: list[np.ndarray], labels: np.ndarray, epochs: int, seed: int
+    ) -> Iterator[tuple[int, bool, tuple[Tensor, ...]]]:
+        """(epoch, whether it ends here, batch) of all epochs."""
+        lengths, shape = [len(ids) for ids in examples], (self.length,)
+        for epoch in range(epochs):
+            plans = epoch_plans(lengths, shape, self.batch * self.length, seed=seed, epoch=epoch)
+            for k, batch in enumerate(self._batches(examples, labels, plans), 1):
+                yield epoch + 1, k == len(plans), batch
+
+    def in_order(
+        self, examples: list[np.ndarray], labels: np.ndarray
+    ) -> Iterator[tuple[Tensor, ...]]:
+        lengths = [len(ids) for ids in examples]
+        plans = evaluation_plans(lengths, (self.length,), self.batch * self.length)
+        return self._batches(examples, labels, plans)
+
+    def _batches(
+        self, examples: list[np.ndarray], labels: np.ndarray, plans: list
+    ) -> Iterator[tuple[Tensor, ...]]:
+        for batch in Batches(plans, examples, labels, self.tokenizer.pad_id):
+            yield to_tensors(batch, self.tokenizer.pad_id, DEVICE)
+
+
+def write_line(file: TextIO, **line) -> None:
+    """Write a line of JSON to the log, and show it."""
+    file.write(json.dumps(line, allow_nan=False) + "\n")
+    print("  ".join(f"{name} {value}" for name, value in line.items()), flush=True)
+
+
+def fit(
+    options: argparse.Namespace,
+    stream: Iterator[tuple[int, bool, tuple[Tensor, ...]]],
+    step_once: Callable[..., Tensor],
+    score: Callable[[], float],
+    write: Callable[..., None],
+) -> int:
+    """Make the steps and write losses and scores, until --until; return the last step."""
+    started, validating, losses, step = time.perf_counter(), 0.0, [], 0
+    for step, (epoch, ends, batch) in enumerate(stream, 1):
+        losses.append(float(step_once(*batch)))  # waits, as the tutorial does
+        seconds = time.perf_counter() - started - validating
+        line = {"step": step, "epoch": epoch, "seconds": round(seconds, 3)}
+        if ends or step % options.log_every == 0:
+            mean = sum(losses) / len(losses)
+            write(**line, loss=mean if math.isfinite(mean) else None)
+            losses.clear()
+        if ends or (options.validate_every and step % options.validate_every == 0):
+            begun = time.perf_counter()
+            found = score()
+            validating += time.perf_counter() - begun
+            write(**line, validation_accuracy=found, validation_seconds=round(validating, 3))
+            if options.until is not None and found >= options.until:
+                break
+    return step
+
+
 def train(options: argparse.Namespace, arguments: list[str]) -> None:
     """Data, model, loop, and the test split where --test asks for it."""
     data = load(options.data, seed=options.seed)
@@ -72,46 +146,24 @@ def train(options: argparse.Namespace, arguments: list[str]) -> None:
         data.train, VALIDATION_FRACTION, options.seed
     )
     tokenizer = train_tokenizer(options.tokenizer, train_split.texts, gpt2_files=options.gpt2_files)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-
-    def batches(examples, labels, plans):
-        for batch in Batches(plans, examples, labels, tokenizer.pad_id):
-            yield to_tensors(batch, tokenizer.pad_id, device)
-
-    def encode(split):
-        return tokenizer.encode(split.texts, options.length)
-
-    examples, held = encode(train_split), encode(validation)
-    lengths, shape = [len(ids) for ids in examples], (options.length,)
-    batch_tokens = options.batch * options.length
+    feed = Feed(tokenizer, options.batch, options.length)
+    examples, held = feed.encode(train_split), feed.encode(validation)
     torch.manual_seed(options.seed)
     model = TutorialClassifier(
         tokenizer.vocab_size,
         pad_id=tokenizer.pad_id,
         max_length=options.length,
         attention=options.attention,
-    ).to(device)
+    ).to(DEVICE)
     optimizer = make_optimizer(model, fused=options.fused)
     step_once = make_step(model, optimizer, bfloat16=options.bfloat16)
     infer = make_inference(model, bfloat16=options.bfloat16)
 
-    def stream():
-        """(epoch, whether it ends here, batch) of all epochs."""
-        for epoch in range(options.epochs):
-            plans = epoch_plans(lengths, shape, batch_tokens, seed=options.seed, epoch=epoch)
-            for k, batch in enumerate(batches(examples, train_split.labels, plans), 1):
-                yield epoch + 1, k == len(plans), batch
+    def score(split: Split, examples: list[np.ndarray]) -> float:
+        return accuracy(infer, feed.in_order(examples, split.labels))
 
-    def score(split, examples) -> float:
-        plans = evaluation_plans([len(ids) for ids in examples], shape, batch_tokens)
-        return accuracy(infer, batches(examples, split.labels, plans))
-
-    with open(options.log, "x", buffering=1, encoding="utf-8") as log:
-
-        def write(**line) -> None:
-            log.write(json.dumps(line, allow_nan=False) + "\n")
-            print("  ".join(f"{name} {value}" for name, value in line.items()), flush=True)
-
+    with open(options.log, "x", buffering=1, encoding="utf-8") as file:
+        write = partial(write_line, file)
         for note in data.notes:
             print(f"note  {note}")
         write(
@@ -129,27 +181,13 @@ def train(options: argparse.Namespace, arguments: list[str]) -> None:
             length=options.length,
             seed=options.seed,
             torch=torch.__version__,
-            device=device,
+            device=DEVICE,
             threads=torch.get_num_threads(),
         )
-        started, validating, losses = time.perf_counter(), 0.0, []
-        for step, (epoch, ends, batch) in enumerate(stream(), 1):
-            losses.append(float(step_once(*batch)))  # waits, as the tutorial does
-            seconds = time.perf_counter() - started - validating
-            line = {"step": step, "epoch": epoch, "seconds": round(seconds, 3)}
-            if ends or step % options.log_every == 0:
-                mean = sum(losses) / len(losses)
-                write(**line, loss=mean if math.isfinite(mean) else None)
-                losses.clear()
-            if ends or (options.validate_every and step % options.validate_every == 0):
-                begun = time.perf_counter()
-                found = score(validation, held)
-                validating += time.perf_counter() - begun
-                write(**line, validation_accuracy=found, validation_seconds=round(validating, 3))
-                if options.until is not None and found >= options.until:
-                    break
+        stream = feed.epochs(examples, train_split.labels, options.epochs, options.seed)
+        step = fit(options, stream, step_once, lambda: score(validation, held), write)
         if options.test:
-            write(step=step, test_accuracy=score(data.test, encode(data.test)))
+            write(step=step, test_accuracy=score(data.test, feed.encode(data.test)))
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -182,12 +220,14 @@ def make_parser() -> argparse.ArgumentParser:
 def check(options: argparse.Namespace) -> None:
     """The numbers among the options, before anything is read."""
     for name, least in (
-        ("epochs", 1), ("batch", 1), ("length", 3), ("seed", 0), ("log_every", 1), ("validate_every", 1),
+        ("epochs", 1), ("batch", 1), ("length", 3), ("seed", 0), ("log_every", 1),
+        ("validate_every", 1),
     ):  # fmt: skip
         value = getattr(options, name)
         if value is not None and not least <= value < 2**31:
             raise InputError(
-                f"--{name.replace('_', '-')} must be {least} or more and less than {2**31}; got {value}"
+                f"--{name.replace('_', '-')} must be {least} or more and less than {2**31}; got "
+                f"{value}"
             )
     if options.until is not None and not 0 <= options.until <= 1:
         raise InputError(f"--until must be an accuracy from 0 to 1; got {options.until}")

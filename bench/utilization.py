@@ -1,8 +1,8 @@
 """Model-FLOPs utilisation of a training step: its arithmetic over what this device's matrix
 products reach.
 
-    python -m bench.utilization                                bert-base, 64 texts of 512 tokens, bfloat16: for a GPU
-    python -m bench.utilization --model tutorial --dtype float32            the tutorial's, 16 of 256: for a CPU
+    python -m bench.utilization                     bert-base, bfloat16: for a GPU
+    python -m bench.utilization --model tutorial --dtype float32    for a CPU
 
 The step is that of the training program; its arithmetic is three times that of the forward pass,
 counted on the jaxpr (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1). The
@@ -71,7 +71,7 @@ def ceiling(dtype: str, edges: Sequence[int], rounds: int) -> float:
 def measure(
     config: ClassifierConfig, rows: int, length: int, dtype: str, rounds: int
 ) -> dict[str, Any]:
-    """Seconds of a step, its arithmetic, and the ceiling, before and after; the better one counts."""
+    """Seconds of a step, its arithmetic, and the better ceiling of before and after."""
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, config.vocab_size, (rows, length)).astype(np.int32)
     labels = rng.integers(0, 2, rows).astype(np.int32)

@@ -47,7 +47,7 @@ def loss(parameters, batch):
 
 
 def batches(random: np.random.Generator, steps: int, rows: int = 32) -> dict[str, np.ndarray]:
-    """Sentences of both worlds, and the place of the word to be guessed: one of the world's three."""
+    """Sentences of both worlds, and the place of the word to be guessed."""
     drawn = [sentence(random.choice(list(WORLDS)), random) for _ in range(steps * rows)]
     tokens = np.array([[IDS[word] for word in words] for words in drawn])
     return {
@@ -104,9 +104,11 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "bank",
             'A table gives "bank" one vector, attention one for each meaning',
-            'Mean cosine between the vectors of "bank" in two sentences: of the same world (river or money), and of '
-            "different ones. Two layers of attention, trained on such sentences to guess a masked word. Untrained "
-            "attention gives the word another vector in every sentence too, but the worlds are not told apart.",
+            'Mean cosine between the vectors of "bank" in two sentences: of the same world (river '
+            "or money), and of "
+            "different ones. Two layers of attention, trained on such sentences to guess a masked "
+            "word. Untrained attention gives the word another vector in every sentence too, but "
+            "the worlds are not told apart.",
             ('"bank"', "two sentences of one world", "of two worlds"),
             [(name, *same_and_other(matrix)) for name, matrix in found.items()],
             partial(_draw, sentences, found),

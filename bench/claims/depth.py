@@ -76,10 +76,12 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "gradient-depth",
             "Residual connections keep the gradient alive, together with norms",
-            "The norm of the gradient that reaches the first layer, median of 8 random stacks of attention and feed-forward "
-            "layers, at initialisation. With neither, it shrinks with every layer to nothing. Residual connections alone "
-            "let it grow without bound. Norms alone hold its median, but from draw to draw it comes to differ by orders of "
-            "magnitude (last column: largest over smallest, at the greatest depth). Both together hold it.",
+            "The norm of the gradient that reaches the first layer, median of 8 random stacks of "
+            "attention and feed-forward layers, at initialisation. With neither, it shrinks with "
+            "every layer to nothing. Residual connections alone let it grow without bound. Norms "
+            "alone hold its median, but from draw to draw it comes to differ by orders of "
+            "magnitude (last column: largest over smallest, at the greatest depth). Both together "
+            "hold it.",
             ("", *map(str, depths), "spread"),
             [
                 (name, *map(shown, norms), float(norms[-1].max() / norms[-1].min()))

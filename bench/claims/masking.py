@@ -86,10 +86,11 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "causal-leak",
             "A causal mask after the softmax lets the future through",
-            "Weights that are set to zero after the softmax have already been divided by a sum over the future: changing "
-            "the key of the last token changes every earlier output (the derivatives right of the diagonal). Dividing by "
-            "the sum that is left cancels it and equals masking before, in exact arithmetic: where a future score "
-            "leaves nothing to the others, it divides 0 by 0.",
+            "Weights that are set to zero after the softmax have already been divided by a sum "
+            "over the future: changing the key of the last token changes every earlier output "
+            "(the derivatives right of the diagonal). Dividing by the sum that is left cancels it "
+            "and equals masking before, in exact arithmetic: where a future score leaves nothing "
+            "to the others, it divides 0 by 0.",
             (
                 "causal mask",
                 "largest change of an earlier output",

@@ -38,10 +38,11 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "batch-norm",
             "Batch norm sees padding and batch mates, layer norm does not",
-            "The same example, normalised in the same batch but for what stands around it: the largest change of its "
-            "normalised features (of variance 1). The statistics of batch norm are over all tokens of the batch, "
-            "padding included. Running statistics cure that in evaluation, when training has already happened with the "
-            "others. Layer norm reads one token.",
+            "The same example, normalised in the same batch but for what stands around it: the "
+            "largest change of its normalised features (of variance 1). The statistics of batch "
+            "norm are over all tokens of the batch, padding included. Running statistics cure "
+            "that in evaluation, when training has already happened with the others. Layer norm "
+            "reads one token.",
             ("", *found["layer norm"]),
             [(name, *row.values()) for name, row in found.items()],
         )

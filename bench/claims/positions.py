@@ -80,7 +80,7 @@ def score_maps(seed: int, T: int = 64, H: int = 32) -> dict[str, np.ndarray]:
 
 
 def spreads(scores: np.ndarray) -> tuple[float, float]:
-    """The largest standard deviation within one distance, and that of the means of the distances."""
+    """The largest standard deviation within a distance, and that of the distances' means."""
     diagonals = [np.diagonal(scores, k) for k in range(-len(scores) + 2, len(scores) - 1)]
     return max(float(d.std()) for d in diagonals), float(np.std([d.mean() for d in diagonals]))
 
@@ -113,18 +113,22 @@ def claims(seed: int) -> list[Claim]:
     return [
         Claim(
             "order",
-            "Without positions, attention is equivariant to order; the mean of its outputs is invariant",
-            "A random encoder f of four layers on random tokens x and on the same tokens reordered, P x. Without positions "
-            "f(P x) = P f(x): the outputs move with their tokens (equivariance), so they are not those of before "
-            "(invariance, as texts often say); their mean is. With positions nothing of that holds. Changes are those of f(P x).",
+            "Without positions, attention is equivariant to order; the mean of its outputs is "
+            "invariant",
+            "A random encoder f of four layers on random tokens x and on the same tokens "
+            "reordered, P x. Without positions f(P x) = P f(x): the outputs move with their "
+            "tokens (equivariance), so they are not those of before (invariance, as texts often "
+            "say); their mean is. With positions nothing of that holds. Changes are those of f(P "
+            "x).",
             ("positions", *(f"largest change {what}" for what in order["none"])),
             [(name, *row.values()) for name, row in order.items()],
         ),
         Claim(
             "rotation",
             "PE(p + k) is one rotation of PE(p), the same for every p",
-            "R_k turns the pair (sin p f, cos p f) by k f, which no longer holds p. The largest error over a thousand "
-            "positions is that of float32 angles. The next rotation, R of k + 1, is shown to be a wrong one.",
+            "R_k turns the pair (sin p f, cos p f) by k f, which no longer holds p. The largest "
+            "error over a thousand positions is that of float32 angles. The next rotation, R of k "
+            "+ 1, is shown to be a wrong one.",
             ("k", "largest error with R of k", "with R of k + 1"),
             [(k, *rotation_errors(k)) for k in (1, 10, 100, 1000)],
             _draw_rotation,
@@ -132,8 +136,9 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "rope",
             "With RoPE a score depends on the distance alone",
-            "One query and one key, at every pair of 64 positions. Within one distance the scores do not vary (the "
-            "diagonals of the pictures are of one colour); with sinusoids added to the same vectors they do.",
+            "One query and one key, at every pair of 64 positions. Within one distance the scores "
+            "do not vary (the diagonals of the pictures are of one colour); with sinusoids added "
+            "to the same vectors they do.",
             ("positions", "largest spread within a distance", "spread between distances"),
             [(name, *spreads(scores)) for name, scores in maps.items()],
             partial(_draw_scores, maps),

@@ -21,7 +21,7 @@ def encoder_parameters(width: int) -> int:
 
 
 def codes(random: np.random.Generator, words: int, positions: int, D: int) -> dict[str, np.ndarray]:
-    """[words, positions, D]: random words and sinusoidal positions, added, or half of D for each."""
+    """[words, positions, D]: random words and sinusoids, added, or half of D for each."""
 
     def both(width):
         word = normal(random, (words, 1, width))
@@ -75,9 +75,10 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "adding-cost",
             "A position as wide as the word, set beside it, costs four times the encoder",
-            "Parameters of the six-layer base encoder, counted on the model. Setting a code of the word's width beside it "
-            "doubles the width of every layer, and the kernels have two axes of that width: four times as many, not "
-            "twice as one tutorial has it. Beside at the same total width costs nothing but the words' own features.",
+            "Parameters of the six-layer base encoder, counted on the model. Setting a code of "
+            "the word's width beside it doubles the width of every layer, and the kernels have "
+            "two axes of that width: four times as many, not twice as one tutorial has it. Beside "
+            "at the same total width costs nothing but the words' own features.",
             ("positions", "width", "parameters of the encoder", "against adding"),
             [
                 (how, width, n := encoder_parameters(total), n / base)
@@ -87,9 +88,10 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "adding-probe",
             "Word and position can be read back from their sum, given the width",
-            "200 random words at 50 sinusoidal positions; a linear probe (least squares to one-hot labels) is fitted on four "
-            "fifths of the pairs and reads the word and the position of the others. Beside: half of the features for "
-            "each. A sum is no loss where the width leaves the two nearly orthogonal subspaces; in few features it is.",
+            "200 random words at 50 sinusoidal positions; a linear probe (least squares to "
+            "one-hot labels) is fitted on four fifths of the pairs and reads the word and the "
+            "position of the others. Beside: half of the features for each. A sum is no loss "
+            "where the width leaves the two nearly orthogonal subspaces; in few features it is.",
             ("features D", "word, added", "word, beside", "position, added", "position, beside"),
             [
                 (

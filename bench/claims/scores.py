@@ -98,9 +98,10 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "scaling",
             "Divide by √d, and the scores keep their variance",
-            "The score of a query and a key with d components of variance 1 is a sum of d products of variance 1, so a "
-            f"scale s gives it the variance d s² (here d = {d}). Unscaled scores make the softmax choose one key, and the "
-            "more so the larger d; divided by d or d² they make it a mean that ignores what is asked. The printed table "
+            "The score of a query and a key with d components of variance 1 is a sum of d "
+            f"products of variance 1, so a scale s gives it the variance d s² (here d = {d}). "
+            "Unscaled scores make the softmax choose one key, and the more so the larger d; "
+            "divided by d or d² they make it a mean that ignores what is asked. The printed table "
             "of one tutorial has 0.0002 for d², which is neither d⁻³ nor what comes out.",
             (
                 "score",
@@ -115,9 +116,10 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "dot-product",
             "A dot product is length × length × cosine",
-            "Pairs of vectors at a chosen angle in a random plane of 64 dimensions: the loop over components, and the "
-            "product of the lengths and the cosine. The same angle gives scores a hundred times apart when the lengths "
-            "grow: attention compares lengths as well as directions.",
+            "Pairs of vectors at a chosen angle in a random plane of 64 dimensions: the loop over "
+            "components, and the product of the lengths and the cosine. The same angle gives "
+            "scores a hundred times apart when the lengths grow: attention compares lengths as "
+            "well as directions.",
             ("angle", "length", "length", "loop over components", "length × length × cosine"),
             angles(seed),
         ),

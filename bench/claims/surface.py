@@ -132,12 +132,14 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "loss-surface",
             "Residual connections smooth the loss",
-            "Two stacks of six layers, with norms, from the same start, trained on the same batches to say eight tokens "
-            "backwards; then the loss on held-out tokens along two random, filter-normalised directions (Li et al., "
-            "2018) around where each arrived (the cross). Hollows: points of the grid lower than their eight neighbours, "
-            "for three pairs of directions; second differences say how much the surface bends from point to point. "
-            "Without residual connections the stack has hardly learnt, and what lies around it bends more and has more "
-            "hollows. The two surfaces are those of two places: training did not bring both to the same one.",
+            "Two stacks of six layers, with norms, from the same start, trained on the same "
+            "batches to say eight tokens backwards; then the loss on held-out tokens along two "
+            "random, filter-normalised directions (Li et al., 2018) around where each arrived "
+            "(the cross). Hollows: points of the grid lower than their eight neighbours, for "
+            "three pairs of directions; second differences say how much the surface bends from "
+            "point to point. Without residual connections the stack has hardly learnt, and what "
+            "lies around it bends more and has more hollows. The two surfaces are those of two "
+            "places: training did not bring both to the same one.",
             ("", "loss after training", "hollows", "mean second difference / range"),
             [
                 (

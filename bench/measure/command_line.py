@@ -13,8 +13,8 @@ NAMES = ("auto", "imdb", "sample")  # of data, which are no paths
 def without_paths(words: Sequence[str]) -> str:
     """PATH for the data; of other files and folders their names.
 
-    >>> without_paths(["python", "-m", "bench.x", "--data=some/where/imdb", "--log", "some/where/log", "--seeds", "2"])
-    'python -m bench.x --data PATH --log log --seeds 2'
+    >>> without_paths(["bench.x", "--data=some/where/imdb", "--log", "where/log", "--seeds", "2"])
+    'bench.x --data PATH --log log --seeds 2'
     """
     words = [
         part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])

@@ -38,8 +38,10 @@ class Disagreement(Exception):
 class Contestant:
     """A function of arrays, and how it is called.
 
-    compiled: `jax.jit`, on arrays of the device      eager: the same without jit, an operation at a time
-    host: NumPy or plain Python, on NumPy arrays      torch: PyTorch without gradient, on its tensors
+    compiled: `jax.jit`, on arrays of the device
+    eager: the same without jit, an operation at a time
+    host: NumPy or plain Python, on NumPy arrays
+    torch: PyTorch without gradient, on its tensors
     """
 
     fn: Callable

@@ -1,4 +1,4 @@
-"""Several calls in turns, A B C, B C A, ...: whatever slows the machine for a while slows them all."""
+"""Calls in turns, A B C, B C A, ...: what slows the machine for a while slows them all."""
 
 import math
 import time

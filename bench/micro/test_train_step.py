@@ -41,12 +41,13 @@ def test_step_of_the_default_recipe_against_the_same_by_hand(benchmark, batch, m
     low, high = benchmark.extra_info["ratio_quartiles"]
     benchmark.extra_info |= {
         "tokens": tokens,
-        "summary": f"train step: by hand it takes {ratio:.2f} of the time with modules [{low:.2f}, {high:.2f}]",
+        "summary": f"train step: by hand it takes {ratio:.2f} of the time with modules "
+        f"[{low:.2f}, {high:.2f}]",
     }
 
 
 def repeated(step, state, batch):
-    """A call that takes the next step and waits for it; the state is donated from one to the next."""
+    """A call that takes the next step and waits for it; the state is donated to the next."""
     cell = [state]
 
     def call():

@@ -3,6 +3,7 @@ tables.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from matplotlib.figure import Figure
 
@@ -32,9 +33,12 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         "",
         *origin(results["runs"]),
         "",
-        f"One example, {who.N} heads of {who.H} features. All are called in turns and compute the same numbers; a ratio",
-        f"is the time of `{OURS}` over that of the other within a round, the median and in brackets the quartiles:",
-        "below 1 it is the faster one. GFLOP/s count what is visible alone. Dashes stand for what was left out.",
+        f"One example, {who.N} heads of {who.H} features. All are called in turns and compute the "
+        "same numbers; a ratio",
+        f"is the time of `{OURS}` over that of the other within a round, the median and in "
+        "brackets the quartiles:",
+        "below 1 it is the faster one. GFLOP/s count what is visible alone. Dashes stand for what "
+        "was left out.",
     ]
     for dtype in dtypes(results):
         lines += ["", f"## {dtype}"]
@@ -52,7 +56,7 @@ def dtypes(results: dict) -> list[str]:
 
 
 def chosen_cells(cells: Sequence[dict], **wanted) -> tuple[list[dict], list[str]]:
-    """Return the cells that were timed and have these values, and everybody who was timed in one."""
+    """Return the timed cells that have these values, and everybody who was timed in one."""
     chosen = [
         cell
         for cell in cells
@@ -77,17 +81,25 @@ def section(cells: Sequence[dict], dtype: str, kind: str, gradient: bool) -> lis
     )  # fmt: skip
     ratios = table(
         ["T", *(f"÷ {name}" for name in peers)],
-        ([cell["length"], *(quotient(cell["ratios"].get(name)) for name in peers)] for cell in chosen),
-    )  # fmt: skip
+        (
+            [cell["length"], *(quotient(cell["ratios"].get(name)) for name in peers)]
+            for cell in chosen
+        ),
+    )
     return ["", f"### {PASSES[gradient]}, a query sees {SAYS[kind]}", "", *times, "", *ratios]
 
 
 def left_out(cells: Sequence[dict]) -> list[str]:
     rows = [
-        [f"{cell['kind']}, {cell['dtype']}, {PASSES[cell['gradient']].lower()}", cell["length"], name, reason]
+        [
+            f"{cell['kind']}, {cell['dtype']}, {PASSES[cell['gradient']].lower()}",
+            cell["length"],
+            name,
+            reason,
+        ]
         for cell in cells
         for name, reason in cell["left_out"].items()
-    ]  # fmt: skip
+    ]
     return ["", "## Left out", "", *table(["", "T", "who", "why"], rows)] if rows else []
 
 
@@ -97,8 +109,9 @@ def short(cells: Sequence[dict]) -> list[str]:
     if not chosen:
         return []
     rows = (
-        [cell["logits"], cell["batch"], cell["length"], "gradient" if cell["gradient"] else "forward",
-         cell["plan"], quotient(cell["ratios"].get("reference")),
+        [cell["logits"], cell["batch"], cell["length"],
+         "gradient" if cell["gradient"] else "forward", cell["plan"],
+         quotient(cell["ratios"].get("reference")),
          quotient(cell.get("ratios of blockwise", {}).get("reference"))]
         for cell in sorted(chosen, key=lambda cell: (cell["gradient"], cell["logits"]))
     )  # fmt: skip
@@ -107,7 +120,8 @@ def short(cells: Sequence[dict]) -> list[str]:
         "",
         "## From how many logits on blocks are faster",
         "",
-        "B examples of T tokens, float32, no mask; `transformer_jax/attention/kernels/dispatch.py` draws the line. Where the last column is",
+        "B examples of T tokens, float32, no mask; "
+        "`transformer_jax/attention/kernels/dispatch.py` draws the line. Where the last column is",
         "below 1, blocks are faster.",
         "",
         *table(header, rows),
@@ -121,7 +135,8 @@ def memory(found: Sequence[dict], shown: dict[str, str]) -> list[str]:
         "",
         "## Memory",
         "",
-        "MiB by which one call raises the resident memory of a process of its own; float32, no mask. In brackets, how",
+        "MiB by which one call raises the resident memory of a process of its own; float32, no "
+        "mask. In brackets, how",
         f"many times what `{OURS}` takes at that length.",
     ]
     if path := shown.get("attention-memory"):
@@ -154,7 +169,7 @@ def memory(found: Sequence[dict], shown: dict[str, str]) -> list[str]:
 
 
 def figures(results: dict) -> dict[str, Figure]:
-    """Return times against length, a row for each kind of mask, and memory against length, by name."""
+    """Return times by length, a row for each kind of mask, and memory by length."""
     drawn = {}
     for dtype in dtypes(results):
         records = [
@@ -173,14 +188,18 @@ def figures(results: dict) -> dict[str, Figure]:
             ]
             drawn[f"attention-time-{dtype}"] = plot(rows, height=4.2)
     records = [
-        Record(PASSES[row["gradient"]], row["name"], row["length"], 0.0, 1, resident_bytes=row["bytes"])
+        Record(
+            PASSES[row["gradient"]], row["name"], row["length"], 0.0, 1, resident_bytes=row["bytes"]
+        )
         for row in results["memory"]
-    ]  # fmt: skip
+    ]
     if records:
-        drawn["attention-memory"] = plot(
-            [[Panel(subject, "MiB of resident memory", records, subject, taken_bytes, 2**-20, slopes=False)
-              for subject in dict.fromkeys(r.subject for r in records)]]
-        )  # fmt: skip
+        memory_of = partial(Panel, ylabel="MiB of resident memory", records=records)
+        row = [
+            memory_of(subject, subject=subject, value=taken_bytes, unit=2**-20, slopes=False)
+            for subject in dict.fromkeys(r.subject for r in records)
+        ]
+        drawn["attention-memory"] = plot([row])
     return drawn
 
 
@@ -194,20 +213,31 @@ def kind_of(cell: dict) -> str:
 def reading(results: dict) -> list[str]:
     loads = [cell["load_average"] for part in ("cells", "short") for cell in results[part]]
     loads = [load for load in loads if load is not None]
+    busy = []
+    if loads:
+        busy = [
+            f"- Load of the machine while it ran: {min(loads):.1f} to {max(loads):.1f} programs, "
+            "this one included."
+        ]
     tolerance = ", ".join(f"{rounded(x):g} in {name}" for name, x in results["tolerance"].items())
     return [
         "",
         "## How to read it",
         "",
-        "- `transformer_jax` chooses by itself (the column says what); `reference` is the same function told to store all",
-        "  logits. `jax.nn` has `is_causal` and `local_window_size`, `PyTorch` (`scaled_dot_product_attention`) `is_causal`;",
-        "  where they have no name for a mask they get a boolean array made beforehand, `flax.nnx` and `PyTorch, written out`",
+        "- `transformer_jax` chooses by itself (the column says what); `reference` is the same "
+        "function told to store all",
+        "  logits. `jax.nn` has `is_causal` and `local_window_size`, `PyTorch` "
+        "(`scaled_dot_product_attention`) `is_causal`;",
+        "  where they have no name for a mask they get a boolean array made beforehand, "
+        "`flax.nnx` and `PyTorch, written out`",
         "  (product, softmax, product) always. Making that array is not timed.",
-        "- Inputs are random and change from call to call. Before it is timed, what a contestant computes is compared with",
-        f"  the definition in float64, written out: largest error over largest value at most {tolerance}, of the",
+        "- Inputs are random and change from call to call. Before it is timed, what a contestant "
+        "computes is compared with",
+        "  the definition in float64, written out: largest error over largest value at most "
+        f"{tolerance}, of the",
         "  output and of every gradient.",
-        f"- A call that would need more than {results['limits']['bytes'] / 1e9:.0f} GB for logits and weights, or "
-        f"{results['limits']['seconds']:.0f} s, is left out.",
-        *([f"- Load of the machine while it ran: {min(loads):.1f} to {max(loads):.1f} programs, this one included."] if loads else []),
+        f"- A call that would need more than {results['limits']['bytes'] / 1e9:.0f} GB for logits "
+        f"and weights, or {results['limits']['seconds']:.0f} s, is left out.",
+        *busy,
         "- All numbers: `../results/attention.json`.",
     ]  # fmt: skip

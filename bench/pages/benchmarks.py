@@ -55,10 +55,12 @@ def figures(results: dict) -> dict[str, Figure]:
         panels["attention"] = [Panel(s, "milliseconds", records, s, seconds, 1e3) for s in subjects]
     planned = [r for r in records if r.subject == ATTENTION and r.how == "compiled"]
     if planned or names(records, MEMORY):
+        by_plan, beside = "planned by the compiler", "MiB beside the arguments"
+        by_process, taken = "taken by the process", "MiB of resident memory"
         panels["memory"] = [
-            Panel("planned by the compiler", "MiB beside the arguments", planned, ATTENTION, planned_bytes, 2**-20),
-            Panel("taken by the process", "MiB of resident memory", records, MEMORY, taken_bytes, 2**-20),
-        ]  # fmt: skip
+            Panel(by_plan, beside, planned, ATTENTION, planned_bytes, 2**-20),
+            Panel(by_process, taken, records, MEMORY, taken_bytes, 2**-20),
+        ]
     if names(records, PARTS):
         by_count, by_clock = (marks(records, PARTS, by) for by in ("counted", "clock"))
         panels["parts"] = [
@@ -67,10 +69,11 @@ def figures(results: dict) -> dict[str, Figure]:
         ]
     if names(records, SEQUENCES):
         by_clock, path = marks(records, SEQUENCES, "clock"), "path from the first token to the last"
+        each, unit = "one layer of each", "milliseconds"
         panels["sequences"] = [
-            Panel("one layer of each", "milliseconds", records, SEQUENCES, seconds, 1e3, marks=by_clock),
+            Panel(each, unit, records, SEQUENCES, seconds, 1e3, marks=by_clock),
             Panel(path, "layers or steps", records, SEQUENCES, path_length, slopes=False),
-        ]  # fmt: skip
+        ]
     drawn = {name: plot([row]) for name, row in panels.items()}
     if in_turns := [r for r in records if r.subject == ATTENTION and r.ratio is not None]:
         drawn["ratios"] = draw_ratios(in_turns)
@@ -306,8 +309,8 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         "Where attention becomes the larger part of a layer",
         page.about(
             PARTS,
-            "Width D = {D}, F = {F}. Counted, the two products of attention (4 T^2 D) equal the four\n"
-            "projections (8 T D^2) at T = 2 D, and with F = 4 D all the rest of the layer\n"
+            "Width D = {D}, F = {F}. Counted, the two products of attention (4 T^2 D) equal the\n"
+            "four projections (8 T D^2) at T = 2 D, and with F = 4 D all the rest of the layer\n"
             "(24 T D^2) at T = 6 D.",
         ),
         page.figure("parts", "operations and time of the parts of an encoder layer against length"),
@@ -393,9 +396,9 @@ READING = f"""
 - T^e is {analysis.RULE}; the
   interval holds the exponent with 95% (bootstrap-t, `transformer_jax/costs/power_laws.py`). Two
   lengths have an exponent and no interval.
-- T* = b/c is where the quadratic part of t = a + b T + c T^2 overtakes the linear one (least squares
-  of the relative errors, no coefficient negative, all lengths); "fit off by" is its largest relative
-  error.
+- T* = b/c is where the quadratic part of t = a + b T + c T^2 overtakes the linear one (least
+  squares of the relative errors, no coefficient negative, all lengths); "fit off by" is its largest
+  relative error.
 - FLOPs are counted, matrix products alone. Peak bytes are XLA's plan for one call, temporaries and
   result; of NumPy and Python what tracemalloc sees. On a CPU the plan leaves out what a YNNPACK
   fusion allocates inside it, logits and weights of attention among it: what the process took is the

@@ -1,4 +1,4 @@
-"""The page docs/research/race.md: when each contender of `python -m bench.imdb_race` passed a bar."""
+"""The page docs/research/race.md: when each contender of bench.imdb_race passed a bar."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ COLOURS = "#0072b2 #d55e00 #4d9221 #7b4ab5 #e69f00 #777777".split()
 
 @dataclass(frozen=True)
 class Times:
-    """Of some runs: when those that passed a bar did, and when the others were last seen below it."""
+    """When the runs that passed a bar did, and when the others were last seen below it."""
 
     passed: list[float]
     below: list[float]
@@ -100,9 +100,9 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield (
         f"`{results['command']}` on {results['data']}. Seconds of training until the accuracy on "
         "reviews of movies that are not trained on first passes a bar: the median, and the range "
-        "over the seeds. The first bar is the accuracy that the tutorial prints. *Times as fast* is "
-        f"against {TUTORIAL} by the medians; *not in N s*: it ran so long and did not pass, so a "
-        "ratio is *more than*.\n"
+        "over the seeds. The first bar is the accuracy that the tutorial prints. *Times as fast* "
+        f"is against {TUTORIAL} by the medians; *not in N s*: it ran so long and did not pass, so "
+        "a ratio is *more than*.\n"
     )
     yield from table(header, cells)
     yield f"\n![validation accuracy against seconds of training]({shown['race']})\n"
@@ -117,10 +117,10 @@ def reading(results: dict) -> Iterator[str]:
     """Yield the points of the list below the figure."""
     runs, machine = results["runs"], results["machine"]
     yield (
-        "The clock runs from before the first step; scoring is left out. Of ours the seconds of the "
-        "solver for the n-grams count first. Compiling is in, where the row does not say otherwise. "
-        f"Ours is scored every {results['every']} steps, later after every twentieth more: a time "
-        "is late by so much at most."
+        "The clock runs from before the first step; scoring is left out. Of ours the seconds of "
+        "the solver for the n-grams count first. Compiling is in, where the row does not say "
+        f"otherwise. Ours is scored every {results['every']} steps, later after every twentieth "
+        "more: a time is late by so much at most."
     )
     if mine := [run for run in runs if run["contender"] == OURS]:
         yield our_runs(mine, stopped=bool(results.get("seconds")))
@@ -154,11 +154,11 @@ def our_runs(runs: list[dict], stopped: bool) -> str:
     prepared = digits(median(run["prepare_seconds"] for run in runs))
     return (
         f"Of a run of ours (medians): before the clock, {prepared} s to draw the split, learn the "
-        f"words and cut the texts; then {middle('seconds')} s of training"
-        f"{', then it was stopped' if stopped else ' to the end'}, {middle('compile_seconds')} s of "
-        f"them to compile; {middle('validation_seconds')} s of scoring beside it. At the end "
-        f"{100 * median(end['accuracy'] for end in ends):.2f}% are right. What is scored are the "
-        "averaged weights, as the program keeps them."
+        f"words and cut the texts; then {middle('seconds')} s of "
+        f"training{', then it was stopped' if stopped else ' to the end'}, "
+        f"{middle('compile_seconds')} s of them to compile; {middle('validation_seconds')} s of "
+        f"scoring beside it. At the end {100 * median(end['accuracy'] for end in ends):.2f}% are "
+        "right. What is scored are the averaged weights, as the program keeps them."
     )
 
 

@@ -4,7 +4,9 @@ wait.
 Memory and threads of one are then in nobody else's way, and each has the C library's memory as its
 program has it.
 
-    python -m bench.peers.contender [keep]    its settings as JSON in the first line, then a call for every line; answers in JSON
+    python -m bench.peers.contender [keep]
+
+reads its settings as JSON in the first line, then makes a call for every line; it answers in JSON.
 """
 
 import sys

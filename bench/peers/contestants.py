@@ -130,7 +130,7 @@ def flax_attention(query, key, value, mask=None):
 
 
 def torch_attention(causal: bool, kernel: str | None = None) -> Callable:
-    """PyTorch's own choice of a kernel, or the one of this name (`torch.nn.attention.SDPBackend`)."""
+    """PyTorch's own choice of a kernel, or the one of this name in `SDPBackend`."""
 
     def attend(query, key, value, mask=None):
         from torch.nn.attention import SDPBackend, sdpa_kernel

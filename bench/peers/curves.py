@@ -37,5 +37,6 @@ def read_log(path: Path) -> tuple[dict, list[dict]]:
 
 
 HEAD = (
-    "command data train validation tokenizer attention dtype fused batch length seed torch device threads"
+    "command data train validation tokenizer attention dtype fused batch length seed torch device "
+    "threads"
 ).split()  # fmt: skip

@@ -16,7 +16,7 @@ TEXTS = 8
 
 
 def visible(kind: str, T: int, rows: slice = slice(None)) -> np.ndarray:
-    """[rows, T] or, where every query sees the same, [1, T]: True where the query may see the key."""
+    """[rows, T] or, where all queries see the same, [1, T]: True where a query sees the key."""
     t, s = np.arange(T)[rows, None], np.arange(T)[None]
     match kind:
         case "full":
@@ -45,7 +45,7 @@ def pairs(kind: str, T: int) -> int:
 
 
 def text_ids(T: int) -> np.ndarray:
-    """[T]: which of the texts a token is of; they differ in length by up to a quarter of the mean."""
+    """[T]: which text a token is of; lengths differ by up to a quarter of the mean."""
     rng = np.random.default_rng(T)
     ends = np.arange(1, TEXTS) / TEXTS + rng.uniform(-1, 1, TEXTS - 1) / (8 * TEXTS)
     return np.searchsorted(ends * T, np.arange(T), side="right").astype(np.int32)

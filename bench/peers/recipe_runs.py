@@ -69,9 +69,8 @@ def fold_of(data: Dataset, recipe: Recipe, seed: int, fraction: float) -> Fold:
         tokenizer.encode(split.texts, recipe.model.max_length, recipe.truncate)
         for split in (train, held_out)
     ]
-    return Fold(
-        *encoded, train.labels, held_out.labels, data.classes, tokenizer, *batch_shapes(encoded, recipe, None)
-    )  # fmt: skip
+    labels = (train.labels, held_out.labels)
+    return Fold(*encoded, *labels, data.classes, tokenizer, *batch_shapes(encoded, recipe, None))
 
 
 def ends_of_epochs(steps: list[int]) -> list[int]:

@@ -61,12 +61,14 @@ class Known:
         for name in sorted(names ^ known):
             what = "is not known to" if name in names else "is gone, but still named in"
             raise ValueError(
-                f"{kind}.{name} {what} bench/peers/step_by_hand.py: write it into the step and into the table of fields"
+                f"{kind}.{name} {what} bench/peers/step_by_hand.py: write it into the step and "
+                "into the table of fields"
             )
         for name, value in self.fixed.items():
             if (found := getattr(config, name)) != value:
                 raise ValueError(
-                    f"{kind}.{name} is {found!r}; bench/peers/step_by_hand.py is written for {value!r} alone"
+                    f"{kind}.{name} is {found!r}; bench/peers/step_by_hand.py is written for "
+                    f"{value!r} alone"
                 )
 
 

@@ -4,12 +4,15 @@ Written from the description in "The Transformers, a complete architectural brea
 its listings:
 
     1.27, 1.31  padding is hidden from every query by a score of -1e9; it is computed all the same
-    1.30        layer norm of token + position + segment (always 0), dropout; the row of [PAD] is 0 and stays it
-    1.31        one linear map to queries, keys and values; product, softmax, dropout, product; a linear map, dropout
+    1.30        layer norm of token + position + segment (always 0), dropout; [PAD]'s row stays 0
+    1.31        one linear map to queries, keys and values; product, softmax, dropout, product; a
+                linear map, dropout
     1.32        linear to 1024, exact GELU, dropout, linear, dropout
     1.33, 1.34  the norm before each sublayer, none after the last of 4 layers
-    1.35, 1.36  dropout and a linear map of what stands at [CLS]; 256 features, 50,260 tokens, at most 256 a text
-    1.37, 1.38  cross-entropy; AdamW of every parameter, rate 3e-4, PyTorch's decay of 0.01; no schedule, no clipping
+    1.35, 1.36  dropout and a linear map of what stands at [CLS]; 256 features, 50,260 tokens, at
+                most 256 a text
+    1.37, 1.38  cross-entropy; AdamW of every parameter, rate 3e-4, PyTorch's decay of 0.01; no
+                schedule, no clipping
 
 Every dropout is 0.1, every linear map has a bias, every norm an epsilon of 1e-5, and the initial
 values are PyTorch's.

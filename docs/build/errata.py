@@ -19,35 +19,39 @@ ERRATA = Path(__file__).parents[1] / "research" / "errata.md"
 
 HEAD = """# Errata of the source documents
 
-The documents that this library follows work many examples by hand, and some of the printed numbers are wrong. Search
-this page for the number that you cannot reproduce. What should stand there was computed by this library:
-`python -m transformer_jax walk --worked ID` shows the way to it, step by step.
+The documents that this library follows work many examples by hand, and some of the printed numbers
+are wrong. Search this page for the number that you cannot reproduce. What should stand there was
+computed by this library: `python -m transformer_jax walk --worked ID` shows the way to it, step by
+step.
 
-This page is written by `python -m docs.build.errata`, and a test keeps it so. A number counts as right when it is off
-by no more than one unit of its last printed place.
+This page is written by `python -m docs.build.errata`, and a test keeps it so. A number counts as
+right when it is off by no more than one unit of its last printed place.
 """
 
 # What is wrong in words and formulas rather than in numbers.
 WORDS = [
     (
-        "Understanding Transformers and Self-Attention (2025), section 15.1; attention deep dive in NumPy",
+        "Understanding Transformers and Self-Attention (2025), section 15.1; attention deep dive "
+        "in NumPy",
         "Self-attention is called permutation-invariant.",
-        "It is permutation-equivariant: tokens in another order give the same outputs in that order, "
-        "Attention(P X) = P Attention(X). What is invariant is what forgets the order of the outputs, such as their "
-        "mean. In equation 58 of the first, softmax(P^T Q K^T P) is P^T softmax(Q K^T) P, not softmax(Q K^T).",
+        "It is permutation-equivariant: tokens in another order give the same outputs in that "
+        "order, Attention(P X) = P Attention(X). What is invariant is what forgets the order of "
+        "the outputs, such as their mean. In equation 58 of the first, softmax(P^T Q K^T P) is "
+        "P^T softmax(Q K^T) P, not softmax(Q K^T).",
     ),
     (
         "Understanding Transformers and Self-Attention (2025), section 17.2.4",
-        "x + Sublayer(LayerNorm(x)) is printed as post-LN, Sublayer(LayerNorm(x)) + x as pre-LN, and BERT is listed "
-        "under pre-LN.",
-        "Both formulas are pre-LN. Post-LN, of the 2017 model, is LayerNorm(x + Sublayer(x)), and BERT is post-LN. "
-        "Here: `StackConfig(norm=\"post\")` and `norm=\"pre\"`.",
+        "x + Sublayer(LayerNorm(x)) is printed as post-LN, Sublayer(LayerNorm(x)) + x as pre-LN, "
+        "and BERT is listed under pre-LN.",
+        "Both formulas are pre-LN. Post-LN, of the 2017 model, is LayerNorm(x + Sublayer(x)), and "
+        "BERT is post-LN. Here: `StackConfig(norm=\"post\")` and `norm=\"pre\"`.",
     ),
     (
-        "The Transformers, a complete architectural breakdown (M. P. Singh, VizuaraAI), section 1.14",
+        "The Transformers, a complete architectural breakdown (M. P. Singh, VizuaraAI), section "
+        "1.14",
         "After dropout each row of the weights is said to be a probability distribution still.",
-        "Its sum is 1 on average only: the rows of listing 1.13 sum to 2.0, 0.7554, 0.9870, 1.4480 and 1.0264, as is "
-        "printed below them.",
+        "Its sum is 1 on average only: the rows of listing 1.13 sum to 2.0, 0.7554, 0.9870, "
+        "1.4480 and 1.0264, as is printed below them.",
     ),
     (
         "Mathematics of Transformers: A Tutorial (E. Rezaei, 2026), section 11.4",

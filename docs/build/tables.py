@@ -219,7 +219,7 @@ def pretraining() -> Table:
     ]
 
 
-# The rounds of experiments.md, from the third on ---------------------------------------------------
+# The rounds of experiments.md, from the third on --------------------------------------------------
 
 # Which list of recipe-rounds.json, and for each column its header and the key of its value.
 ROUNDS = {
@@ -244,7 +244,8 @@ ROUNDS = {
     ),
     "round 6, IMDb": (
         "sixth_round.imdb",
-        "epoch = epoch | accuracy = accuracy | log loss = log_loss | training loss = training_loss:3",
+        "epoch = epoch | accuracy = accuracy | log loss = log_loss | training loss = "
+        "training_loss:3",
     ),
     "round 6, sample": (
         "sixth_round.sample",

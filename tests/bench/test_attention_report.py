@@ -70,7 +70,9 @@ def test_cell_counts_what_is_visible():
     assert Cell("padded", 8).flops == 4 * 8 * 64 * 8 * 2
 
 
-@pytest.mark.parametrize(("kind", "dtype", "gradient"), [("window", "float32", True), ("packed", "bfloat16", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "dtype", "gradient"), [("window", "float32", True), ("packed", "bfloat16", False)]
+)
 def test_everybody_computes_the_definition_and_is_timed(kind, dtype, gradient):
     pytest.importorskip("torch")
     found = measure(Cell(kind, 144, dtype, gradient), seed=0, seconds=0.0)
@@ -89,7 +91,13 @@ def test_wrong_contestant_is_not_timed():
         calls.append(query.shape)
         return jax.nn.dot_product_attention(query, key, value)
 
-    found = measure(cell, 0, 0.0, only=(OURS, "unmasked"), added={"unmasked": (Contestant(unmasked, "eager"), ())})  # fmt: skip
+    found = measure(
+        cell,
+        0,
+        0.0,
+        only=(OURS, "unmasked"),
+        added={"unmasked": (Contestant(unmasked, "eager"), ())},
+    )
     assert "wrong by" in found["left_out"]["unmasked"]
     assert set(found["seconds"]) == {OURS} and found["ratios"] == {}
     assert len(calls) == 2  # the two of the check
@@ -151,7 +159,8 @@ def written(tmp_path_factory):
             "in_child",
             lambda *words: {int(length): 1000 * 2**20 for length in words[5:]},
         )
-        words = "--lengths 16 --kinds causal --dtypes float32 --passes forward --seconds 0 --longest 256"
+        words = "--lengths 16 --kinds causal --dtypes float32 --passes forward --seconds 0"
+        words += " --longest 256"
         assert main([*words.split(), "--docs", str(docs)]) == 0
     return docs
 

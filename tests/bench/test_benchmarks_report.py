@@ -1,4 +1,4 @@
-"""The report finds the laws again in benchmarks that follow known ones, and says what is missing."""
+"""The report finds the laws again in benchmarks that follow known ones."""
 
 import json
 import math

@@ -52,9 +52,9 @@ def results_of(**curves):
 def write_log(path, points, **changes):
     head = HEAD | {"train": len(load("sample").train) - 800} | changes
     scores = [
-        {"step": i + 1, "epoch": 1, "seconds": s, "validation_accuracy": a, "validation_seconds": 1.0}
-        for i, (s, a) in enumerate(points)
-    ]  # fmt: skip
+        {"step": i, "epoch": 1, "seconds": s, "validation_accuracy": a, "validation_seconds": 1.0}
+        for i, (s, a) in enumerate(points, 1)
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in [head, *scores]))
     return path
 
@@ -66,13 +66,16 @@ def write_log(path, points, **changes):
 def test_the_table_has_medians_ranges_and_ratios():
     ours = [curve((10, 0.5), (20, at), (30, 0.89), compile_seconds=8.0) for at in (0.81, 0.8, 0.82)]
     results = results_of(
-        tutorial=[curve((500, 0.79), (1000, 0.8075), (2000, 0.7))], ours=ours, line=[curve((5, 0.9))]
-    )  # fmt: skip
+        tutorial=[curve((500, 0.79), (1000, 0.8075), (2000, 0.7))],
+        ours=ours,
+        line=[curve((5, 0.9))],
+    )
     header, *cells = rows(results)
     assert header[:4] == ["", "runs", "80.74%, seconds", "times as fast"] and len(header) == 8
     assert cells == [
         [OURS, "3", "20 (20 to 30)", "50", "30 (30 to 30)", "more than 66.6", "not in 30 s", ""],
-        [f"{OURS}, compiling left out", "3", "12 (12 to 22)", "83.3", "22 (22 to 22)", "more than 90.9", "not in 22 s", ""],
+        [f"{OURS}, compiling left out", "3", "12 (12 to 22)", "83.3", "22 (22 to 22)",
+         "more than 90.9", "not in 22 s", ""],
         [TUTORIAL, "1", "1000", "1", "not in 2000 s", "", "not in 2000 s", ""],
         ["line", "1", "5", "200", "5", "more than 400", "5", "more than 400"],
     ]  # fmt: skip
@@ -198,7 +201,9 @@ def test_a_run_that_fails_leaves_those_before_it(tmp_path, fitted, monkeypatch):
 def test_logs_are_read_anew_where_named_and_kept_where_not(tmp_path, fitted):
     words = ["--data", "sample", "--docs", str(tmp_path), "--seeds", "1"]
     log = write_log(tmp_path / "a.jsonl", [(100.0, 0.6), (3000.0, 0.8)])
-    tuned = write_log(tmp_path / "b.jsonl", [(90.0, 0.85)], attention="sdpa", dtype="bfloat16", seed=1)  # fmt: skip
+    tuned = write_log(
+        tmp_path / "b.jsonl", [(90.0, 0.85)], attention="sdpa", dtype="bfloat16", seed=1
+    )
     assert main([*words, "--tutorial", str(log), "--tutorial", str(tuned)]) == 0
     runs = results_in(tmp_path)["runs"]
     assert [(run["contender"], run["seed"]) for run in runs[:2]] == [

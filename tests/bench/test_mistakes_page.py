@@ -36,8 +36,13 @@ def test_half_are_the_surest_and_a_text_counts_once():
 
 def test_a_word_is_the_sum_of_its_places():
     pieces = [
-        Piece("Good", 1.0), Piece(" "), Piece("good", 0.5), Piece("bad", -3.0), Piece("bad", 1.0), Piece("x", 0.2),
-    ]  # fmt: skip
+        Piece("Good", 1.0),
+        Piece(" "),
+        Piece("good", 0.5),
+        Piece("bad", -3.0),
+        Piece("bad", 1.0),
+        Piece("x", 0.2),
+    ]
     found = SimpleNamespace(pieces=pieces)
     assert strongest(found, 1) == [
         {"word": "good", "value": 1.5, "times": 2},

@@ -182,13 +182,15 @@ BASE = ClassifierConfig(31, 17, encoder=StackConfig(2, D, N, F))
 # Of each field of the configurations a value that is not the default: the formulas must know what
 # it changes.
 CHANGES = {
-    "vocab_size": 37, "max_length": 19, "num_classes": 5, "num_segments": 3, "pooling": ("max", "mean"),
+    "vocab_size": 37, "max_length": 19, "num_classes": 5, "num_segments": 3,
+    "pooling": ("max", "mean"),
     "region_width": 3, "region_features": 7, "patch_width": 4, "embedding_dropout_rate": 0.0,
     "head_dropout_rate": 0.0, "encoder_scale": 0.5, "attends": False,
     "ngrams": 2, "ngram_bits": 6,
 }  # fmt: skip
 ENCODER_CHANGES = {
-    "num_layers": 3, "embed_dim": 48, "num_heads": 3, "hidden_dim": 11, "head_dim": 5, "value_dim": 7,
+    "num_layers": 3, "embed_dim": 48, "num_heads": 3, "hidden_dim": 11, "head_dim": 5,
+    "value_dim": 7,
     "num_kv_heads": 2, "norm": "pre", "final_norm": True, "norm_kind": "rms", "norm_epsilon": 1e-3,
     "activation": "swiglu", "biases": False, "dropout_rate": 0.0, "attention_dropout_rate": 0.0,
     "qkv_biases": False, "norm_biases": False, "head_norm": True, "first_norm": False,
@@ -240,8 +242,9 @@ WRITERS = {
         LanguageModel,
         LanguageModelConfig(31, 17, decoder=STACK),
         {
-            "vocab_size": 37, "max_length": 19, "positions": "rotary", "rope_base": 1e3, "window": 3,
-            "rope_scaling": RopeScaling("linear", 2.0), "tied_head": False, "embedding_dropout_rate": 0.0,
+            "vocab_size": 37, "max_length": 19, "positions": "rotary", "rope_base": 1e3,
+            "window": 3, "rope_scaling": RopeScaling("linear", 2.0), "tied_head": False,
+            "embedding_dropout_rate": 0.0,
         },
     ),
     SequenceToSequenceConfig: (
@@ -646,8 +649,10 @@ def test_an_encoder_decoder_keeps_and_computes_its_cross_attention():
         (lambda: formulas.training_flops(layer_of(), 3, batch=0), "batch must be 1 or more; got 0"),
         (lambda: formulas.activation_bytes(layer_of(), -1), "length must be 1 or more; got -1"),
         (lambda: formulas.cache_bytes(layer_of(), 0), "length must be 1 or more; got 0"),
-        (lambda: formulas.cache_bytes(layer_of(), 1, window=-1), "window must be 0 or more; got -1"),
-        (lambda: formulas.cache_bytes(layer_of(), 1, dtype="float33"), "dtype must be the name of a type, .*; got 'float33'"),
+        (lambda: formulas.cache_bytes(layer_of(), 1, window=-1),
+         "window must be 0 or more; got -1"),
+        (lambda: formulas.cache_bytes(layer_of(), 1, dtype="float33"),
+         "dtype must be the name of a type, .*; got 'float33'"),
         (lambda: formulas.visible_pairs(0), "T must be 1 or more; got 0"),
         (lambda: formulas.visible_pairs(3, window=-1), "window must be 0 or more; got -1"),
     ],

@@ -1,4 +1,4 @@
-"""Laws are found again in data that was made from them, and the intervals hold what they promise."""
+"""Laws are found again in data made from them, and the intervals hold what they promise."""
 
 import math
 

@@ -56,7 +56,13 @@ def test_what_is_wrong_in_words_comes_first(page):
 
 @pytest.mark.parametrize(
     ("x", "text"),
-    [(1.54000001, "1.54"), (12.0, "12"), (-3e-16, "0"), (156300.0, "156300"), (3.8147e-6, "3.81e-06")],
+    [
+        (1.54000001, "1.54"),
+        (12.0, "12"),
+        (-3e-16, "0"),
+        (156300.0, "156300"),
+        (3.8147e-6, "3.81e-06"),
+    ],
 )  # fmt: skip
 def test_computed_numbers_are_short(x, text):
     assert as_computed(x) == text

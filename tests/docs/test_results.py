@@ -94,7 +94,8 @@ def readme():
     again = [results(f"imdb-vectors-again-seed-{seed}") for seed in (1, 2)]
     seconds, compiling = (median(p[key] for p in first) for key in ("seconds", "compile_seconds"))
     encoder, tuned = results("imdb-mlm"), results("imdb-mlm-classifier")
-    yield f"two cores of a Xeon, jax {run['versions']['jax']}, {run['date']}; the last row of an EPYC"
+    of_run = f"jax {run['versions']['jax']}, {run['date']}"
+    yield f"two cores of a Xeon, {of_run}; the last row of an EPYC"
     yield f"Three seeds have {of_three(percent, seeds('imdb'))}%"
     yield f"{of_three(gain, seeds('imdb'))} points above their own n-grams"
     yield f"(McNemar p = {of_three(chance, seeds('imdb'))})"
@@ -128,7 +129,8 @@ def experiments():
         "unlabelled, n-grams six times as loud",
     )
     first, second, third, unlabelled = (f"{earlier_run(n)['test_accuracy']:.4f}" for n in names)
-    yield f"the first recipe ({first}), and the last row over four epochs, which was the default then ({second};"
+    yield f"the first recipe ({first}), and the last row over four epochs"
+    yield f"which was the default then ({second};"
     yield f"**{third}** (`../results/earlier-runs.json`)"
     yield f"and has {unlabelled} too (`../results/earlier-runs.json`)"
     kept = results("recipe-rounds")["tenth_round"]["distilled"][-1]
@@ -157,7 +159,8 @@ def unlabelled():
     few, few_unlabelled = results("imdb-few"), results("imdb-few-unlabelled")
 
     def apart(some, others):
-        return 100 * mean(a["test_accuracy"] - b["test_accuracy"] for a, b in zip(some, others, strict=True))  # fmt: skip
+        pairs = zip(some, others, strict=True)
+        return 100 * mean(a["test_accuracy"] - b["test_accuracy"] for a, b in pairs)
 
     yield f"**{apart(runs, before):.2f} points**"
     yield f"{runs[0]['data']['unlabelled']:,} are left with seed 0"
@@ -203,7 +206,8 @@ def test_the_results_are_what_the_sentences_around_the_numbers_say():
     assert "Xeon" in results("imdb")["machine"]["processor"]
     assert "EPYC" in best["machine"]["processor"]
     assert all(run["test"]["calibration_error"] <= 0.02 for run in (*seeds("imdb"), best))
-    assert [run["seed"] for name in ("imdb", "imdb-vectors", "imdb-unlabelled") for run in seeds(name)] == 3 * [0, 1, 2]  # fmt: skip
+    for name in ("imdb", "imdb-vectors", "imdb-unlabelled"):
+        assert [run["seed"] for run in seeds(name)] == [0, 1, 2]
     linear = results("imdb")["baseline"]["test_accuracy"]
     again = [results(f"imdb-vectors-again-seed-{seed}") for seed in (1, 2)]
     assert all(run["alone"]["head"]["test_accuracy"] > linear for run in again)

@@ -14,7 +14,8 @@ import jax
 # They move or name data: no arithmetic.
 MOVES = frozenset(
     "broadcast_in_dim reshape transpose squeeze slice dynamic_slice dynamic_update_slice "
-    "gather scatter concatenate split pad rev iota copy copy_p name stop_gradient pvary reduce_precision "
+    "gather scatter concatenate split pad rev iota copy copy_p name stop_gradient pvary "
+    "reduce_precision "
     "convert_element_type bitcast_convert_type device_put sharding_constraint optimization_barrier "
     "random_wrap random_unwrap random_seed get swap layout_constraint empty2 "
     "all_gather all_to_all ppermute axis_index mesh_cast".split()

@@ -1,7 +1,7 @@
 """Laws through measured points: time against length, loss against the size of a model.
 
     power law    y = factor x^exponent        fit_power_law    a line in log-log
-    quadratic    y = a + b x + c x^2          fit_quadratic    overhead, what is linear, what is quadratic
+    quadratic    y = a + b x + c x^2          fit_quadratic    overhead, linear and quadratic part
 
 A power law of time is what one term of a polynomial leaves when the others are small; a power law
 of loss is an observation (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, equation 1.1: L(N)

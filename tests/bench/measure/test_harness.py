@@ -1,4 +1,4 @@
-"""The benchmark harness: it waits, it does not time what is wrong, and forgetting to wait is seen."""
+"""The benchmark harness waits, does not time what is wrong, and sees who forgets to wait."""
 
 import json
 import os
@@ -77,7 +77,7 @@ def pytest_in_child(*arguments, cwd=ROOT):
 
 @pytest.fixture(scope="module")
 def child(tmp_path_factory):
-    """What pytest says of the benchmarks above, with the fixtures and hooks of bench/conftest.py."""
+    """What pytest says of the benchmarks above, with the hooks of bench/conftest.py."""
     folder = tmp_path_factory.mktemp("benchmarks")
     (folder / "conftest.py").write_text("from bench.conftest import *\n")
     (folder / "test_some.py").write_text(BENCHMARKS)

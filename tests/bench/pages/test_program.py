@@ -72,7 +72,14 @@ def test_page_of_no_numbers_is_one_line_and_nothing_is_written(program, contents
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-SMALL = Program("small", "Measures.", "results/small.json", "small.md", ("x",), lambda results, _: [str(results["x"])])  # fmt: skip
+SMALL = Program(
+    "small",
+    "Measures.",
+    "results/small.json",
+    "small.md",
+    ("x",),
+    lambda results, shown: [str(results["x"])],
+)
 
 
 def options_of(*words, docs):

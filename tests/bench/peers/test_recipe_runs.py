@@ -74,7 +74,8 @@ def test_the_program_itself_has_these_scores(data, tmp_path, monkeypatch):
     tiny = replace(TINY, fit=replace(TINY.fit, seed=seed))
     monkeypatch.setattr(classification, "load_reviews", lambda _: data)
     monkeypatch.setattr(classification, "recipe_of", lambda *_: tiny)
-    words = ["--data", "sample", "--out", str(tmp_path / "run"), "--no-baseline", "--seed", str(seed)]  # fmt: skip
+    words = ["--data", "sample", "--out", str(tmp_path / "run"), "--no-baseline"]
+    words += ["--seed", str(seed)]
     assert imdb.main(words) == 0
     lines = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
     expected = [line for line in lines if "validation_loss" in line]

@@ -57,7 +57,7 @@ def model_of(attention="eager", dropout_rate=0.1, pad_id=0, **sizes):
 
 
 def config_of(dropout_rate=0.1):
-    """The recipe's model in the sizes of `model_of`: nothing else of it is changed but the rates."""
+    """The recipe's model in the sizes of `model_of`; besides, only the rates are changed."""
     model = TUTORIAL.model
     encoder = replace(
         model.encoder,
@@ -222,7 +222,7 @@ def test_learning_rate_of_the_recipe_is_the_same_from_the_first_step_on():
 
 @pytest.mark.slow
 def test_training_step_of_the_recipe_is_the_same_update(batch):
-    """Without dropout: losses and weights of three steps of `make_train_step` and of `make_step`."""
+    """Without dropout: three steps of `make_train_step` and of `make_step`."""
     theirs = model_of(dropout_rate=0.0).double()
     begun = our_weights(theirs)
     step = make_step(theirs, make_optimizer(theirs))
@@ -365,7 +365,8 @@ def reviews(tmp_path_factory):
 
 def arguments(reviews, log, *more):
     return [
-        "--data", str(reviews), "--log", str(log), "--tokenizer", "word:300", "--length", "16", "--batch", "8", *more
+        "--data", str(reviews), "--log", str(log), "--tokenizer", "word:300", "--length", "16",
+        "--batch", "8", *more,
     ]  # fmt: skip
 
 
