@@ -64,9 +64,9 @@ UNSEEN = f"{CONTRACT}what_nobody_sees_reaches_no_output_and_no_gradient"
 MUTATIONS = [
     # The product and the softmax
     Mutation(
-        "the_scale_is_dropped", "attention/dot_product.py",
-        "scale = H**-0.5 if scale is None else scale",
-        "scale = 1.0 if scale is None else scale",
+        "the_scale_is_dropped", "attention/inputs.py",
+        "scale=inputs.query.shape[3] ** -0.5 if inputs.scale is None else inputs.scale,",
+        "scale=1.0 if inputs.scale is None else inputs.scale,",
         f"{ATTENTION}scale_is_one_over_the_root_of_the_features",
     ),
     Mutation(
@@ -83,15 +83,17 @@ MUTATIONS = [
     ),
     Mutation(
         "the_bias_is_scaled", "attention/dot_product.py",
-        "return logits if bias is None else logits + rendered(bias, *logits.shape[2:])",
-        "return logits if bias is None else logits + scale * rendered(bias, *logits.shape[2:])",
+        "return logits if bias is None else logits + bias",
+        "return logits if bias is None else logits + inputs.scale * bias",
         f"{ATTENTION}value_and_gradient_equal_the_loops[2]",
     ),
     Mutation(
         "the_soft_cap_falls_after_the_bias", "attention/dot_product.py",
         "    if soft_cap is not None:\n        logits = soft_cap * jnp.tanh(logits / soft_cap)\n"
-        "    return logits if bias is None else logits + rendered(bias, *logits.shape[2:])",
-        "    logits = logits if bias is None else logits + rendered(bias, *logits.shape[2:])\n"
+        "    bias = rendered(inputs.bias, *logits.shape[2:])\n"
+        "    return logits if bias is None else logits + bias",
+        "    bias = rendered(inputs.bias, *logits.shape[2:])\n"
+        "    logits = logits if bias is None else logits + bias\n"
         "    return logits if soft_cap is None else soft_cap * jnp.tanh(logits / soft_cap)",
         f"{PARITY}a_soft_cap_stands_before_the_bias",
     ),
@@ -103,7 +105,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the_logsumexp_forgets_the_mask", "attention/dot_product.py",
-        "masked_logsumexp(logits, True if seen is None else seen)",
+        "masked_logsumexp(logits, True if visible is None else visible)",
         "masked_logsumexp(logits, True)",
         f"{PARITY}logsumexp_is_the_residual_of_jax_nn",
     ),
@@ -139,33 +141,33 @@ MUTATIONS = [
     ),
     # What nobody sees
     Mutation(
-        "an_unseen_value_stays", "attention/dot_product.py",
-        "value = None if value is None else seen.zero_keys(value)",
-        "value = None if value is None else value",
+        "an_unseen_value_stays", "attention/inputs.py",
+        "value=None if value is None else rows.zero_keys(value)",
+        "value=None if value is None else value",
         f"{PARITY}jax_nn_differs_on_nan_in_a_value_that_nobody_sees",
     ),
     Mutation(
-        "a_blind_query_stays", "attention/dot_product.py",
-        "return seen.zero_queries(query), seen.zero_keys(key), value",
-        "return query, seen.zero_keys(key), value",
+        "a_blind_query_stays", "attention/inputs.py",
+        "query=rows.zero_queries(inputs.query)",
+        "query=inputs.query",
         f"{UNSEEN}[dot_product_attention-nan]",
     ),
     Mutation(
-        "an_unseen_key_stays", "attention/dot_product.py",
-        "return seen.zero_queries(query), seen.zero_keys(key), value",
-        "return seen.zero_queries(query), key, value",
+        "an_unseen_key_stays", "attention/inputs.py",
+        "key=rows.zero_keys(inputs.key)",
+        "key=inputs.key",
         f"{UNSEEN}[dot_product_attention-nan]",
     ),
     Mutation(
         "a_blind_input_stays", "attention/multi_head.py",
-        "inputs_q, inputs_kv = seen.zero_inputs_q(inputs_q), seen.zero_inputs_kv(inputs_kv)",
-        "inputs_kv = seen.zero_inputs_kv(inputs_kv)",
+        "inputs_q, inputs_kv = rows.zero_inputs_q(inputs_q), rows.zero_inputs_kv(inputs_kv)",
+        "inputs_kv = rows.zero_inputs_kv(inputs_kv)",
         f"{UNSEEN}[multi_head_attention-nan]",
     ),
     Mutation(
         "a_key_is_seen_only_by_a_whole_group", "attention/masked_rows.py",
-        "K, seen.shape[1] // K, seen.shape[2]).any(axis=2)",
-        "K, seen.shape[1] // K, seen.shape[2]).all(axis=2)",
+        "visible.reshape(B, K, N // K, S).any(axis=2)",
+        "visible.reshape(B, K, N // K, S).all(axis=2)",
         f"{ATTENTION}value_and_gradient_equal_the_loops[2]",
     ),
     Mutation(
@@ -323,19 +325,19 @@ MUTATIONS = [
     ),
     Mutation(
         "the_gradient_through_the_sum_is_lost", "attention/kernels/blockwise.py",
-        "d_logits = weights * (d_weights - common[..., None])",
-        "d_logits = weights * d_weights",
+        "d_logits = weights * (tiles.dropout(d_weights, tile) - rows.delta[..., None])",
+        "d_logits = weights * tiles.dropout(d_weights, tile)",
         f"{BLOCKWISE}[none, alibi]",
     ),
     Mutation(
         "the_logsumexp_has_no_gradient", "attention/kernels/blockwise.py",
-        "common -= tiles.once(tiles.of_queries(d_logsumexp, row), row)",
-        "common -= 0",
+        "delta -= tiles.zero_repeated(tiles.read_queries(d_logsumexp, row), row)",
+        "delta -= 0",
         f"{BLOCKWISE}[causal, none]",
     ),
     Mutation(
         "the_cap_has_a_slope_of_one", "attention/kernels/blockwise.py",
-        "d_logits *= 1 - (capped / settings.soft_cap) ** 2",
+        "d_logits *= 1 - (capped / soft_cap) ** 2",
         "d_logits *= 1",
         f"{BLOCKWISE}[window, relative at positions]",
     ),
@@ -347,7 +349,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the_gradient_of_the_keys_leaves_out_the_sum", "attention/kernels/xla_cpu.py",
-        "    d_logits = weights * (d_weights - common[:, None])\n",
+        "    d_logits = weights * (d_weights - delta[:, None])\n",
         "    d_logits = weights * d_weights\n",
         f"{FUSED}[none]",
     ),
@@ -371,8 +373,8 @@ MUTATIONS = [
     ),
     Mutation(
         "the_last_keys_count_twice", "attention/kernels/tiles.py",
-        "return seen & new if self.grid.S % self.grid.keys else seen",
-        "return seen",
+        "return mask & new if self.grid.S % self.grid.keys else mask",
+        "return mask",
         f"{BLOCKWISE}[causal, none]",
     ),
     Mutation(
@@ -425,8 +427,8 @@ MUTATIONS = [
     ),
     Mutation(
         "the_kernel_gives_blind_queries_the_mean", "attention/kernels/cudnn.py",
-        "return find_masked_rows(mask, T, S).zero_queries(output)",
-        "return output",
+        "return AttentionResult(inputs.masked_rows.zero_queries(output))",
+        "return AttentionResult(output)",
         f"{CONTRACT}query_without_keys_gets_zeros[dot_product_attention cudnn]",
     ),
     Mutation(
@@ -579,8 +581,10 @@ MUTATIONS = [
     ),
     Mutation(
         "dropout_comes_before_the_softmax", "attention/dot_product.py",
-        "weights = dropout_weights(softmax_over_visible(logits, seen), dropout_rate, dropout_rng)",
-        "weights = softmax_over_visible(dropout_weights(logits, dropout_rate, dropout_rng), seen)",
+        "    weights = softmax_over_visible(logits, visible)\n"
+        "    weights = dropout_weights(weights, inputs.dropout_rate, inputs.dropout_rng)\n",
+        "    weights = dropout_weights(logits, inputs.dropout_rate, inputs.dropout_rng)\n"
+        "    weights = softmax_over_visible(weights, visible)\n",
         f"{PARITY}nnx_differs_on_dropout_across_heads_and_examples",
     ),
     # Positions

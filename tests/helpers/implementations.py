@@ -17,7 +17,7 @@ from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.kernels import blockwise, dispatch
 from transformer_jax.attention.kernels.cudnn import cudnn_attention
-from transformer_jax.attention.kernels.tile_sizes import Tiling
+from transformer_jax.attention.kernels.tile_sizes import Tiling, is_plain
 
 IMPLEMENTATIONS = ("reference", "blockwise", "cudnn", "fused")
 
@@ -33,9 +33,9 @@ def forced(
 ) -> Iterator[None]:
     """Blocks of so many queries and keys, of one example and key head at a time or of all at once."""
 
-    def choose(query, key, mask, *, plain):
-        (B, T), (S, K) = query.shape[:2], key.shape[1:3]
-        if fused and plain:
+    def choose(inputs):
+        (B, _, T, S), K = inputs.sizes, inputs.key.shape[2]
+        if fused and is_plain(inputs):
             return Tiling(Grid(T, S, T, S), *((B, K) if at_once else (1, 1)), run=S)
         return tiling(T, S, queries, keys, *((B, K) if at_once else (1, 1)))
 
@@ -47,10 +47,10 @@ def forced(
         yield
 
 
-def without_a_gpu(*arrays, **options):
+def without_a_gpu(inputs):
     """`cudnn_attention` with XLA's kernel in the place of NVIDIA's."""
     with jax.numpy_dtype_promotion("standard"):
-        return cudnn_attention(*arrays, implementation="xla", **options)
+        return cudnn_attention(inputs, implementation="xla")
 
 
 def attend(*arrays, implementation, blocks=(2, 3), at_once=False, **options):

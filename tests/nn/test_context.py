@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from transformer_jax.attention import masked_rows
 from transformer_jax.attention.biases import alibi, alibi_slopes
 from transformer_jax.attention.masks import causal, padding
 from transformer_jax.functional.rotary import Rotary, rope_frequencies
 from transformer_jax.models import config as configurations
-from transformer_jax.nn import context as context_module
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder
@@ -70,10 +70,10 @@ def test_flags_and_implementation_are_static():
 
 @pytest.mark.parametrize("stack", [Encoder, Decoder])
 def test_a_stack_finds_hidden_rows_once(stack, monkeypatch):
-    """Not once a layer: on a long text that is a loop over its blocks."""
-    calls, find = [], context_module.find_masked_rows
+    """Not once a layer, and not once more in its attention."""
+    calls, rendered = [], masked_rows.rendered  # the whole mask, of so few tokens
     monkeypatch.setattr(
-        context_module, "find_masked_rows", lambda *args: calls.append(args) or find(*args)
+        masked_rows, "rendered", lambda *args: calls.append(args) or rendered(*args)
     )
     module = nnx.eval_shape(lambda: stack(STACK, rngs=nnx.Rngs(0)))
     jax.eval_shape(lambda module, x: module(x, LayerContext(mask=padding(IS_TOKEN))), module, X)

@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.attention.dot_product import zero_masked_rows
-from transformer_jax.attention.kernels.dispatch import fitting_rules
+from transformer_jax.attention.inputs import validate_mask
+from transformer_jax.attention.masked_rows import find_masked_rows
 from transformer_jax.attention.masks import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import softmax_over_visible
@@ -44,10 +44,10 @@ def additive_attention(
         score_kernel=(score_kernel, "A"),
         score_bias=(score_bias, "A"),
     )
-    # One head, so that the contract on masks is kept by the same lines as above.
-    query, key, value = (x[:, :, None] for x in (query, key, value))
-    _, mask = fitting_rules(query, key, None, mask)
-    query, key, value = (x[:, :, 0] for x in zero_masked_rows(query, key, value, mask))
+    (B, T, _), S = query.shape, key.shape[1]
+    mask = validate_mask(mask, (B, 1, T, S))
+    rows = find_masked_rows(mask, T, S)
+    query, key, value = rows.zero_inputs_q(query), *map(rows.zero_inputs_kv, (key, value))
     query, key = (
         linear(x, kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
         for x, kernel in ((query, query_kernel), (key, key_kernel))
@@ -55,7 +55,7 @@ def additive_attention(
     aligned = query[:, :, None] + key[:, None]
     aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)
     logits = (aligned @ score_kernel.astype(aligned.dtype))[:, None]
-    weights = softmax_over_visible(logits, rendered(mask, *logits.shape[2:]))[:, 0]
+    weights = softmax_over_visible(logits, rendered(mask, T, S))[:, 0]
     output = jnp.einsum(
         "BTS,BSO->BTO",
         weights.astype(value.dtype),

@@ -11,15 +11,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.inputs import AttentionInputs, AttentionResult, validate
 from transformer_jax.attention.kernels.blockwise import blockwise_attention
 from transformer_jax.attention.kernels.cudnn import cudnn_attention
-from transformer_jax.attention.kernels.dispatch import Implementation, attention_plan, fitting_rules
-from transformer_jax.attention.masked_rows import find_masked_rows
-from transformer_jax.attention.masks import Mask, MaskLike
+from transformer_jax.attention.kernels.dispatch import Implementation, choose_kernel
+from transformer_jax.attention.masks import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import masked_logsumexp, softmax_over_visible
-from transformer_jax.functional.checks import check_attention
-from transformer_jax.functional.dropout import check_rate, dropout_weights
+from transformer_jax.functional.dropout import dropout_weights
 from transformer_jax.functional.precision import product
 
 
@@ -45,11 +44,10 @@ def attention_weights(
     Array([[1.  , 0.  ],
            [0.33, 0.67]], dtype=float32)
     """
-    check_attention(query, key, None, soft_cap)
-    bias, mask = fitting_rules(query, key, bias, mask)
-    query, key, _ = zero_masked_rows(query, key, None, mask)
-    logits = _logits(query, key, bias, scale, soft_cap)
-    return softmax_over_visible(logits, rendered(mask, *logits.shape[2:]))
+    inputs = AttentionInputs(query, key, bias=bias, mask=mask, scale=scale, soft_cap=soft_cap)
+    inputs = validate(inputs).zero_masked_rows()
+    logits = _logits(inputs)
+    return softmax_over_visible(logits, rendered(inputs.mask, *logits.shape[2:]))
 
 
 def dot_product_attention(
@@ -93,117 +91,77 @@ def dot_product_attention(
     Array([[0.67, 0.33],
            [0.33, 0.67]], dtype=float32)
     """
-    return compute_attention(
+    inputs = AttentionInputs(
         query,
         key,
         value,
-        is_hidden=False,
         bias=bias,
         mask=mask,
+        dropout_rng=dropout_rng,
         scale=scale,
         soft_cap=soft_cap,
         dropout_rate=dropout_rate,
-        dropout_rng=dropout_rng,
         return_weights=return_weights,
         return_logsumexp=return_logsumexp,
-        implementation=implementation,
     )
+    result = compute_attention(validate(inputs).zero_masked_rows(), implementation)
+    extra = (result.weights,) * return_weights + (result.logsumexp,) * return_logsumexp
+    return (result.output, *extra) if extra else result.output
 
 
 def compute_attention(
-    query,
-    key,
-    value,
-    *,
-    is_hidden,
-    bias,
-    mask,
-    scale,
-    soft_cap,
-    dropout_rate,
-    dropout_rng,
-    return_weights=False,
-    return_logsumexp=False,
-    implementation=None,
-):
-    """`dot_product_attention`; where `is_hidden`, what the mask hides from everybody is finite
-    already.
-    """
-    check_rate(dropout_rate, dropout_rng)
-    plan = attention_plan(
-        query,
-        key,
-        value,
-        bias=bias,
-        mask=mask,
-        soft_cap=soft_cap,
-        dropout=dropout_rng is not None,
-        return_weights=return_weights,
-        return_logsumexp=return_logsumexp,
-        implementation=implementation,
-    )
-    bias, mask = fitting_rules(query, key, bias, mask)
-    if not is_hidden:
-        query, key, value = zero_masked_rows(query, key, value, mask)
-    if plan.implementation == "cudnn":
-        return cudnn_attention(query, key, value, bias=bias, mask=mask, scale=scale)
-    if plan.implementation == "blockwise":
-        output, logsumexp = blockwise_attention(
-            query,
-            key,
-            value,
-            bias=bias,
-            mask=mask,
-            scale=scale,
-            soft_cap=soft_cap,
-            dropout_rate=dropout_rate,
-            dropout_rng=dropout_rng,
-            return_logsumexp=return_logsumexp,
-        )
-        return (output, logsumexp) if return_logsumexp else output
+    inputs: AttentionInputs, implementation: Implementation | None = None
+) -> AttentionResult:
+    """Return the attention of validated inputs, computed by the implementation asked for or chosen.
 
-    logits = _logits(query, key, bias, scale, soft_cap)
-    seen = rendered(mask, *logits.shape[2:])
-    weights = dropout_weights(softmax_over_visible(logits, seen), dropout_rate, dropout_rng)
+    The masked rows are known, and finite.
+    """
+    chosen = choose_kernel(inputs, implementation).implementation
+    if chosen == "cudnn":
+        return cudnn_attention(inputs)
+    if chosen == "blockwise":
+        return blockwise_attention(inputs)
+    return reference_attention(inputs)
+
+
+def reference_attention(inputs: AttentionInputs) -> AttentionResult:
+    """Return softmax(scale Q K^T + bias) V as it is written, with all T x S logits stored."""
+    value, logits = inputs.value, _logits(inputs)
+    visible = rendered(inputs.mask, *logits.shape[2:])
+    weights = softmax_over_visible(logits, visible)
+    weights = dropout_weights(weights, inputs.dropout_rate, inputs.dropout_rng)
     output = product(
         "BKGTS,BKSO->BKGTO",
         _group(weights, value.shape[2]).astype(value.dtype),
         value.swapaxes(1, 2),
         weights.dtype,
     )
-    output = output.reshape(*weights.shape[:3], value.shape[3]).swapaxes(1, 2).astype(query.dtype)
-    returned = (output,) + (weights,) * return_weights
-    if return_logsumexp:
-        returned += (masked_logsumexp(logits, True if seen is None else seen).swapaxes(1, 2),)
-    return returned if len(returned) > 1 else output
+    output = output.reshape(*weights.shape[:3], value.shape[3]).swapaxes(1, 2)
+    logsumexp = None
+    if inputs.return_logsumexp:
+        logsumexp = masked_logsumexp(logits, True if visible is None else visible).swapaxes(1, 2)
+    return AttentionResult(
+        output.astype(inputs.query.dtype), weights if inputs.return_weights else None, logsumexp
+    )
 
 
-def zero_masked_rows(query, key, value, mask: Mask | None):
-    """What the mask hides from everybody taken out before any product."""
-    if mask is None:
-        return query, key, value
-    # 0 * NaN is NaN: a weight of zero does not keep an unseen value out of the product.
-    seen = find_masked_rows(mask, query.shape[1], key.shape[1])
-    value = None if value is None else seen.zero_keys(value)
-    return seen.zero_queries(query), seen.zero_keys(key), value
-
-
-def _logits(query, key, bias, scale, soft_cap):
-    N, H = query.shape[2:]
-    scale = H**-0.5 if scale is None else scale
-    # Heads next to the batch and the scale on the query, not on the T x S logits: on a CPU twice as
-    # fast.
-    query = _group((query * scale).astype(query.dtype).swapaxes(1, 2), key.shape[2])
+def _logits(inputs):
+    """soft_cap(scale Q K^T) + bias, [B, N, T, S]."""
+    query, key, soft_cap = inputs.query, inputs.key, inputs.soft_cap
+    # Heads next to the batch and the scale on the query, not on the T x S logits: on a CPU twice
+    # as fast.
+    query = _group((query * inputs.scale).astype(query.dtype).swapaxes(1, 2), key.shape[2])
     logits = product(
         "BKGTH,BKSH->BKGTS",
         query,
         key.swapaxes(1, 2),
         jnp.promote_types(query.dtype, jnp.float32),
     )
-    logits = logits.reshape(logits.shape[0], N, *logits.shape[3:])
+    logits = logits.reshape(inputs.sizes)
     if soft_cap is not None:
         logits = soft_cap * jnp.tanh(logits / soft_cap)
-    return logits if bias is None else logits + rendered(bias, *logits.shape[2:])
+    bias = rendered(inputs.bias, *logits.shape[2:])
+    return logits if bias is None else logits + bias
 
 
 def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:

@@ -1,8 +1,8 @@
-"""Zeros in place of what a mask hides from everybody, before any product: 0 * NaN is NaN, in values
-and gradients.
+"""The queries and keys that a mask hides completely, and zeros in their place.
 
-A weight of zero does not keep an unseen key or value out of a product, nor a query that sees
-nothing out of the gradient of the keys.
+A weight of 0 does not keep a fully masked key or value out of a product, nor a query that sees no
+key out of the gradient of the keys: 0 * NaN is NaN. These rows are set to zero before the first
+product.
 """
 
 from typing import NamedTuple
@@ -13,100 +13,154 @@ from jax import lax
 from jaxtyping import Array, Bool, Shaped
 
 from transformer_jax.attention.coverage import Grid
-from transformer_jax.attention.masks import Mask
-from transformer_jax.attention.rule import Block, rendered
+from transformer_jax.attention.masks import Mask, MaskLike, as_mask
+from transformer_jax.attention.rule import Block, rendered, rule_class
 from transformer_jax.parallel.mesh import vary_like
 
-# Edge of the blocks in which a mask is looked through; what is smaller than one is looked at whole.
+# Edge of the blocks in which a mask is searched; a smaller one is rendered whole.
 EDGE = 512
 
 
 class MaskedRows(NamedTuple):
-    """Which queries see anything, and which keys are seen by anybody."""
+    """The queries that see no key and the keys that no query sees, both False in the arrays.
 
-    queries: Bool[Array, "#B #N T"]
-    keys: Bool[Array, "#B #N S"]
+    None in place of the arrays: no row is masked, which is known without looking.
+    """
+
+    visible_queries: Bool[Array, "#B #N T"] | None = None
+    visible_keys: Bool[Array, "#B #N S"] | None = None
 
     @property
-    def by_head(self) -> bool:
-        """Whether it differs from head to head."""
-        return max(self.queries.shape[1], self.keys.shape[1]) > 1
+    def differ_by_head(self) -> bool:
+        """Whether the heads have arrays of their own."""
+        return any(visible is not None and visible.shape[1] > 1 for visible in self)
 
     def zero_queries(self, query: Shaped[Array, "B T N H"]) -> Shaped[Array, "B T N H"]:
-        """Zeros in the queries that see nothing."""
-        return jnp.where(self.queries.swapaxes(1, 2)[..., None], query, 0)
+        """Return the queries with zeros in those that see no key."""
+        if self.visible_queries is None:
+            return query
+        return jnp.where(self.visible_queries.swapaxes(1, 2)[..., None], query, 0)
 
     def zero_keys(self, key: Shaped[Array, "B S K H"]) -> Shaped[Array, "B S K H"]:
-        """Zeros in the keys that nobody sees: a key head is seen where any head of its group may
-        see it.
-        """
-        seen, K = self.keys, key.shape[2]
-        if seen.shape[1] > 1:
-            seen = seen.reshape(seen.shape[0], K, seen.shape[1] // K, seen.shape[2]).any(axis=2)
-        return jnp.where(seen.swapaxes(1, 2)[..., None], key, 0)
+        """Return the keys, or values, with zeros in those that no query of their group sees."""
+        visible, K = self.visible_keys, key.shape[2]
+        if visible is None:
+            return key
+        if visible.shape[1] > 1:
+            B, N, S = visible.shape
+            visible = visible.reshape(B, K, N // K, S).any(axis=2)
+        return jnp.where(visible.swapaxes(1, 2)[..., None], key, 0)
 
     def zero_inputs_q(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
-        """Zeros in the rows that see nothing with any head."""
-        return jnp.where(self.queries.any(axis=1)[..., None], x, 0)
+        """Return the inputs of the queries with zeros in those that see no key with any head."""
+        return _zero(x, self.visible_queries)
 
     def zero_inputs_kv(self, x: Shaped[Array, "B S E"]) -> Shaped[Array, "B S E"]:
-        """Zeros in the rows that no head sees."""
-        return jnp.where(self.keys.any(axis=1)[..., None], x, 0)
+        """Return the inputs of the keys with zeros in those that no query of any head sees."""
+        return _zero(x, self.visible_keys)
 
     def zero_isolated_rows(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
-        """Zeros in the rows of a self-attention that see nothing and that nobody sees.
+        """Return the inputs of a self-attention with zeros in the rows masked as query and as key.
 
         Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0
         * NaN.
         """
-        return jnp.where((self.queries.any(axis=1) | self.keys.any(axis=1))[..., None], x, 0)
+        if self.visible_queries is None or self.visible_keys is None:
+            return x
+        return _zero(x, self.visible_queries.any(axis=1) | self.visible_keys.any(axis=1))
 
 
-def find_masked_rows(mask: Mask, T: int, S: int) -> MaskedRows:
-    """Who sees and is seen, found without the T x S matrix: only blocks that are seen in part are
-    rendered.
+@rule_class(static=("T", "S"))
+class MaskWithRows(Mask):
+    """A mask of T queries and S keys that carries its masked rows.
 
-    An accelerator renders all of it inside its sums, without storing it: loops cost it more than
-    arithmetic.
+    They are found once, and used by every layer of a stack.
     """
-    if T == S and mask.includes_diagonal:
-        everybody = jnp.ones((1, 1, T), bool)  # which XLA takes out again
-        return MaskedRows(everybody, everybody)
+
+    rule: Mask
+    rows: MaskedRows
+    T: int
+    S: int
+
+    def block(self, block):
+        return self.rule.block(block)
+
+    def coverage(self, grid):
+        return self.rule.coverage(grid)
+
+    @property
+    def includes_diagonal(self):
+        return self.rule.includes_diagonal
+
+
+def attach_masked_rows(mask: MaskLike, T: int, S: int) -> MaskWithRows | None:
+    """Return the mask with its masked rows, so that attention does not search for them again.
+
+    None stays None.
+    """
+    mask = as_mask(mask)
+    if mask is None:
+        return None
+    rule = mask.rule if isinstance(mask, MaskWithRows) else mask
+    return MaskWithRows(rule, find_masked_rows(mask, T, S), T, S)
+
+
+def find_masked_rows(mask: Mask | None, T: int, S: int) -> MaskedRows:
+    """Return the masked rows of a mask, without the T x S matrix: it renders partly visible blocks.
+
+    An accelerator renders the whole mask inside the reductions, without storing it: loops cost it
+    more than arithmetic.
+    """
+    if mask is None or (T == S and mask.includes_diagonal):
+        return MaskedRows()
+    if isinstance(mask, MaskWithRows) and (mask.T, mask.S) == (T, S):
+        return mask.rows
     if (T <= EDGE and S <= EDGE) or jax.default_backend() != "cpu":
         array = rendered(mask, T, S)
         return MaskedRows(
             jnp.broadcast_to(array.any(axis=3), (*array.shape[:2], T)),
             jnp.broadcast_to(array.any(axis=2), (*array.shape[:2], S)),
         )
-    grid = Grid(T, S, min(T, EDGE), min(S, EDGE))
+    return _search_blocks(mask, Grid(T, S, min(T, EDGE), min(S, EDGE)))
+
+
+def _search_blocks(mask, grid):
+    T, S = grid.T, grid.S
     some, every = mask.coverage(grid)
     in_part = (some & ~every).any(axis=0)
     columns = jnp.argsort(~in_part, axis=1, stable=True)
     shape = jax.eval_shape(lambda: mask.block(grid.whole)).shape[:2]
 
-    def row(i, seen):
-        def block(j, seen):
+    def row(i, found):
+        def block(j, found):
             query_start = jnp.minimum(i * grid.queries, T - grid.queries)
             key_start = jnp.minimum(columns[i, j] * grid.keys, S - grid.keys)
             array = mask.block(Block(query_start, grid.queries, key_start, grid.keys, T, S))
-            return MaskedRows(
-                _mark(seen.queries, array.any(axis=3), query_start, grid.queries),
-                _mark(seen.keys, array.any(axis=2), key_start, grid.keys),
+            return (
+                _mark(found[0], array.any(axis=3), query_start, grid.queries),
+                _mark(found[1], array.any(axis=2), key_start, grid.keys),
             )
 
-        return lax.fori_loop(0, in_part[i].sum(), block, seen)
+        return lax.fori_loop(0, in_part[i].sum(), block, found)
 
-    whole = MaskedRows(
+    whole = (
         jnp.repeat(every.any(axis=2), grid.queries, axis=1)[:, None, :T],
         jnp.repeat(every.any(axis=1), grid.keys, axis=1)[:, None, :S],
     )
-    start = MaskedRows(jnp.zeros((*shape, T), bool), jnp.zeros((*shape, S), bool))
-    start = vary_like(start, mask)
+    start = vary_like((jnp.zeros((*shape, T), bool), jnp.zeros((*shape, S), bool)), mask)
     part = lax.fori_loop(0, grid.rows, row, start)
     return MaskedRows(*(a | b for a, b in zip(whole, part, strict=True)))
 
 
-def _mark(seen, part, start, size):
-    part = jnp.broadcast_to(part, (*seen.shape[:2], size))
-    old = lax.dynamic_slice_in_dim(seen, start, size, axis=2)
-    return lax.dynamic_update_slice_in_dim(seen, old | part, start, axis=2)
+def _mark(visible, part, start, size):
+    part = jnp.broadcast_to(part, (*visible.shape[:2], size))
+    old = lax.dynamic_slice_in_dim(visible, start, size, axis=2)
+    return lax.dynamic_update_slice_in_dim(visible, old | part, start, axis=2)
+
+
+def _zero(x, visible):
+    """x [B, L, D] with zeros where no head's `visible` [#B, #N, L] or [#B, L] is True."""
+    if visible is None:
+        return x
+    visible = visible.any(axis=1) if visible.ndim == 3 else visible
+    return jnp.where(visible[..., None], x, 0)

@@ -1,13 +1,15 @@
 """Multi-head attention (Vaswani et al., 2017, section 3.2.2): projections around dot-product."""
 
+from dataclasses import replace
+
+import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.dot_product import compute_attention
+from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masked_rows import find_masked_rows
-from transformer_jax.attention.masks import MaskLike, as_mask
-from transformer_jax.attention.rule import check_fit
+from transformer_jax.attention.masks import MaskLike
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.normalization import rms_norm
@@ -66,37 +68,40 @@ def multi_head_attention(
         query_scale=(query_scale, "H"),
         key_scale=(key_scale, "H"),
     )
-    (B, T, _), S, N = inputs_q.shape, inputs_kv.shape[1], query_kernel.shape[1]
-    mask, is_hidden = as_mask(mask), False
-    check_fit("mask", mask, (B, N, T, S))
-    if mask is not None:
-        # An unseen NaN would enter the gradient of the kernels as 0 * NaN.
-        seen = find_masked_rows(mask, T, S)
-        is_hidden = not seen.by_head  # what is zero here is finite after the projections
-        inputs_q, inputs_kv = seen.zero_inputs_q(inputs_q), seen.zero_inputs_kv(inputs_kv)
+    B, T, S = *inputs_q.shape[:2], inputs_kv.shape[1]
+    # Validated by shapes alone: the masked rows must be zero before the projections.
+    query, key, value = (
+        jax.ShapeDtypeStruct((B, length, *kernel.shape[1:]), inputs_q.dtype)
+        for length, kernel in ((T, query_kernel), (S, key_kernel), (S, value_kernel))
+    )
+    inputs = AttentionInputs(
+        query,
+        key,
+        value,
+        bias=bias,
+        mask=mask,
+        dropout_rng=dropout_rng,
+        scale=scale,
+        soft_cap=soft_cap,
+        dropout_rate=dropout_rate,
+        return_weights=return_weights,
+    )
+    inputs = validate(inputs).with_masked_rows()
+    # Else a NaN there would enter the gradients of the kernels as 0 * NaN.
+    rows = inputs.masked_rows
+    inputs_q, inputs_kv = rows.zero_inputs_q(inputs_q), rows.zero_inputs_kv(inputs_kv)
     query = linear(inputs_q, query_kernel, query_bias)
     key = linear(inputs_kv, key_kernel, key_bias)
+    value = linear(inputs_kv, value_kernel, value_bias)
     if query_scale is not None:
         query = rms_norm(query, query_scale, epsilon=norm_epsilon)
     if key_scale is not None:
         key = rms_norm(key, key_scale, epsilon=norm_epsilon)
     if rotary is not None:
         query, key = rotary.turn(query), rotary.turn(key)
-    attended = compute_attention(
-        query,
-        key,
-        linear(inputs_kv, value_kernel, value_bias),
-        is_hidden=is_hidden,
-        bias=bias,
-        mask=mask,
-        scale=scale,
-        soft_cap=soft_cap,
-        dropout_rate=dropout_rate,
-        dropout_rng=dropout_rng,
-        return_weights=return_weights,
-        implementation=implementation,
-    )
-    if return_weights:
-        attended, weights = attended
-        return linear(attended, out_kernel, out_bias, axes=2), weights
-    return linear(attended, out_kernel, out_bias, axes=2)
+    inputs = replace(inputs, query=query, key=key, value=value)
+    if rows.differ_by_head:  # else what is masked is finite already
+        inputs = inputs.zero_masked_rows()
+    result = compute_attention(inputs, implementation)
+    output = linear(result.output, out_kernel, out_bias, axes=2)
+    return (output, result.weights) if return_weights else output

@@ -7,8 +7,8 @@ import jax
 
 from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masked_rows import MaskedRows, find_masked_rows
-from transformer_jax.attention.masks import MaskLike, as_mask
+from transformer_jax.attention.masked_rows import MaskedRows, attach_masked_rows
+from transformer_jax.attention.masks import MaskLike
 from transformer_jax.functional.rotary import Rotary
 
 
@@ -26,17 +26,21 @@ class LayerContext:
     bias: BiasLike | Any = None  # of self-attention
     mask: MaskLike | Any = None  # of self-attention; with a cache over the keys of the cache
     memory_mask: MaskLike | Any = None  # of cross-attention
-    masked_rows: MaskedRows | Any = None  # or None; found once for all layers
     return_weights: bool = field(default=False, metadata={"static": True})
     return_states: bool = field(default=False, metadata={"static": True})
     implementation: Implementation | None = field(default=None, metadata={"static": True})
 
-    def resolved(self, length: int) -> "LayerContext":
-        """Return the context of a self-attention over `length` tokens with its `masked_rows`."""
-        if self.mask is None or self.masked_rows is not None:
-            return self
-        mask = as_mask(self.mask)
-        return replace(self, mask=mask, masked_rows=find_masked_rows(mask, length, length))
+    def resolved(self, T: int, S: int | None = None) -> "LayerContext":
+        """Return the context of T queries and S keys (S = T when left out) with its masked rows.
+
+        They are found unless the mask carries them.
+        """
+        return replace(self, mask=attach_masked_rows(self.mask, T, T if S is None else S))
+
+    @property
+    def masked_rows(self) -> MaskedRows:
+        """The rows that the mask of a resolved context hides."""
+        return MaskedRows() if self.mask is None else self.mask.rows
 
     @property
     def of_memory(self) -> "LayerContext":

@@ -67,8 +67,7 @@ class DecoderLayer(nnx.Module):
 
         if cache is None:
             context = context.resolved(x.shape[1])
-            if context.masked_rows is not None:
-                x = context.masked_rows.zero_isolated_rows(x)
+            x = context.masked_rows.zero_isolated_rows(x)
         x = residual(x, attend, self.attention_norm, self.config, rngs)
         if memory is not None:
             x = residual(x, look, self.cross_attention_norm, self.config, rngs)
@@ -105,8 +104,7 @@ class Decoder(nnx.Module):
         the rule: causal in a language model. With a cache, which is returned with the new tokens,
         `step` is `cache.step(is_token)`, whose positions the mask needs too.
         """
-        if cache is None:
-            context = context.resolved(x.shape[1])
+        context = context.resolved(x.shape[1], None if cache is None else step.is_key.shape[1])
         maps, layers, states = ([], []), [], []
         for i, layer in enumerate(self.layers):
             states.append(x)

@@ -63,8 +63,7 @@ class EncoderLayer(nnx.Module):
             return attended
 
         context = context.resolved(x.shape[1])
-        if context.masked_rows is not None:
-            x = context.masked_rows.zero_isolated_rows(x)
+        x = context.masked_rows.zero_isolated_rows(x)
         x = residual(x, attend, self.attention_norm, self.config, rngs)
         transform = partial(self.feed_forward, rngs=rngs)
         x = residual(x, transform, self.feed_forward_norm, self.config, rngs)

@@ -21,7 +21,7 @@ from tests.helpers.implementations import attend
 from transformer_jax.attention.biases import alibi, relative_bias
 from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.dot_product import dot_product_attention
-from transformer_jax.attention.kernels import blockwise
+from transformer_jax.attention.kernels import blockwise, tiles
 from transformer_jax.attention.kernels.tile_sizes import Tiling
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count
@@ -205,7 +205,7 @@ def test_runs_of_keys_equal_the_reference(queries, keys, left, right, run, at_on
         return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))
 
     inputs = qkv(T=T, S=S)
-    with patch.object(blockwise, "choose_tiling", lambda *arrays, plain: tiling):
+    with patch.object(blockwise, "choose_tiling", lambda inputs: tiling):
         ours = both("blockwise")(*inputs)
     assert_close(ours, both("reference")(*inputs))
 
@@ -239,7 +239,7 @@ def test_float64_is_computed_in_float64():
 def test_bfloat16_is_no_less_accurate_than_the_reference(operands, monkeypatch):
     """Against loops in float64, also where a machine multiplies in bfloat16."""
     if operands == "bfloat16":
-        monkeypatch.setattr(blockwise, "operands_dtype", jnp.dtype)
+        monkeypatch.setattr(tiles, "operands_dtype", jnp.dtype)
     inputs = [normal(i, 1, 64, 2, 16, dtype=jnp.bfloat16) for i in range(3)]
     exact = naive.attention(
         *(np.asarray(x, np.float64) for x in inputs), mask=np.tri(64, dtype=bool)

@@ -15,6 +15,7 @@ import pytest
 from tests.helpers.implementations import forced, without_a_gpu
 from transformer_jax.attention.biases import alibi, dense_bias, relative_bias
 from transformer_jax.attention.dot_product import dot_product_attention
+from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.dispatch import attention_plan
 from transformer_jax.attention.masks import (
     causal,
@@ -99,7 +100,8 @@ def given_to_the_kernel(mask, T=S, bias=None):
     """What the vendor's kernel is called with, by name."""
     query, key, value = qkv(T)
     with patch.object(jax.nn, "dot_product_attention", return_value=query) as kernel:
-        without_a_gpu(query, key, value, mask=mask, bias=bias)
+        inputs = validate(AttentionInputs(query, key, value, mask=mask, bias=bias))
+        without_a_gpu(inputs.with_masked_rows())
     (*_, bias, mask), options = kernel.call_args
     return (
         bias,

@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers.implementations import forced, tiling
 from transformer_jax.attention.dot_product import dot_product_attention
+from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.kernels.tile_sizes import TILE, choose_tiling, visited_blocks
 from transformer_jax.attention.kernels.tiles import Tiles, visits
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
@@ -146,16 +147,10 @@ def test_examples_that_are_worked_on_together_visit_what_any_of_them_sees():
 # ---------------------------------------------------------------------------------------
 
 
-def chosen_for(B, T, N, K, mask, **options):
-    """By shapes alone: the arrays are traced."""
-    chosen = []
-
-    def trace(query, key):
-        chosen.append(choose_tiling(query, key, mask, **options))
-        return query
-
-    jax.eval_shape(trace, *(jax.ShapeDtypeStruct((B, T, n, 64), jnp.float32) for n in (N, K)))
-    return chosen[0]
+def chosen_for(B, T, N, K, mask, plain=False):
+    """By shapes alone."""
+    query, key = (jax.ShapeDtypeStruct((B, T, n, 64), jnp.float32) for n in (N, K))
+    return choose_tiling(AttentionInputs(query, key, mask=mask, soft_cap=None if plain else 1.0))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Attention in blocks (FlashAttention, Dao et al., 2022, https://arxiv.org/abs/2205.14135): exact,
-in memory linear in T and S.
+"""Attention in blocks, exact and in memory linear in T and S.
+
+FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135).
 
 For a block of queries the keys come a block at a time. With S_j the logits of block j, the running
 maximum m, the sum l and the output o are
@@ -12,263 +13,170 @@ gradient computes the weights again from the logits and the saved logsumexp m + 
 
     P = e^(S - logsumexp)    dV = P' dO    dS = P (dO V' - rowsum(dO O))    dQ = dS K    dK = dS' Q
 
-Blocks that the mask hides are not visited. Masks, biases and dropout are asked for the block alone.
-Where all keys that a block of queries sees are few, they come together instead, and nothing is
-carried on (`xla_cpu.py`).
+Blocks that the mask hides are not visited. Masks, biases and dropout are rendered for one block at
+a time. Where all keys that a block of queries sees are few, they come together instead, without a
+running maximum (`xla_cpu.py`).
 """
 
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array
 
-from transformer_jax.attention.biases import Bias
-from transformer_jax.attention.kernels.tile_sizes import Tiling, choose_tiling, is_plain
-from transformer_jax.attention.kernels.tiles import Settings, Tiles
+from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
+from transformer_jax.attention.kernels.tile_sizes import choose_tiling
+from transformer_jax.attention.kernels.tiles import Tiles
 from transformer_jax.attention.kernels.xla_cpu import (
     attend,
     attend_with_logsumexp,
     gradients,
-    hidden,
+    mask_as_bias,
 )
-from transformer_jax.attention.masks import Mask
-from transformer_jax.functional.precision import operands_dtype, product
+from transformer_jax.functional.precision import product
 from transformer_jax.parallel.mesh import vary_like
 
 
-def blockwise_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    value: Float[Array, "B S K O"],
-    *,
-    bias: Bias | None = None,
-    mask: Mask | None = None,
-    scale: float | None = None,
-    soft_cap: float | None = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: PRNGKeyArray | None = None,
-    return_logsumexp: bool = True,
-    tiling: Tiling | None = None,
-) -> tuple[Float[Array, "B T N O"], Float[Array, "B T N"] | None]:
-    """The output and the logsumexp of `dot_product_attention`, which has checked the arguments.
-
-    Fully masked rows must be zero already (`masked_rows.find_masked_rows`).
-    """
-    (B, T, N, H), K = query.shape, key.shape[2]
-    plain = is_plain(query.dtype, bias, soft_cap, dropout=dropout_rng is not None)
-    settings = Settings(
-        tiling or choose_tiling(query, key, mask, plain=plain),
-        H**-0.5 if scale is None else scale,
-        soft_cap,
-        dropout_rate,
-        operands_dtype(query.dtype),
-        return_logsumexp,
+def blockwise_attention(inputs: AttentionInputs) -> AttentionResult:
+    """Return the attention of validated inputs, computed in blocks; the masked rows are finite."""
+    (B, T, N, H), K = inputs.query.shape, inputs.key.shape[2]
+    tiling = choose_tiling(inputs)
+    heads_first = replace(
+        inputs,
+        query=inputs.query.swapaxes(1, 2).reshape(B, K, N // K, T, H),
+        key=inputs.key.swapaxes(1, 2),
+        value=inputs.value.swapaxes(1, 2),
+        masked_rows=None,
     )
-    # The rules as lists of arrays: JAX builds the arguments of a custom gradient anew from what is
-    # no array.
-    (bias, bias_tree), (mask, mask_tree) = jax.tree.flatten(bias), jax.tree.flatten(mask)
-    query = query.swapaxes(1, 2).reshape(B, K, N // K, T, H)
-    key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)
-    static = settings, bias_tree, mask_tree
-    arrays = query, key, value, bias, mask, dropout_rng
-    output, logsumexp = _attend(static, *vary_like(arrays, arrays))
-    output = output.reshape(B, N, T, value.shape[3]).swapaxes(1, 2)
-    return output, None if logsumexp is None else logsumexp.reshape(B, N, T).swapaxes(1, 2)
+    # A list of arrays: JAX builds the arguments of a custom gradient anew from what is no array.
+    arrays, structure = jax.tree.flatten(heads_first)
+    output, logsumexp = _attend((structure, tiling), *vary_like(arrays, arrays))
+    output = output.reshape(B, N, T, output.shape[4]).swapaxes(1, 2)
+    if logsumexp is not None:
+        logsumexp = logsumexp.reshape(B, N, T).swapaxes(1, 2)
+    return AttentionResult(output, None, logsumexp)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(static, query, key, value, bias, mask, rng):
-    wanted = static[0].returns_logsumexp
-    return _forward(static, query, key, value, bias, mask, rng, with_logsumexp=wanted)
+def _attend(static, *arrays):
+    tiles = _tiles(static, arrays)
+    return _forward(tiles, with_logsumexp=tiles.inputs.return_logsumexp)
 
 
-def _attend_forward(static, query, key, value, bias, mask, rng):
-    output, logsumexp = _forward(static, query, key, value, bias, mask, rng, with_logsumexp=True)
-    returned = output, logsumexp if static[0].returns_logsumexp else None
-    return returned, (query, key, value, bias, mask, rng, output, logsumexp)
+def _attend_forward(static, *arrays):
+    tiles = _tiles(static, arrays)
+    output, logsumexp = _forward(tiles, with_logsumexp=True)
+    returned = output, logsumexp if tiles.inputs.return_logsumexp else None
+    return returned, (arrays, output, logsumexp)
 
 
 def _attend_backward(static, saved, cotangents):
-    return *_gradient(static, saved, cotangents), None, None
+    found = _gradient(static, saved, cotangents)
+    return *found, *[None] * (len(saved[0]) - len(found))
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _forward(static, query, key, value, bias, mask, rng, *, with_logsumexp):
-    settings, bias, mask = _unflatten(static, bias, mask)
-    tiles = Tiles(settings, query, bias, mask, rng)
-    dtype = jnp.promote_types(query.dtype, jnp.float32)
-    key_turned = key.mT  # once, not for every block
+def _tiles(static, arrays):
+    structure, tiling = static
+    return Tiles(jax.tree.unflatten(structure, arrays), tiling)
 
-    def to_blocks(row, q):
-        def block_of_keys(tile, running, seen):
-            highest, total, out = running
-            v = tiles.of_keys(value, tile)
-            logits, _ = tiles.logits(q, tiles.of_keys_turned(key_turned, tile), tile)
-            if seen is not None:
-                logits = jnp.where(seen, logits, -jnp.inf)
-            new = jnp.maximum(highest, logits.max(axis=-1))
-            finite = jnp.where(new == -jnp.inf, 0, new)
-            weights = jnp.exp(logits - finite[..., None])
-            shrink = jnp.exp(highest - finite)
-            total = shrink * total + weights.sum(axis=-1)
-            weights = tiles.drop(weights, tile).astype(v.dtype)
-            out = shrink[..., None] * out + product("EKGTS,EKSO->EKGTO", weights, v, dtype)
-            return new, total, out
 
-        zeros = jnp.zeros((*q.shape[:4], value.shape[3]), dtype)
-        nothing = vary_like((jnp.full(q.shape[:4], -jnp.inf, dtype), zeros[..., 0], zeros), query)
-        highest, total, out = tiles.over_keys(block_of_keys, row, nothing)
-        return out / jnp.where(total == 0, 1, total)[..., None], highest + jnp.log(total)
+# The output
 
-    def to_run(row, q):
-        tile = tiles.run(row)
-        arrays = _of_run(q, tiles.of_keys(key, tile), tiles.of_keys(value, tile))
-        seen = tiles.seen_of_run(tile)
-        taken_off = _hidden(seen, q)
-        total = None
-        if with_logsumexp:
-            out, total = attend_with_logsumexp(*arrays, taken_off)
-            total = total.reshape(q.shape[:4])
-        else:
-            out = attend(*arrays, taken_off)
-        out = out.reshape(*q.shape[:4], -1)
-        if seen is None:
-            return out, total
-        sees = seen.any(axis=-1)
-        total = None if total is None else jnp.where(sees, total, -jnp.inf)
-        return jnp.where(sees[..., None], out, 0), total
+
+def _forward(tiles, *, with_logsumexp):
+    query, key, value = tiles.inputs.query, tiles.inputs.key, tiles.inputs.value
+    if tiles.tiling.run is None:
+        attend_rows = partial(_attend_in_blocks, tiles, key.mT)  # once, not for every block
+    else:
+        attend_rows = partial(_attend_to_run, tiles, with_logsumexp)
 
     def block_of_queries(index, state):
         output, logsumexp = state
         row = tiles.row(index)
-        q = _scaled(tiles.of_queries(query, row), settings)
-        out, total = (to_blocks if settings.tiling.run is None else to_run)(row, q)
-        output = tiles.write(output, out.astype(output.dtype), row)
-        return output, tiles.write(logsumexp, total, row) if with_logsumexp else None
+        out, total = attend_rows(tiles.read_scaled_queries(row), row)
+        output = tiles.write_queries(output, out.astype(output.dtype), row)
+        return output, tiles.write_queries(logsumexp, total, row) if with_logsumexp else None
 
     output = jnp.zeros((*query.shape[:4], value.shape[3]), query.dtype)
+    dtype = jnp.promote_types(query.dtype, jnp.float32)
     logsumexp = jnp.zeros(query.shape[:4], dtype) if with_logsumexp else None
     state = vary_like((output, logsumexp), query)
     return lax.fori_loop(0, tiles.steps, block_of_queries, state)
 
 
+def _attend_in_blocks(tiles, key_transposed, q, row):
+    """The output and the logsumexp of one block of queries, a block of keys at a time."""
+    query, value = tiles.inputs.query, tiles.inputs.value
+    dtype = jnp.promote_types(query.dtype, jnp.float32)
+
+    def block_of_keys(tile, running, mask):
+        highest, total, out = running
+        v = tiles.read_keys(value, tile)
+        logits, _ = tiles.logits(q, tiles.read_keys_transposed(key_transposed, tile), tile)
+        if mask is not None:
+            logits = jnp.where(mask, logits, -jnp.inf)
+        new = jnp.maximum(highest, logits.max(axis=-1))
+        finite = jnp.where(new == -jnp.inf, 0, new)
+        weights = jnp.exp(logits - finite[..., None])
+        shrink = jnp.exp(highest - finite)
+        total = shrink * total + weights.sum(axis=-1)
+        weights = tiles.dropout(weights, tile).astype(v.dtype)
+        out = shrink[..., None] * out + product("EKGTS,EKSO->EKGTO", weights, v, dtype)
+        return new, total, out
+
+    zeros = jnp.zeros((*q.shape[:4], value.shape[3]), dtype)
+    start = vary_like((jnp.full(q.shape[:4], -jnp.inf, dtype), zeros[..., 0], zeros), query)
+    highest, total, out = tiles.over_keys(block_of_keys, row, start)
+    return out / jnp.where(total == 0, 1, total)[..., None], highest + jnp.log(total)
+
+
+def _attend_to_run(tiles, with_logsumexp, q, row):
+    """The output and the logsumexp of one block of queries, all its keys at once."""
+    tile = tiles.run(row)
+    arrays = tiles.read_keys(tiles.inputs.key, tile), tiles.read_keys(tiles.inputs.value, tile)
+    arrays = _merge_heads(q, *arrays)
+    mask = tiles.mask_of_run(tile)
+    bias, total = _merged_bias(mask, q), None
+    if with_logsumexp:
+        out, total = attend_with_logsumexp(*arrays, bias)
+        total = total.reshape(q.shape[:4])
+    else:
+        out = attend(*arrays, bias)
+    out = out.reshape(*q.shape[:4], -1)
+    if mask is None:
+        return out, total
+    sees = mask.any(axis=-1)
+    total = None if total is None else jnp.where(sees, total, -jnp.inf)
+    return jnp.where(sees[..., None], out, 0), total
+
+
+# The gradient
+
+
+class _QueryRows(NamedTuple):
+    """What the gradient needs of one block of queries."""
+
+    query: Array  # scaled
+    d_output: Array
+    logsumexp: Array  # 0 where a query sees no key
+    delta: Array  # rowsum(dO O), minus the cotangent of the logsumexp
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _gradient(static, saved, cotangents):
-    query, key, value, bias, mask, rng, output, logsumexp = saved
-    settings, bias, mask = _unflatten(static, bias, mask)
-    d_output, d_logsumexp = cotangents
-    tiles = Tiles(settings, query, bias, mask, rng)
-    dtype = jnp.promote_types(query.dtype, jnp.float32)
-    if settings.tiling.run == key.shape[2] and tiles.grid.rows == 1:
-        return _gradient_of_run(tiles, saved, cotangents)
-    key_turned, value_turned = key.mT, value.mT
-
-    def block_of_queries(index, state):
-        d_query, d_key, d_value, d_bias = state
-        row = tiles.row(index)
-        q = _scaled(tiles.of_queries(query, row), settings)
-        denominator = tiles.of_queries(logsumexp, row)
-        denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
-        # What the block before has done must not be added again.
-        d_out = tiles.once(tiles.of_queries(d_output, row), row).astype(dtype)
-        common = (d_out * tiles.of_queries(output, row).astype(dtype)).sum(axis=-1)
-        if d_logsumexp is not None:
-            common -= tiles.once(tiles.of_queries(d_logsumexp, row), row)
-        d_out = d_out.astype(settings.operands)
-
-        def block_of_keys(tile, running, seen):
-            d_q, d_key, d_value, d_bias = running
-            k = tiles.of_keys(key, tile)
-            logits, capped = tiles.logits(q, tiles.of_keys_turned(key_turned, tile), tile)
-            if seen is not None:
-                logits = jnp.where(seen, logits, -jnp.inf)
-            weights = jnp.exp(logits - denominator[..., None])
-            used = tiles.drop(weights, tile).astype(d_out.dtype)
-            d_v = product("EKGTO,EKGTS->EKOS", d_out, used, dtype)
-            v_turned = tiles.of_keys_turned(value_turned, tile)
-            d_weights = tiles.drop(product("EKGTO,EKOS->EKGTS", d_out, v_turned, dtype), tile)
-            d_logits = weights * (d_weights - common[..., None])
-            d_bias = tiles.add_to_bias(d_bias, d_logits, tile)
-            if settings.soft_cap is not None:
-                d_logits *= 1 - (capped / settings.soft_cap) ** 2
-            d_logits = d_logits.astype(k.dtype)
-            d_q += product("EKGTS,EKSH->EKGTH", d_logits, k, dtype)
-            d_k = product("EKGTH,EKGTS->EKHS", q, d_logits, dtype)
-            return (
-                d_q,
-                tiles.add_turned(d_key, d_k, tile),
-                tiles.add_turned(d_value, d_v, tile),
-                d_bias,
-            )
-
-        running = vary_like(jnp.zeros(q.shape, dtype), query), d_key, d_value, d_bias
-        d_q, *rest = tiles.over_keys(block_of_keys, row, running)
-        d_q = (settings.scale * d_q).astype(d_query.dtype)
-        return tiles.write(d_query, d_q, row), *rest
-
-    state = (
-        jnp.zeros_like(query),
-        jnp.zeros(key_turned.shape, dtype),
-        jnp.zeros(value_turned.shape, dtype),
-        None if bias is None else bias.zero_gradient(),
-    )
-    state = vary_like(state, query)
-    d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
-    d_bias = [] if bias is None else bias.as_gradient(d_bias)
-    return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), d_bias
-
-
-def _gradient_of_run(tiles, saved, cotangents):
-    """`_gradient` where all queries and keys are one tile: of some examples and heads after the
-    others.
-    """
-    query, key, value, *_, output, logsumexp = saved
-    d_output, d_logsumexp = cotangents
-
-    def some_heads(index, state):
-        d_query, d_key, d_value = state
-        tile = tiles.run(tiles.row(index))
-        q = _scaled(tiles.of_queries(query, tile), tiles.settings)
-        d_out, out = (tiles.of_queries(x, tile).astype(jnp.float32) for x in (d_output, output))
-        common = (d_out * out).sum(axis=-1)
-        if d_logsumexp is not None:
-            common -= tiles.of_queries(d_logsumexp, tile)
-        denominator = tiles.of_queries(logsumexp, tile)
-        denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
-        rows = _of_run(q, tiles.of_keys(key, tile), tiles.of_keys(value, tile), d_out)
-        denominator, common = (x.reshape(rows[0].shape[:2]) for x in (denominator, common))
-        taken_off = _hidden(tiles.seen_of_run(tile), q)
-        d_q, d_k, d_v = gradients(*rows[:3], taken_off, denominator, rows[3], common)
-        d_q = (tiles.settings.scale * d_q).reshape(q.shape).astype(query.dtype)
-        return (
-            tiles.write(d_query, d_q, tile),
-            tiles.write_keys(d_key, d_k, tile),
-            tiles.write_keys(d_value, d_v, tile),
-        )
-
-    state = vary_like(tuple(map(jnp.zeros_like, (query, key, value))), query)
-    return *lax.fori_loop(0, tiles.steps, some_heads, state), []
-
-
-def _of_run(*arrays):
-    """[e, k, g, t, L] -> [e k, g t, L] and [e, k, s, L] -> [e k, s, L]."""
-    return [x.reshape(x.shape[0] * x.shape[1], -1, x.shape[-1]) for x in arrays]
-
-
-def _hidden(seen, q):
-    """[#e, #k, #g, #t, s] -> what is added to the logits, [#e k, #g t, s]."""
-    if seen is None:
-        return None
-    for axes in ((0, 1), (2, 3)):
-        if any(seen.shape[axis] > 1 for axis in axes):
-            shape = [q.shape[i] if i in axes else size for i, size in enumerate(seen.shape)]
-            seen = jnp.broadcast_to(seen, shape)
-    e, k, g, t, s = seen.shape
-    return hidden(seen.reshape(e * k, g * t, s))
+    """The gradients of query, key, value and the arrays of the bias."""
+    arrays, *results = saved
+    tiles = _tiles(static, arrays)
+    read_rows = partial(_read_rows, tiles, *results, *cotangents)
+    if tiles.tiling.run == tiles.grid.S and tiles.grid.rows == 1:
+        return _gradient_of_run(tiles, read_rows)
+    return _gradient_in_blocks(tiles, read_rows)
 
 
 @_gradient.defjvp
@@ -279,10 +187,112 @@ def _no_second_gradient(static, primals, tangents):
     )
 
 
-def _unflatten(static, bias, mask):
-    settings, bias_tree, mask_tree = static
-    return settings, jax.tree.unflatten(bias_tree, bias), jax.tree.unflatten(mask_tree, mask)
+def _read_rows(tiles, output, logsumexp, d_output, d_logsumexp, row):
+    dtype = jnp.promote_types(output.dtype, jnp.float32)
+    denominator = tiles.read_queries(logsumexp, row)
+    denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
+    # What the block before has added must not be added again.
+    d_out = tiles.zero_repeated(tiles.read_queries(d_output, row), row).astype(dtype)
+    delta = (d_out * tiles.read_queries(output, row).astype(dtype)).sum(axis=-1)
+    if d_logsumexp is not None:
+        delta -= tiles.zero_repeated(tiles.read_queries(d_logsumexp, row), row)
+    d_out = d_out.astype(tiles.operands)
+    return _QueryRows(tiles.read_scaled_queries(row), d_out, denominator, delta)
 
 
-def _scaled(query, settings):
-    return (query * settings.scale).astype(settings.operands)
+def _gradient_in_blocks(tiles, read_rows):
+    """`_gradient` a block of queries at a time, and for each a block of keys at a time."""
+    inputs = tiles.inputs
+    query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
+    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    transposed = key.mT, value.mT
+
+    def block_of_queries(index, state):
+        d_query, *shared = state
+        row = tiles.row(index)
+        rows = read_rows(row)
+        start = vary_like(jnp.zeros(rows.query.shape, dtype), query), *shared
+        block_of_keys = partial(_gradient_of_block, tiles, transposed, rows)
+        d_q, *shared = tiles.over_keys(block_of_keys, row, start)
+        d_q = (inputs.scale * d_q).astype(d_query.dtype)
+        return tiles.write_queries(d_query, d_q, row), *shared
+
+    state = (
+        jnp.zeros_like(query),
+        *(jnp.zeros(array.shape, dtype) for array in transposed),
+        None if bias is None else bias.zero_gradient(),
+    )
+    state = vary_like(state, query)
+    d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
+    d_bias = [] if bias is None else bias.as_gradient(d_bias)
+    return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), *d_bias
+
+
+def _gradient_of_block(tiles, transposed, rows, tile, running, mask):
+    """The gradients so far, with those of one block of queries and one of keys added."""
+    d_q, d_key, d_value, d_bias = running
+    soft_cap = tiles.inputs.soft_cap
+    key_transposed, value_transposed = (tiles.read_keys_transposed(x, tile) for x in transposed)
+    key = tiles.read_keys(tiles.inputs.key, tile)
+    logits, capped = tiles.logits(rows.query, key_transposed, tile)
+    dtype = logits.dtype
+    if mask is not None:
+        logits = jnp.where(mask, logits, -jnp.inf)
+    weights = jnp.exp(logits - rows.logsumexp[..., None])
+    dropped = tiles.dropout(weights, tile).astype(rows.d_output.dtype)
+    d_v = product("EKGTO,EKGTS->EKOS", rows.d_output, dropped, dtype)
+    d_weights = product("EKGTO,EKOS->EKGTS", rows.d_output, value_transposed, dtype)
+    d_logits = weights * (tiles.dropout(d_weights, tile) - rows.delta[..., None])
+    d_bias = tiles.add_to_bias(d_bias, d_logits, tile)
+    if soft_cap is not None:
+        d_logits *= 1 - (capped / soft_cap) ** 2
+    d_logits = d_logits.astype(key.dtype)
+    d_q += product("EKGTS,EKSH->EKGTH", d_logits, key, dtype)
+    d_k = product("EKGTH,EKGTS->EKHS", rows.query, d_logits, dtype)
+    return (
+        d_q,
+        tiles.add_to_keys_transposed(d_key, d_k, tile),
+        tiles.add_to_keys_transposed(d_value, d_v, tile),
+        d_bias,
+    )
+
+
+def _gradient_of_run(tiles, read_rows):
+    """`_gradient` where all queries and keys are one tile: some examples and heads at a time."""
+    query, key, value = tiles.inputs.query, tiles.inputs.key, tiles.inputs.value
+
+    def some_heads(index, state):
+        d_query, d_key, d_value = state
+        tile = tiles.run(tiles.row(index))
+        rows = read_rows(tile)
+        k, v = tiles.read_keys(key, tile), tiles.read_keys(value, tile)
+        q, k, v, d_out = _merge_heads(rows.query, k, v, rows.d_output)
+        logsumexp, delta = (x.reshape(q.shape[:2]) for x in (rows.logsumexp, rows.delta))
+        bias = _merged_bias(tiles.mask_of_run(tile), rows.query)
+        d_q, d_k, d_v = gradients(q, k, v, bias, logsumexp, d_out, delta)
+        d_q = (tiles.inputs.scale * d_q).reshape(rows.query.shape).astype(query.dtype)
+        return (
+            tiles.write_queries(d_query, d_q, tile),
+            tiles.write_keys(d_key, d_k, tile),
+            tiles.write_keys(d_value, d_v, tile),
+        )
+
+    state = vary_like(tuple(map(jnp.zeros_like, (query, key, value))), query)
+    return lax.fori_loop(0, tiles.steps, some_heads, state)
+
+
+def _merge_heads(*arrays):
+    """[e, k, g, t, L] -> [e k, g t, L] and [e, k, s, L] -> [e k, s, L]."""
+    return [x.reshape(x.shape[0] * x.shape[1], -1, x.shape[-1]) for x in arrays]
+
+
+def _merged_bias(mask, q):
+    """A mask [#e, #k, #g, #t, s] as a bias of the logits, [#e k, #g t, s]."""
+    if mask is None:
+        return None
+    for axes in ((0, 1), (2, 3)):
+        if any(mask.shape[axis] > 1 for axis in axes):
+            shape = [q.shape[i] if i in axes else size for i, size in enumerate(mask.shape)]
+            mask = jnp.broadcast_to(mask, shape)
+    e, k, g, t, s = mask.shape
+    return mask_as_bias(mask.reshape(e * k, g * t, s))

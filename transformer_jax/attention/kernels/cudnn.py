@@ -6,37 +6,26 @@ array, and gives a query that sees nothing the mean of the values.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from transformer_jax.attention.biases import Bias
-from transformer_jax.attention.masked_rows import find_masked_rows
-from transformer_jax.attention.masks import Mask, is_causal, left_window, padded_keys
+from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
+from transformer_jax.attention.masks import is_causal, left_window, padded_keys
 
 
-def cudnn_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    value: Float[Array, "B S K H"],
-    *,
-    bias: Bias | None = None,
-    mask: Mask | None = None,
-    scale: float | None = None,
-    implementation: str = "cudnn",
-) -> Float[Array, "B T N H"]:
-    """`dot_product_attention` on an NVIDIA GPU, where `why_not_cudnn` has no objection.
+def cudnn_attention(inputs: AttentionInputs, implementation: str = "cudnn") -> AttentionResult:
+    """Return the attention of an NVIDIA GPU's kernel, where `why_not_cudnn` has no objection.
 
-    Fully masked rows must be finite already (`masked_rows.find_masked_rows`). A bias is rounded to
-    the dtype of the query.
+    The masked rows are known, and finite. A bias is rounded to the dtype of the query.
     """
-    T, S = query.shape[1], key.shape[1]
-    name = name_of(mask, T, S, bias)
+    query, key, value = inputs.query, inputs.key, inputs.value
+    bias, mask, (_, _, T, S) = inputs.bias, inputs.mask, inputs.sizes
+    name = mask_name(inputs)
     named, array = {}, None
     if name == "causal":
         named = {"is_causal": True}
     elif name == "window":
         named = {"is_causal": True, "local_window_size": (left_window(mask), 0)}
     elif name == "padding":
-        key, value, lengths = _real_first(key, value, padded_keys(mask))
+        key, value, lengths = _tokens_first(key, value, padded_keys(mask))
         everyone = jnp.full_like(lengths, T)
         named = {"query_seq_lengths": everyone, "key_value_seq_lengths": lengths}
     elif mask is not None:
@@ -47,31 +36,31 @@ def cudnn_attention(
         value,
         None if bias is None else bias.to_array(T, S).astype(query.dtype),
         array,
-        scale=scale,
+        scale=inputs.scale,
         implementation=implementation,
         **named,
     )
-    # A query that sees nothing has got the mean of the values; with a causal mask or a window it
-    # sees itself.
-    if name in ("none", "causal", "window"):
-        return output
-    return find_masked_rows(mask, T, S).zero_queries(output)
+    # A query that sees no key has got the mean of the values.
+    return AttentionResult(inputs.masked_rows.zero_queries(output))
 
 
-def name_of(mask: Mask | None, T: int, S: int, bias: Bias | None) -> str | None:
-    """How cuDNN is told of the mask without an array, None where it is not."""
+def mask_name(inputs: AttentionInputs) -> str | None:
+    """Return the name by which cuDNN takes the mask without an array, or None.
+
+    The names are none, causal, window and padding.
+    """
+    mask, (_, _, T, S) = inputs.mask, inputs.sizes
     if mask is None:
         return "none"
     if T == S and is_causal(mask):
         return "causal"
     if T == S and left_window(mask) is not None:
         return "window"
-    return "padding" if bias is None and padded_keys(mask) is not None else None
+    return "padding" if inputs.bias is None and padded_keys(mask) is not None else None
 
 
-def _real_first(key, value, is_token):
-    """The real keys of every example in front, zeros behind them, and how many there are, 1 or
-    more.
+def _tokens_first(key, value, is_token):
+    """The real keys of every example in front, zeros behind them, and their number, 1 or more.
 
     In another order the keys come to the same sum.
     """
@@ -100,11 +89,11 @@ def _permuted_backward(order, cotangent):
 _permuted.defvjp(_permuted_forward, _permuted_backward)
 
 
-def why_not_cudnn(
-    query, key, value, bias, mask, soft_cap, dropout, weights, logsumexp
-) -> str | None:
-    """What keeps cuDNN from computing this, or None."""
-    T, H, S = query.shape[1], query.shape[3], key.shape[1]
+def why_not_cudnn(inputs: AttentionInputs) -> str | None:
+    """Return what keeps cuDNN from computing the inputs, or None."""
+    query, key, value = inputs.query, inputs.key, inputs.value
+    B, _, T, S = inputs.sizes
+    H = query.shape[3]
     devices = jax.devices() if jax.default_backend() == "gpu" else []
     capability = min((_capability(device) for device in devices), default=0.0)
     widest = 256 if capability >= 9 else 128
@@ -116,15 +105,15 @@ def why_not_cudnn(
         "query, key and value differ in dtype": not query.dtype == key.dtype == value.dtype,
         f"it takes {widest} features a head, in multiples of 8, not {H}": widest < H or H % 8,
         "the values are of another width than the keys": value.shape[3] != H,
-        "it has no soft cap": soft_cap is not None,
-        "its dropout drops other weights": dropout,
-        "it returns no weights": weights,
-        "it returns no logsumexp": logsumexp,
+        "it has no soft cap": inputs.soft_cap is not None,
+        "its dropout drops other weights": inputs.has_dropout,
+        "it returns no weights": inputs.return_weights,
+        "it returns no logsumexp": inputs.return_logsumexp,
         "with a bias, or a mask that it has no name for, it takes even lengths": (
-            bias is not None or name_of(mask, T, S, bias) is None
+            inputs.bias is not None or mask_name(inputs) is None
         )
         and (T % 2 or S % 2),
-        "there is nothing to attend to": 0 in (query.shape[0], T, S),
+        "there is nothing to attend to": 0 in (B, T, S),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -7,20 +7,20 @@ What is chosen, and the reason in a sentence:
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.attention.biases import Bias, BiasLike, as_bias
-from transformer_jax.attention.kernels.cudnn import name_of, why_not_cudnn
+from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.inputs import AttentionInputs, validate
+from transformer_jax.attention.kernels.cudnn import mask_name, why_not_cudnn
 from transformer_jax.attention.kernels.tile_sizes import FUSED, is_plain, on_one_cpu
-from transformer_jax.attention.masks import Mask, MaskLike, as_mask
-from transformer_jax.attention.rule import check_fit, rendered
-from transformer_jax.functional.checks import check_attention
-from transformer_jax.runtime.processor import processor_has
+from transformer_jax.attention.masks import MaskLike
+from transformer_jax.attention.rule import rendered
+from transformer_jax.functional.precision import processor_has
 
 Implementation = Literal["reference", "blockwise", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
@@ -68,26 +68,37 @@ def attention_plan(
     >>> attention_plan(x, x, x, return_weights=True).reason
     'weights are asked for, which only the reference makes'
     """
-    check_attention(query, key, value, soft_cap)
-    bias, mask = fitting_rules(query, key, bias, mask)
+    inputs = AttentionInputs(
+        query,
+        key,
+        value,
+        bias=bias,
+        mask=mask,
+        soft_cap=soft_cap,
+        return_weights=return_weights,
+        return_logsumexp=return_logsumexp,
+    )
+    # Whether there is dropout decides; its rate and key do not.
+    inputs = replace(validate(inputs), dropout_rate=0.5 if dropout else 0.0)
+    return choose_kernel(inputs, implementation)
+
+
+def choose_kernel(
+    inputs: AttentionInputs, implementation: Implementation | None = None
+) -> AttentionPlan:
+    """Return the implementation that computes the validated inputs, and why.
+
+    Raises ValueError where the one that is asked for cannot.
+    """
     if implementation not in (None, *IMPLEMENTATIONS):
         raise ValueError(
             f"implementation must be one of {', '.join(IMPLEMENTATIONS)}, or None to choose; "
             f"got {implementation!r}"
         )
-    (B, T, N), S = query.shape[:3], key.shape[1]
-    nothing = 0 in (B, T, S)
-    not_cudnn = why_not_cudnn(
-        query, key, value, bias, mask, soft_cap, dropout, return_weights, return_logsumexp
-    )
     objections = {
         "reference": None,
-        "blockwise": "weights are asked for, which only the reference makes"
-        if return_weights
-        else "there is nothing to attend to"
-        if nothing
-        else None,
-        "cudnn": not_cudnn,
+        "blockwise": _why_not_blockwise(inputs),
+        "cudnn": why_not_cudnn(inputs),
     }
     if implementation is not None:
         if objections[implementation] is not None:
@@ -97,18 +108,19 @@ def attention_plan(
             )
         return AttentionPlan(implementation, "it is asked for")
     if (
-        not_cudnn is None
-        and not _is_wider(bias, query, T, S)  # which cuDNN would round
-        and _passed_on(mask, bias, T, S) < ON_AN_ACCELERATOR
+        objections["cudnn"] is None
+        and not _is_bias_wider(inputs)  # which cuDNN would round
+        and _array_sizes_for_cudnn(inputs) < ON_AN_ACCELERATOR
     ):
         return AttentionPlan("cudnn", "the GPU's own fused kernel takes these arguments")
     if objections["blockwise"] is not None:
         return AttentionPlan("reference", objections["blockwise"])
-    if _fuses(B * N, T * S) and is_plain(query.dtype, bias, soft_cap, dropout=dropout):
+    B, N, T, S = inputs.sizes
+    if _is_fused_faster(B * N, T * S) and is_plain(inputs):
         return AttentionPlan(
             "blockwise", f"{T * S:,} logits of a head stay in the caches, in one fused expression"
         )
-    if _few(B, N * T * S):
+    if _is_reference_faster(B, N * T * S):
         return AttentionPlan(
             "reference", f"{B * N * T * S:,} logits are few enough to be stored together"
         )
@@ -117,41 +129,36 @@ def attention_plan(
     )
 
 
-def fitting_rules(
-    query: Any, key: Any, bias: BiasLike, mask: MaskLike
-) -> tuple[Bias | None, Mask | None]:
-    """The bias and the mask as rules, which broadcast to [B, N, T, S]; raises where they do not."""
-    sizes = query.shape[0], query.shape[2], query.shape[1], key.shape[1]
-    rules = as_bias(bias), as_mask(mask)
-    for name, rule in zip(("bias", "mask"), rules, strict=True):
-        check_fit(name, rule, sizes)
-    return rules
+def _why_not_blockwise(inputs):
+    if inputs.return_weights:
+        return "weights are asked for, which only the reference makes"
+    B, _, T, S = inputs.sizes
+    return "there is nothing to attend to" if 0 in (B, T, S) else None
 
 
-def _passed_on(mask: Mask | None, bias: Bias | None, T: int, S: int) -> int:
-    """Numbers in the arrays that cuDNN must be given for the mask and the bias, which blocks do
-    without.
-    """
-    rules = [bias] if name_of(mask, T, S, bias) else [mask, bias]
+def _array_sizes_for_cudnn(inputs):
+    """Numbers in the arrays of mask and bias that cuDNN needs, and blocks do without."""
+    _, _, T, S = inputs.sizes
+    rules = [inputs.bias] if mask_name(inputs) else [inputs.mask, inputs.bias]
     shapes = [jax.eval_shape(lambda r=r: rendered(r, T, S)).shape for r in rules if r is not None]
     return math.prod(jnp.broadcast_shapes(*shapes)[:2]) * T * S if shapes else 0
 
 
-def _is_wider(bias: Bias | None, query: Any, T: int, S: int) -> bool:
-    if bias is None:
+def _is_bias_wider(inputs):
+    """Whether the bias has a wider dtype than the query."""
+    if inputs.bias is None:
         return False
-    return jax.eval_shape(lambda: rendered(bias, T, S)).dtype.itemsize > query.dtype.itemsize
+    bias = jax.eval_shape(lambda: rendered(inputs.bias, *inputs.sizes[2:]))
+    return bias.dtype.itemsize > inputs.query.dtype.itemsize
 
 
-def _fuses(heads: int, logits: int) -> bool:
-    """Whether so many logits a head are one fused tile, and faster than the reference: with
-    AVX-512, where it was measured.
-    """
+def _is_fused_faster(heads: int, logits: int) -> bool:
+    """Whether a head's logits are one fused tile, and it is faster: measured with AVX-512."""
     enough = LEAST_FUSED <= logits <= FUSED and heads * logits >= LEAST_ALL_FUSED
     return enough and on_one_cpu() and processor_has("avx512f")
 
 
-def _few(examples: int, logits: int) -> bool:
+def _is_reference_faster(examples: int, logits: int) -> bool:
     """Whether the reference is faster, for so many logits an example."""
     if jax.default_backend() != "cpu":
         return examples * logits < ON_AN_ACCELERATOR

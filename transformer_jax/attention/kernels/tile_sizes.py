@@ -11,10 +11,9 @@ from math import ceil
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.coverage import Grid
+from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.precision import operands_dtype
@@ -46,28 +45,24 @@ class Tiling:
     run: int | None = None
 
 
-def is_plain(dtype: jnp.dtype, bias: BiasLike, soft_cap: float | None, *, dropout: bool) -> bool:
-    """Whether nothing but a mask is done to the logits, and their products are computed in float32."""
+def is_plain(inputs: AttentionInputs) -> bool:
+    """Whether only a mask is applied to the logits, and their products are computed in float32."""
     return (
-        bias is None and soft_cap is None and not dropout and operands_dtype(dtype) == jnp.float32
+        inputs.bias is None
+        and inputs.soft_cap is None
+        and not inputs.has_dropout
+        and operands_dtype(inputs.query.dtype) == jnp.float32
     )
 
 
-def choose_tiling(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    mask: Mask | None,
-    *,
-    plain: bool = False,
-) -> Tiling:
-    """The grid that costs least under the mask, and as many examples and heads at once as the
-    caches hold.
+def choose_tiling(inputs: AttentionInputs) -> Tiling:
+    """Return the grid that costs least under the mask, and how many examples and heads fit caches.
 
     An accelerator gets all examples and heads at once: it has the cores for them, and a batch that
     is spread over devices stays where it is. What is plain (`is_plain`) may be fused.
     """
-    (B, T, N), (S, K) = query.shape[:3], key.shape[1:3]
-    one_cpu = on_one_cpu()
+    (B, N, T, S), K, mask = inputs.sizes, inputs.key.shape[2], inputs.mask
+    one_cpu, plain = on_one_cpu(), is_plain(inputs)
     if one_cpu and plain and T * S <= FUSED:
         return Tiling(Grid(T, S, T, S), *_at_once(B, K, ALL_FUSED // (T * S * (N // K))), run=S)
     grid = _grid(mask, T, S)

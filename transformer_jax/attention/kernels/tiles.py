@@ -7,31 +7,19 @@ count twice.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
-from transformer_jax.attention.biases import Bias
+from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.kernels.tile_sizes import Tiling
 from transformer_jax.attention.masks import Mask
 from transformer_jax.attention.rule import Block
 from transformer_jax.functional.dropout import keep_weights
-from transformer_jax.functional.precision import product
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is known before tracing."""
-
-    tiling: Tiling
-    scale: float
-    soft_cap: float | None
-    dropout_rate: float
-    operands: jnp.dtype  # of the matrix products
-    returns_logsumexp: bool
+from transformer_jax.functional.precision import operands_dtype, product
 
 
 class Tile(NamedTuple):
@@ -76,26 +64,23 @@ def visits(mask: Mask | None, tiling: Tiling) -> Visits:
 
 
 class Tiles:
-    """Reads, writes and masks tiles; the arrays are [B, K, G, T, ...] and [B, K, S, ...], N = K G."""
+    """Reads, writes and masks tiles of the inputs.
 
-    def __init__(
-        self,
-        settings: Settings,
-        query: Float[Array, "B K G T H"],
-        bias: Bias | None,
-        mask: Mask | None,
-        rng: PRNGKeyArray | None,
-    ):
-        self.settings, self.bias, self.mask, self.rng = settings, bias, mask, rng
-        self.tiling, self.grid = settings.tiling, settings.tiling.grid
-        self.batch, self.key_heads, self.share = query.shape[:3]
-        self.visits = visits(mask, self.tiling)
+    The arrays are [B, K, G, T, ...] and [B, K, S, ...], N = K G.
+    """
+
+    def __init__(self, inputs: AttentionInputs, tiling: Tiling):
+        self.inputs, self.tiling, self.grid = inputs, tiling, tiling.grid
+        self.operands = operands_dtype(inputs.query.dtype)  # of the matrix products
+        self.batch, self.key_heads, self.share = inputs.query.shape[:3]
+        self.visits = visits(inputs.mask, tiling)
         self.groups_of_heads = self.key_heads // self.tiling.key_heads
         self.steps = self.batch // self.tiling.examples * self.groups_of_heads * self.grid.rows
 
     def row(self, index: Int[Array, ""]) -> Tile:
-        """The tile of one block of queries, its keys not yet chosen. Rows come before heads before
-        examples.
+        """Return the tile of one block of queries, its keys not yet chosen.
+
+        Rows come before heads before examples.
         """
         grid, row, heads = self.grid, index % self.grid.rows, index // self.grid.rows
         group, key_head = heads // self.groups_of_heads, heads % self.groups_of_heads
@@ -115,17 +100,17 @@ class Tiles:
         return Tile(block, group, row, key_head, 0)
 
     def run(self, row: Tile) -> Tile:
-        """The row's tile with all the keys that it sees, and perhaps more."""
+        """Return the row's tile with all the keys that it sees, and perhaps more."""
         first = self.visits.first[row.group if self.visits.first.shape[0] > 1 else 0, row.row]
         run = self.tiling.run
         start = jnp.minimum(first * self.grid.keys, self.grid.S - run)
         return row._replace(block=replace(row.block, key_start=start, keys=run))
 
     def over_keys(self, body: Callable, row: Tile, state: Any) -> Any:
-        """`body(tile, state, seen)` for each block of keys that the row visits.
+        """Return the state after `body(tile, state, mask)` for each block of keys of the row.
 
-        `seen` is the mask of the tile, None for those that are seen whole: most, so they pay
-        nothing for it.
+        The mask of a tile that is visible as a whole is None: most are, and they pay nothing for
+        it.
         """
         at = (row.group if self.visits.seen.shape[0] > 1 else 0, row.row)
 
@@ -138,49 +123,56 @@ class Tiles:
             return body(tile(j), state, None)
 
         def in_part(j, state):
-            return body(tile(j), state, self._seen(tile(j)))
+            return body(tile(j), state, self._mask(tile(j)))
 
         middle = self.visits.whole[at]
         state = lax.fori_loop(0, middle, whole, state)
-        if self.mask is None and self.grid.S % self.grid.keys == 0:
+        if self.inputs.mask is None and self.grid.S % self.grid.keys == 0:
             return state
         return lax.fori_loop(middle, self.visits.seen[at], in_part, state)
 
-    def of_queries(self, array: Float[Array, "B K G T ..."], tile: Tile) -> Array:
-        """The tile's rows of an array over queries."""
+    def read_queries(self, array: Float[Array, "B K G T ..."], tile: Tile) -> Array:
+        """Return the tile's rows of an array over queries."""
         starts, sizes = self._queries(array, tile)
         return lax.dynamic_slice(array, starts, sizes)
 
-    def write(self, array: Array, rows: Array, tile: Tile) -> Array:
-        """The array with these rows; what the block before has written stays."""
+    def read_scaled_queries(self, tile: Tile) -> Float[Array, "e k g t H"]:
+        """Return the tile's queries times the scale, as operands of the matrix products."""
+        query = self.read_queries(self.inputs.query, tile)
+        return (query * self.inputs.scale).astype(self.operands)
+
+    def write_queries(self, array: Array, rows: Array, tile: Tile) -> Array:
+        """Return the array with these rows; those that the block before has written stay."""
         if self.grid.T % self.grid.queries:
-            rows = jnp.where(self._new_rows(rows, tile), rows, self.of_queries(array, tile))
+            rows = jnp.where(self._new_rows(rows, tile), rows, self.read_queries(array, tile))
         return lax.dynamic_update_slice(array, rows, self._queries(array, tile)[0])
 
-    def once(self, rows: Array, tile: Tile) -> Array:
-        """Zeros in the rows that the block before has done."""
+    def zero_repeated(self, rows: Array, tile: Tile) -> Array:
+        """Return the rows with zeros in those that the block before has computed too."""
         if self.grid.T % self.grid.queries:
             return jnp.where(self._new_rows(rows, tile), rows, 0)
         return rows
 
-    def of_keys(self, array: Float[Array, "B K S L"], tile: Tile) -> Array:
-        """The tile's rows of an array over keys."""
+    def read_keys(self, array: Float[Array, "B K S L"], tile: Tile) -> Array:
+        """Return the tile's rows of an array over keys."""
         starts, sizes = self._keys(array, tile)
-        return lax.dynamic_slice(array, starts, sizes).astype(self.settings.operands)
+        return lax.dynamic_slice(array, starts, sizes).astype(self.operands)
 
     def write_keys(self, array: Float[Array, "B K S L"], rows: Array, tile: Tile) -> Array:
-        """The array with these rows."""
+        """Return the array with these rows."""
         starts, sizes = self._keys(array, tile)
         return lax.dynamic_update_slice(array, rows.reshape(sizes).astype(array.dtype), starts)
 
-    def of_keys_turned(self, array: Float[Array, "B K L S"], tile: Tile) -> Array:
-        """`of_keys` of an array with its last two axes exchanged."""
-        starts, sizes = self._keys_turned(array, tile)
-        return lax.dynamic_slice(array, starts, sizes).astype(self.settings.operands)
+    def read_keys_transposed(self, array: Float[Array, "B K L S"], tile: Tile) -> Array:
+        """Return what `read_keys` does, of an array with its last two axes exchanged."""
+        starts, sizes = self._keys_transposed(array, tile)
+        return lax.dynamic_slice(array, starts, sizes).astype(self.operands)
 
-    def add_turned(self, array: Float[Array, "B K L S"], part: Array, tile: Tile) -> Array:
-        """The array with this added to the tile's part."""
-        starts, sizes = self._keys_turned(array, tile)
+    def add_to_keys_transposed(
+        self, array: Float[Array, "B K L S"], part: Array, tile: Tile
+    ) -> Array:
+        """Return the array with `part` added to the tile's part."""
+        starts, sizes = self._keys_transposed(array, tile)
         return lax.dynamic_update_slice(
             array, lax.dynamic_slice(array, starts, sizes) + part, starts
         )
@@ -188,22 +180,22 @@ class Tiles:
     def logits(
         self, query: Float[Array, "e k g t H"], key: Float[Array, "e k H s"], tile: Tile
     ) -> tuple[Array, Array]:
-        """scale Q K^T, soft-capped, with the bias, and without it."""
-        dtype = jnp.promote_types(self.settings.operands, jnp.float32)
+        """Return scale Q K^T, soft-capped, with the bias, and without it."""
+        dtype, soft_cap = jnp.promote_types(self.operands, jnp.float32), self.inputs.soft_cap
         capped = product("EKGTH,EKHS->EKGTS", query, key, dtype)
-        if self.settings.soft_cap is not None:
-            capped = self.settings.soft_cap * jnp.tanh(capped / self.settings.soft_cap)
-        if self.bias is None:
+        if soft_cap is not None:
+            capped = soft_cap * jnp.tanh(capped / soft_cap)
+        if self.inputs.bias is None:
             return capped, capped
-        return capped + self._split(self.bias.render(tile.block)), capped
+        return capped + self._split(self.inputs.bias.render(tile.block)), capped
 
-    def drop(self, weights: Float[Array, "e k g t s"], tile: Tile) -> Float[Array, "e k g t s"]:
-        """Dropout of weights, by the indices that they have in the whole."""
-        if self.rng is None:
+    def dropout(self, weights: Float[Array, "e k g t s"], tile: Tile) -> Float[Array, "e k g t s"]:
+        """Return the weights with dropout, by the indices that they have in the whole."""
+        if not self.inputs.has_dropout:
             return weights
-        block, rate = tile.block, self.settings.dropout_rate
+        block, rate = tile.block, self.inputs.dropout_rate
         kept = keep_weights(
-            self.rng,
+            self.inputs.dropout_rng,
             rate,
             block.example_start + jnp.arange(block.examples),
             block.head_start + jnp.arange(block.heads),
@@ -213,27 +205,27 @@ class Tiles:
         return jnp.where(self._split(kept), weights / (1.0 - rate), 0)
 
     def add_to_bias(self, total, d_logits: Float[Array, "e k g t s"], tile: Tile):
-        """The gradient of the bias so far, with this tile's."""
-        if self.bias is None:
+        """Return the gradient of the bias so far, with this tile's added."""
+        if self.inputs.bias is None:
             return None
         merged = d_logits.reshape(d_logits.shape[0], -1, *d_logits.shape[3:])
-        return self.bias.add_gradient(total, tile.block, merged)
+        return self.inputs.bias.add_gradient(total, tile.block, merged)
 
-    def seen_of_run(self, tile: Tile) -> Bool[Array, "#e #k #g #t s"] | None:
-        """The mask of a row's run of keys; None where there is none."""
-        if self.mask is None:
+    def mask_of_run(self, tile: Tile) -> Bool[Array, "#e #k #g #t s"] | None:
+        """Return the mask of a row's run of keys, or None for no mask."""
+        if self.inputs.mask is None:
             return None
-        seen = self._split(self.mask.render(tile.block))
-        return jnp.broadcast_to(seen, (*seen.shape[:4], tile.block.keys))
+        mask = self._split(self.inputs.mask.render(tile.block))
+        return jnp.broadcast_to(mask, (*mask.shape[:4], tile.block.keys))
 
-    def _seen(self, tile: Tile) -> Bool[Array, "#e #k #g t s"]:
+    def _mask(self, tile: Tile) -> Bool[Array, "#e #k #g t s"]:
         """The mask of the tile; keys that the block before has are hidden."""
         new = tile.block.key_start + jnp.arange(self.grid.keys) >= tile.new_key
         new = new[None, None, None, None]
-        if self.mask is None:
+        if self.inputs.mask is None:
             return new
-        seen = self._split(self.mask.render(tile.block))
-        return seen & new if self.grid.S % self.grid.keys else seen
+        mask = self._split(self.inputs.mask.render(tile.block))
+        return mask & new if self.grid.S % self.grid.keys else mask
 
     def _split(self, array):
         """[#e, #n, t, s] -> [#e, #k, #g, t, s]."""
@@ -250,7 +242,7 @@ class Tiles:
         sizes = (block.examples, self.tiling.key_heads, self.share, block.queries, *rest)
         return starts, sizes
 
-    def _keys_turned(self, array, tile):
+    def _keys_transposed(self, array, tile):
         starts = (tile.block.example_start, tile.key_head, 0, tile.block.key_start)
         return starts, (tile.block.examples, self.tiling.key_heads, array.shape[2], self.grid.keys)
 

@@ -19,19 +19,19 @@ from jaxtyping import Array, Bool, Float
 HIDDEN = -1e37
 
 
-def hidden(seen: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """What is added to the logits."""
-    return jnp.where(seen, jnp.float32(0), jnp.float32(HIDDEN))
+def mask_as_bias(mask: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return what is added to the logits: 0 where the mask is True, else a large negative number."""
+    return jnp.where(mask, jnp.float32(0), jnp.float32(HIDDEN))
 
 
 def attend(
     query: Float[Array, "n t H"],
     key: Float[Array, "n s H"],
     value: Float[Array, "n s O"],
-    hidden: Float[Array, "#n #t s"] | None,
+    bias: Float[Array, "#n #t s"] | None,
 ) -> Float[Array, "n t O"]:
-    """softmax(Q K^T + hidden) V. A query that sees nothing gets the mean of the values."""
-    _, weights = _exponentials(query, key, hidden)
+    """softmax(Q K^T + bias) V. A query that sees nothing gets the mean of the values."""
+    _, weights = _exponentials(query, key, bias)
     return jnp.einsum("nts,nso->nto", weights, value) / _sum(weights)
 
 
@@ -39,10 +39,10 @@ def attend_with_logsumexp(
     query: Float[Array, "n t H"],
     key: Float[Array, "n s H"],
     value: Float[Array, "n s O"],
-    hidden: Float[Array, "#n #t s"] | None,
+    bias: Float[Array, "#n #t s"] | None,
 ) -> tuple[Float[Array, "n t O"], Float[Array, "n t"]]:
     """`attend`, and the log of the softmax's denominator."""
-    highest, weights = _exponentials(query, key, hidden)
+    highest, weights = _exponentials(query, key, bias)
     features = value.shape[2]
     last_two = jnp.eye(2, features + 2, k=features, dtype=value.dtype)
     value = jnp.pad(value, ((0, 0), (0, 0), (0, 2)))
@@ -56,18 +56,18 @@ def gradients(
     query: Float[Array, "n t H"],
     key: Float[Array, "n s H"],
     value: Float[Array, "n s O"],
-    hidden: Float[Array, "#n #t s"] | None,
+    bias: Float[Array, "#n #t s"] | None,
     logsumexp: Float[Array, "n t"],
     d_output: Float[Array, "n t O"],
-    common: Float[Array, "n t"],
+    delta: Float[Array, "n t"],
 ) -> tuple[Float[Array, "n t H"], Float[Array, "n s H"], Float[Array, "n s O"]]:
-    """dQ, dK and dV with P = e^(Q K^T + hidden - logsumexp) and dS = P (dO V^T - common).
+    """dQ, dK and dV with P = e^(Q K^T + bias - logsumexp) and dS = P (dO V^T - delta).
 
         dQ = dS K    dK = dS^T Q    dV = P^T dO
 
     The weights are computed for each of them anew, for the keys as rows of P^T.
     """
-    given, found = (query, key, value, hidden, logsumexp, d_output, common), ()
+    given, found = (query, key, value, bias, logsumexp, d_output, delta), ()
     for gradient in (_d_query, _d_key, _d_value):
         # One after the other, or XLA would compute once, and store, what they share with each other
         # and with the output.
@@ -76,39 +76,39 @@ def gradients(
     return found
 
 
-def _d_query(query, key, value, hidden, logsumexp, d_output, common):
-    weights = _weights(query, key, hidden, logsumexp[..., None])
+def _d_query(query, key, value, bias, logsumexp, d_output, delta):
+    weights = _weights(query, key, bias, logsumexp[..., None])
     d_weights = jnp.einsum("nto,nso->nts", d_output, value)
-    d_logits = weights * (d_weights - common[..., None])
+    d_logits = weights * (d_weights - delta[..., None])
     return jnp.einsum("nts,nsh->nth", d_logits, key) + 0 * _sum(d_logits)
 
 
-def _d_key(query, key, value, hidden, logsumexp, d_output, common):
-    weights = _weights(key, query, _turned(hidden), logsumexp[:, None])
+def _d_key(query, key, value, bias, logsumexp, d_output, delta):
+    weights = _weights(key, query, _transposed(bias), logsumexp[:, None])
     d_weights = jnp.einsum("nso,nto->nst", value, d_output)
-    d_logits = weights * (d_weights - common[:, None])
+    d_logits = weights * (d_weights - delta[:, None])
     return jnp.einsum("nst,nth->nsh", d_logits, query) + 0 * _sum(d_logits)
 
 
-def _d_value(query, key, value, hidden, logsumexp, d_output, common):
-    weights = _weights(key, query, _turned(hidden), logsumexp[:, None])
+def _d_value(query, key, value, bias, logsumexp, d_output, delta):
+    weights = _weights(key, query, _transposed(bias), logsumexp[:, None])
     return jnp.einsum("nst,nto->nso", weights, d_output) + 0 * _sum(weights)
 
 
-def _turned(hidden):
-    return None if hidden is None else hidden.swapaxes(1, 2)
+def _transposed(bias):
+    return None if bias is None else bias.swapaxes(1, 2)
 
 
-def _exponentials(query, key, hidden):
+def _exponentials(query, key, bias):
     logits = jnp.einsum("nth,nsh->nts", query, key)
-    logits = logits if hidden is None else logits + hidden
+    logits = logits if bias is None else logits + bias
     highest = logits.max(axis=-1, keepdims=True)
     return highest, jnp.exp(logits - highest)
 
 
-def _weights(rows, columns, hidden, logsumexp):
+def _weights(rows, columns, bias, logsumexp):
     logits = jnp.einsum("nth,nsh->nts", rows, columns)
-    return jnp.exp((logits if hidden is None else logits + hidden) - logsumexp)
+    return jnp.exp((logits if bias is None else logits + bias) - logsumexp)
 
 
 def _sum(x):

@@ -1,0 +1,301 @@
+"""The arguments of an attention are one pytree, validated once a call; masked rows are found once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from tests.helpers.implementations import IMPLEMENTATIONS, attend, forced
+from transformer_jax.attention import inputs, masked_rows
+from transformer_jax.attention.additive import additive_attention
+from transformer_jax.attention.biases import alibi
+from transformer_jax.attention.dot_product import (
+    attention_weights,
+    compute_attention,
+    dot_product_attention,
+)
+from transformer_jax.attention.inputs import AttentionInputs, validate
+from transformer_jax.attention.kernels.dispatch import attention_plan
+from transformer_jax.attention.masked_rows import (
+    MaskedRows,
+    MaskWithRows,
+    attach_masked_rows,
+    find_masked_rows,
+)
+from transformer_jax.attention.masks import Mask, causal, padding
+from transformer_jax.attention.multi_head import multi_head_attention
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.context import LayerContext
+from transformer_jax.nn.encoder import EncoderLayer
+from transformer_jax.nn.layers import MultiHeadAttention
+
+pytestmark = pytest.mark.usefixtures("strict")
+
+B, T, S, N, K, H, O, D = 2, 5, 7, 6, 2, 3, 11, 12  # noqa: E741
+IS_TOKEN = np.arange(S) < np.array([[3], [0]])
+
+
+def normal(seed, *shape):
+    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
+
+
+def qkv():
+    return normal(1, B, T, N, H), normal(2, B, S, K, H), normal(3, B, S, K, O)
+
+
+def whole():
+    """Inputs with something in every field."""
+    given = AttentionInputs(
+        *qkv(),
+        bias=alibi(normal(4, N)),
+        mask=padding(IS_TOKEN),
+        dropout_rng=jax.random.key(0),
+        soft_cap=1.5,
+        dropout_rate=0.3,
+    )
+    return validate(given).zero_masked_rows()
+
+
+# A pytree --------------------------------------------------------------------------------------
+
+
+def test_arrays_and_rules_are_leaves_numbers_and_flags_are_static():
+    leaves, structure = jax.tree.flatten(whole())
+    # query, key, value, slopes, is_token, two arrays of rows, the key of the dropout
+    assert len(leaves) == 8
+    assert all(hasattr(leaf, "shape") for leaf in leaves)
+    static = structure.node_data()[1]
+    assert static == (H**-0.5, 1.5, 0.3, False, False)
+    assert hash(structure) == hash(jax.tree.structure(whole()))
+
+
+def test_fields_with_a_gradient_are_the_first_leaves():
+    given = whole()
+    first = [given.query, given.key, given.value, given.bias.slopes]
+    assert all(one is other for one, other in zip(jax.tree.leaves(given), first, strict=False))
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+@pytest.mark.parametrize("placeholder", [object(), None, "x"], ids=["object", "None", "string"])
+def test_the_constructor_takes_whatever_jax_fills_in(placeholder):
+    structure = jax.tree.structure(whole())
+    filled = jax.tree.unflatten(structure, [placeholder] * structure.num_leaves)
+    assert isinstance(filled, AttentionInputs)
+    assert filled.query is placeholder and filled.soft_cap == 1.5
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+def test_tree_map_reaches_every_array():
+    doubled = jax.tree.map(lambda x: x, whole())
+    for one, other in zip(jax.tree.leaves(doubled), jax.tree.leaves(whole()), strict=True):
+        assert one.dtype == other.dtype and one.shape == other.shape
+    shapes = jax.tree.map(lambda x: x.shape, whole())
+    assert shapes.query == (B, T, N, H) and shapes.mask.is_token == (B, S)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS[:2])
+def test_jit_takes_them_as_one_argument(implementation):
+    given = whole()
+    calls = []
+
+    @jax.jit
+    def run(given):
+        calls.append(1)
+        with forced():
+            return compute_attention(given, implementation).output
+
+    output = run(given)
+    run(jax.tree.map(lambda x: x, given))
+    assert len(calls) == 1  # the same arrays' shapes, the same static fields
+    expected = attend(
+        *qkv(),
+        bias=alibi(normal(4, N)),
+        mask=padding(IS_TOKEN),
+        dropout_rng=jax.random.key(0),
+        soft_cap=1.5,
+        dropout_rate=0.3,
+        implementation=implementation,
+    )
+    np.testing.assert_allclose(output, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS[:2])
+def test_vmap_over_them_is_each_of_them(implementation):
+    masks = jnp.stack([jnp.asarray(IS_TOKEN), ~jnp.asarray(IS_TOKEN)])
+
+    def run(query, is_token):
+        given = AttentionInputs(query, *qkv()[1:], mask=padding(is_token))
+        return validate(given).zero_masked_rows()
+
+    def compute(given):
+        with forced():
+            return compute_attention(given, implementation).output
+
+    queries = jnp.stack([qkv()[0], 2 * qkv()[0]])
+    batched = jax.vmap(run)(queries, masks)
+    assert batched.query.shape == (2, B, T, N, H)
+    outputs = jax.jit(jax.vmap(compute))(batched)
+    for i in range(2):
+        expected = compute(run(queries[i], masks[i]))
+        np.testing.assert_allclose(outputs[i], expected, rtol=0, atol=1e-6)
+
+
+def test_a_kernel_returns_what_was_asked_for_and_no_more():
+    given = validate(AttentionInputs(*qkv())).zero_masked_rows()
+    assert compute_attention(given)[1:] == (None, None)
+    given = validate(AttentionInputs(*qkv(), return_logsumexp=True)).zero_masked_rows()
+    for implementation in ("reference", "blockwise"):
+        with forced():
+            result = compute_attention(given, implementation)
+        assert result.weights is None and result.logsumexp.shape == (B, T, N)
+
+
+# Once a call -----------------------------------------------------------------------------------
+
+KERNELS = (normal(5, D, N, H), normal(6, D, K, H), normal(7, D, K, O), normal(8, N, O, D))
+TEXT = normal(9, B, T, D)
+
+
+def encoder_layer():
+    config = StackConfig(num_layers=1, embed_dim=D, num_heads=N, num_kv_heads=K, hidden_dim=13)
+    return EncoderLayer(config, rngs=nnx.Rngs(0))
+
+
+CALLS = {
+    "dot_product_attention": lambda mask: dot_product_attention(*qkv(), mask=mask),
+    "attention_weights": lambda mask: attention_weights(*qkv()[:2], mask=mask),
+    "attention_plan": lambda mask: attention_plan(*qkv(), mask=mask),
+    "multi_head_attention": lambda mask: multi_head_attention(TEXT, TEXT, *KERNELS, mask=mask),
+    "additive_attention": lambda mask: additive_attention(
+        TEXT, TEXT, TEXT, normal(1, D, 3), normal(2, D, 3), normal(3, 3), mask=mask
+    ),
+    "MultiHeadAttention": lambda mask: MultiHeadAttention(D, N, rngs=nnx.Rngs(0))(
+        TEXT, TEXT, LayerContext(mask=mask)
+    ),
+    "EncoderLayer": lambda mask: encoder_layer()(TEXT, LayerContext(mask=mask)),
+}
+LENGTHS = {"dot_product_attention": S, "attention_weights": S, "attention_plan": S}
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """Lists the arguments of the calls of a function by the module that imports it."""
+
+    def counting(module, name):
+        function, calls = getattr(module, name), []
+
+        def counted(*arguments, **options):
+            calls.append(arguments)
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, counted)
+        return calls
+
+    return counting
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_mask_is_validated_once_a_call(name, count):
+    checked = [count(inputs, check) for check in ("check_fit", "as_mask", "as_bias")]
+    CALLS[name](padding(IS_TOKEN[:, : LENGTHS.get(name, T)]))
+    fits, masks, biases = checked
+    assert [arguments[0] for arguments in fits].count("mask") == len(masks) == 1
+    assert len(biases) == (0 if name == "additive_attention" else 1)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_no_kernel_validates_again(implementation, count):
+    checks = ("check_fit", "as_mask", "check_attention", "check_rate")
+    counts = [count(inputs, check) for check in checks]
+    counts += [count(inputs, "find_masked_rows")]
+    x = normal(1, B, T, N, H)
+    attend(x, x, x, mask=padding(IS_TOKEN[:, :T]), implementation=implementation)
+    assert [len(calls) for calls in counts] == [2, 1, 1, 1, 1]  # `check_fit` of bias and mask
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_masked_rows_are_found_once_a_call(name):
+    """The mask is rendered for them, and once more for the softmax."""
+    rendered = []
+
+    class Counted(type(padding(IS_TOKEN))):
+        def block(self, block):
+            rendered.append(block)
+            return super().block(block)
+
+    mask = Counted(jnp.asarray(IS_TOKEN[:, : LENGTHS.get(name, T)]))
+    with_shapes_alone = 1  # `check_fit`
+    CALLS[name](mask)
+    expected = 0 if name == "attention_plan" else 2
+    assert len(rendered) == expected + with_shapes_alone
+
+
+def test_layers_use_the_rows_that_their_stack_found(count):
+    mask = attach_masked_rows(padding(IS_TOKEN[:, :T]), T, T)
+    searched = count(masked_rows, "rendered")  # the whole mask, of so few tokens
+    layer = encoder_layer()
+    context = LayerContext(mask=mask)
+    with_rows = layer(layer(TEXT, context), context)
+    assert searched == []
+    context = LayerContext(mask=mask.rule)
+    without = layer(layer(TEXT, context), context)
+    assert len(searched) == 2  # once a layer
+    np.testing.assert_array_equal(with_rows, without)
+
+
+# A mask that carries its rows ------------------------------------------------------------------
+
+
+def test_attached_rows_are_those_of_the_mask():
+    mask = causal() & padding(IS_TOKEN)
+    attached = attach_masked_rows(mask, T, S)
+    for one, other in zip(attached.rows, find_masked_rows(mask, T, S), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert find_masked_rows(attached, T, S) is attached.rows
+    assert attach_masked_rows(attached, T, S).rows is attached.rows
+    assert attach_masked_rows(None, T, S) is None
+    assert isinstance(attach_masked_rows(np.ones((T, S), bool), T, S), MaskWithRows)
+
+
+def test_rows_of_other_lengths_are_not_used():
+    attached = attach_masked_rows(causal(), T, T)
+    assert attached.rows == MaskedRows()
+    rows = find_masked_rows(attached, S, T)  # the first queries come before every key
+    assert np.asarray(rows.visible_queries).ravel().tolist() == [False] * (S - T) + [True] * T
+    again = attach_masked_rows(attached, S, T)
+    assert not isinstance(again.rule, MaskWithRows) and (again.T, again.S) == (S, T)
+
+
+def test_a_mask_with_rows_is_a_mask_like_any_other():
+    mask = causal() & padding(IS_TOKEN[:, :T])
+    attached = attach_masked_rows(mask, T, T)
+    assert isinstance(attached, Mask) and attached.show(T) == mask.show(T)
+    assert attached.includes_diagonal is mask.includes_diagonal
+    np.testing.assert_array_equal((attached & causal()).to_array(T), mask.to_array(T))
+    x = normal(1, B, T, N, H)
+    for implementation in IMPLEMENTATIONS:
+        ours, theirs = (
+            jax.jit(lambda m, i=implementation: attend(x, x, x, mask=m, implementation=i))(m)
+            for m in (attached, mask)
+        )
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_plan_knows_the_mask_behind_its_rows(monkeypatch):
+    """cuDNN takes a causal mask by its name."""
+    seen = []
+    monkeypatch.setattr(
+        "transformer_jax.attention.kernels.dispatch.why_not_cudnn",
+        lambda given: seen.append(given.mask) or "no",
+    )
+    x = normal(1, B, T, N, H)
+    attention_plan(x, x, x, mask=attach_masked_rows(causal(), T, T))
+    assert type(seen[0]) is type(causal())
+
+
+def test_nothing_is_hidden_where_every_row_sees_itself():
+    x = normal(1, B, T, N, H)
+    given = validate(AttentionInputs(x, x, x, mask=causal())).zero_masked_rows()
+    assert given.masked_rows == MaskedRows()
+    assert given.query is x and given.value is x

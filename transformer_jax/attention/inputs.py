@@ -1,0 +1,113 @@
+"""The arguments of an attention as one object: validated once, then passed to every kernel."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Float
+
+from transformer_jax.attention.biases import as_bias
+from transformer_jax.attention.masked_rows import MaskWithRows, find_masked_rows
+from transformer_jax.attention.masks import Mask, MaskLike, as_mask
+from transformer_jax.attention.rule import check_fit
+from transformer_jax.functional.checks import check_attention
+from transformer_jax.functional.dropout import check_rate
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    # Those with a gradient come first: the kernels in blocks return it in this order.
+    data_fields=["query", "key", "value", "bias", "mask", "masked_rows", "dropout_rng"],
+    meta_fields=["scale", "soft_cap", "dropout_rate", "return_weights", "return_logsumexp"],
+)
+@dataclass(frozen=True)
+class AttentionInputs:
+    """The arrays, rules and options of one attention.
+
+    A pytree: arrays and rules are traced, numbers and flags are static. The constructor does not
+    validate, because `jax.vmap` and `jax.tree.map` fill the fields with placeholders; `validate`
+    does.
+    """
+
+    query: Any  # [B, T, N, H]
+    key: Any  # [B, S, K, H]
+    value: Any = None  # [B, S, K, O]; None where weights alone are computed
+    bias: Any = None  # a Bias or None, once validated
+    mask: Any = None  # a Mask or None, once validated
+    masked_rows: Any = None  # the MaskedRows of the mask; None until they are found
+    dropout_rng: Any = None
+    scale: float | None = None  # a number, once validated
+    soft_cap: float | None = None
+    dropout_rate: float = 0.0  # 0 without a key, once validated
+    return_weights: bool = False
+    return_logsumexp: bool = False
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        """B, N, T and S: the axes of the logits."""
+        return self.query.shape[0], self.query.shape[2], self.query.shape[1], self.key.shape[1]
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether weights are dropped."""
+        return self.dropout_rate > 0
+
+    def with_masked_rows(self) -> "AttentionInputs":
+        """Return the inputs with their masked rows, found unless they are known."""
+        if self.masked_rows is not None:
+            return self
+        return replace(self, masked_rows=find_masked_rows(self.mask, *self.sizes[2:]))
+
+    def zero_masked_rows(self) -> "AttentionInputs":
+        """Return the inputs with zeros in the masked rows of query, key and value.
+
+        0 * NaN is NaN: a weight of 0 does not keep a masked value out of the product.
+        """
+        inputs = self.with_masked_rows()
+        rows, value = inputs.masked_rows, inputs.value
+        return replace(
+            inputs,
+            query=rows.zero_queries(inputs.query),
+            key=rows.zero_keys(inputs.key),
+            value=None if value is None else rows.zero_keys(value),
+        )
+
+
+class AttentionResult(NamedTuple):
+    """What a kernel returns; None where it was not asked for."""
+
+    output: Float[Array, "B T N O"]
+    weights: Float[Array, "B N T S"] | None = None
+    logsumexp: Float[Array, "B T N"] | None = None
+
+
+def validate(inputs: AttentionInputs) -> AttentionInputs:
+    """Return the inputs in the form that kernels take: bias and mask as rules, the scale a number.
+
+    Query, key and value may be of type `jax.ShapeDtypeStruct`. Raises ValueError where axes do not
+    fit, K does not divide N, or a key for dropout comes without a rate, TypeError where arrays are
+    not floating point or a mask is not boolean.
+    """
+    check_rate(inputs.dropout_rate, inputs.dropout_rng)
+    check_attention(inputs.query, inputs.key, inputs.value, inputs.soft_cap)
+    bias = as_bias(inputs.bias)
+    check_fit("bias", bias, inputs.sizes)
+    mask, rows = validate_mask(inputs.mask, inputs.sizes), None
+    if isinstance(mask, MaskWithRows):
+        mask, rows = mask.rule, find_masked_rows(mask, *inputs.sizes[2:])
+    return replace(
+        inputs,
+        bias=bias,
+        mask=mask,
+        masked_rows=rows,
+        scale=inputs.query.shape[3] ** -0.5 if inputs.scale is None else inputs.scale,
+        dropout_rate=0.0 if inputs.dropout_rng is None else inputs.dropout_rate,
+    )
+
+
+def validate_mask(mask: MaskLike, sizes: tuple[int, int, int, int]) -> Mask | None:
+    """Return the mask as a rule. Raises ValueError where it does not broadcast to B, N, T and S."""
+    mask = as_mask(mask)
+    check_fit("mask", mask, sizes)
+    return mask
