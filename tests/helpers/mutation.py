@@ -1,0 +1,164 @@
+"""One fault of the library, made in a copy of it, and the test that must fail there.
+
+A mutation names a definition (`dot_product_attention`, `MaskedRows.zero_keys`, `HIDDEN`) and a text
+in it, wherever the file stands. Where several files have such a definition, the name of the file
+stands before it: `gpt2.ACTIVATIONS`. A test is named alone, or behind its file in the same case.
+
+pytest runs in processes that are forked from one which has imported JAX already: a mutation costs
+its test, and not the imports.
+"""
+
+import ast
+import multiprocessing
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+COPIED = ("transformer_jax", "train", "tests", "bench", "pyproject.toml")
+# Imported once, before the forks. Nothing of the project is: every copy has its own.
+IMPORTED = ["jax", "jax.numpy", "flax.nnx", "optax", "orbax.checkpoint", "pytest", "hypothesis"]
+IMPORTED += ["beartype.claw", "jaxtyping", "numpy.testing", "safetensors.numpy", "tokenizers"]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """In the definition `place` the text `old` becomes `new`, and `test` must notice."""
+
+    name: str
+    place: str
+    old: str
+    new: str
+    test: str
+
+    def find(self, package: Path) -> tuple[Path, str]:
+        """Return the file of a package that is changed, and its text after the change.
+
+        Raises ValueError unless the old text stands in the definition exactly once.
+        """
+        found = []
+        for path in sorted(package.rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            if self.old in text:
+                for start, end in _spans(path, text, self.place):
+                    found += [(path, text, at) for at in _positions(text, self.old, start, end)]
+        if len(found) != 1:
+            raise ValueError(f"{self.name}: found {len(found)} times in {self.place}: {self.old!r}")
+        ((path, text, at),) = found
+        return path, text[:at] + self.new + text[at + len(self.old) :]
+
+    def apply(self, folder: Path) -> None:
+        """Change the copy of the package in a folder. Raises ValueError as `find` does."""
+        path, text = self.find(folder / "transformer_jax")
+        path.write_text(text, encoding="utf-8")
+
+    @property
+    def test_id(self) -> str:
+        """The test as pytest takes it. Raises ValueError unless it is there exactly once."""
+        file, _, name = self.test.rpartition("::")
+        definition = f"\ndef {name.partition('[')[0]}("
+        found = [
+            path
+            for path in sorted((ROOT / "tests").rglob(file or "test_*.py"))
+            if definition in path.read_text(encoding="utf-8")
+        ]
+        if len(found) != 1:
+            raise ValueError(f"{self.name}: {len(found)} files have the test {self.test}")
+        return f"{found[0].relative_to(ROOT)}::{name}"
+
+
+def caught(mutation: Mutation, cache: Path) -> tuple[bool, str]:
+    """Return whether the test failed on an assertion, and what it said."""
+    code, printed = _run_tests([mutation.test_id], cache, mutation)
+    failed = re.search(r"^FAILED (\S.*?) - (.*)$", printed, re.MULTILINE)
+    if code == 0:
+        return False, "the test passes"
+    if code != 1 or failed is None:
+        return False, f"the test did not run: {printed[-300:]}"
+    message = failed[2]
+    # A crash says that the fault is no quiet one, not that the test looks at the numbers.
+    return message.startswith(("AssertionError", "assert ", "Failed: DID NOT")), message
+
+
+def failure_without_mutation(mutations: list[Mutation], cache: Path) -> str:
+    """Return what pytest prints if a test fails without any mutation, else an empty text."""
+    code, printed = _run_tests(sorted({mutation.test_id for mutation in mutations}), cache)
+    return printed if code else ""
+
+
+def _run_tests(tests: list[str], cache: Path, mutation: Mutation | None = None) -> tuple[int, str]:
+    """pytest on a copy of the tree: its exit code, and what it printed."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for copied in COPIED:
+            if (ROOT / copied).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / copied, folder / copied, ignore=ignored, symlinks=True)
+            else:
+                shutil.copy(ROOT / copied, folder / copied)
+        if mutation is not None:
+            mutation.apply(folder)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(IMPORTED)
+        process = context.Process(target=_pytest_in, args=(folder, tests, cache))
+        process.start()
+        process.join()
+        printed = (folder / "printed").read_text(encoding="utf-8", errors="replace")
+        return process.exitcode, printed
+
+
+def _pytest_in(folder: Path, tests: list[str], cache: Path) -> None:
+    """Run pytest in a folder, on its own copy of the project; ends the process."""
+    printed = os.open(folder / "printed", os.O_WRONLY | os.O_CREAT)
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    os.chdir(folder)
+    sys.path[:] = [str(folder), *(p for p in sys.path if p and Path(p).resolve() != ROOT)]
+    sys.dont_write_bytecode = True
+    for name in [n for n in sys.modules if n.partition(".")[0] in COPIED]:
+        del sys.modules[name]
+    # Subprocesses of a test import the copy too; a narrow summary would be cut.
+    os.environ |= {"PYTHONPATH": str(folder), "COLUMNS": "1000"}
+    import jax
+    import pytest
+
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # Plugins that were imported before the fork have no assertions worth rewriting.
+    quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    code = pytest.main(["-x", "-q", "-rf", "-p", "no:cacheprovider", *quiet, *tests])
+    sys.stdout.flush()
+    os._exit(int(code))
+
+
+def _spans(path: Path, text: str, place: str) -> Iterator[tuple[int, int]]:
+    """The first and the last position of every definition of that name in a file."""
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for name, node in _definitions(ast.parse(text).body):
+        if place in (name, f"{path.stem}.{name}"):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            yield starts[first - 1], starts[node.end_lineno]
+
+
+def _definitions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, ast.stmt]]:
+    """Functions, classes and methods by their qualified names, and the constants of a file."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield prefix + node.name, node
+            yield from _definitions(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.Assign) and not prefix:
+            yield from ((t.id, node) for t in node.targets if isinstance(t, ast.Name))
+
+
+def _positions(text: str, old: str, start: int, end: int) -> Iterator[int]:
+    """Where the old text begins between two positions."""
+    while (start := text.find(old, start, end)) != -1:
+        yield start
+        start += 1
