@@ -3,11 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+PINS := constraints.txt
+INSTALL = $(RUN) -m pip install --quiet --disable-pip-version-check --constraint $(PINS) --editable
+SUITE = $(RUN) -m pytest -n auto --dist loadfile
 # Said to make, that is: a variable DATA of the shell may mean anything.
 WHERE := $(if $(filter command,$(origin DATA)),--data "$(DATA)")
 BEST := runs/imdb-best
 
-.PHONY: imdb imdb-best test test-slow bench docs lint clean
+.PHONY: imdb imdb-best test test-slow commands newest peers bench docs lint types clean
 .DEFAULT_GOAL := imdb
 
 imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH for your own texts
@@ -18,10 +21,20 @@ imdb-best: $(STAMP)  ## the most accurate: learns from texts without labels too;
 		--unlabelled --vectors --out "$(BEST)" $(or $(WHERE),--data imdb)) $(ARGS)
 
 test: $(STAMP)  ## the whole suite but what is marked slow
-	$(RUN) -m pytest -n auto --dist loadfile $(ARGS)
+	$(SUITE) $(FILES) $(ARGS)
 
 test-slow: $(STAMP)
-	$(RUN) -m pytest -m slow -n auto --dist loadfile $(ARGS)
+	$(SUITE) -m slow $(ARGS)
+
+commands: $(STAMP)  ## every documented command at its smallest
+	$(SUITE) tests/commands -m commands $(ARGS)
+
+newest:  ## the contracts and the commands, with the newest Python and jax
+	$(MAKE) --no-print-directory test commands VENV=.venv-newest PINS=constraints-newest.txt PYTHON="$$(.ci/newest-python)" FILES=tests/contracts
+
+peers: $(STAMP)  ## installs PyTorch, and compares with it
+	$(INSTALL) ".[peers]"
+	$(SUITE) -k torch $(ARGS)
 
 bench: $(STAMP)
 	$(RUN) -m pytest bench --benchmark-only $(ARGS)
@@ -33,11 +46,15 @@ lint: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
-clean:
-	rm -rf $(VENV) site .pytest_cache .ruff_cache
+types: $(STAMP)  ## pyright on the library, whose package says that it is typed
+	$(INSTALL) ".[types]"
+	PYRIGHT_PYTHON_GLOBAL_NODE=0 $(RUN) -m pyright --pythonpath $(RUN)
 
-$(STAMP): pyproject.toml constraints.txt
+clean:
+	rm -rf $(VENV) .venv-newest site .pytest_cache .ruff_cache
+
+$(STAMP): pyproject.toml $(PINS)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(INSTALL) ".[dev]"
 	@touch $@

@@ -1,12 +1,13 @@
 """The option of the longer run, the guard around every benchmark, and the tables at the end."""
 
+import math
 import os
 import shlex
 
 import jaxtyping
 import pytest
 
-from bench.measure import machine
+from bench.measure import harness, machine
 from bench.measure.blocking_guard import BlockingBenchmark
 from bench.measure.harness import Long
 from bench.measure.records import Record
@@ -15,6 +16,8 @@ from bench.pages import benchmarks
 # Before PyTorch starts its threads: spinning, they collapse as soon as anything else runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+SHORT = 512  # the longest length of --bench-once
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -22,18 +25,31 @@ def pytest_addoption(parser):
         action="store_true",
         help="the longest lengths too: half an hour, not ten minutes",
     )
+    parser.addoption(
+        "--bench-once",
+        action="store_true",
+        help=f"one round of each to length {SHORT}, to see that all benchmarks run",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--bench-once"):
+        harness.WARMUP_ROUNDS, harness.MIN_ROUNDS, harness.MAX_ROUNDS = 0, 1, 1
 
 
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--bench-full"):
-        long = [item for item in items if is_long(item)]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not is_long(item)]
+    long = [item for item in items if is_long(item, config)]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
 
 
-def is_long(item) -> bool:
-    parameters = getattr(item, "callspec", None)
-    return parameters is not None and any(isinstance(v, Long) for v in parameters.params.values())
+def is_long(item, config) -> bool:
+    """Whether a benchmark is of a length that this run leaves out."""
+    if config.getoption("--bench-full"):
+        return False
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    longest = SHORT if config.getoption("--bench-once") else math.inf
+    return any(isinstance(v, int) and (isinstance(v, Long) or v > longest) for v in parameters)
 
 
 @pytest.fixture
@@ -69,6 +85,7 @@ def command(config) -> str:
     """What was asked for, without where the results went."""
     words = ["pytest", "--benchmark-only"]
     words += ["--bench-full"] if config.getoption("--bench-full") else []
+    words += ["--bench-once"] if config.getoption("--bench-once") else []
     words += ["-k", config.option.keyword] if config.option.keyword else []
     if config.args_source == config.ArgsSource.ARGS:
         words += [os.path.relpath(path, config.rootpath) for path in config.args]

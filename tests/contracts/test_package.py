@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import transformer_jax as tj
 
@@ -120,3 +121,9 @@ def test_importing_the_package_imports_no_flax():
 
 def test_the_version_is_a_version():
     assert [part.isdigit() for part in tj.__version__.split(".")[:2]] == [True, True]
+
+
+def test_the_citation_names_this_version():
+    citation = yaml.safe_load((ROOT.parent / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == tj.__version__
+    assert citation["license"] == "Apache-2.0"

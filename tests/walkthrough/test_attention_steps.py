@@ -361,7 +361,7 @@ MISTAKES = [
     (["walk", "a", "--run", "empty"], "has no layers"),
     (["walk", "a", "--html", "nowhere/x.html"], "nowhere/x.html cannot be written: No such file"),
     (["walk", "a", "--html", "tokens"], "tokens cannot be written: Is a directory"),
-    (["walk", "a", "--html", "x\0y"], "cannot be written: embedded null byte"),
+    (["walk", "a", "--html", "x\0y"], "embedded null"),
     (
         ["walk", "--worked", "cat_sit"],
         "there is no worked example 'cat_sit'; did you mean cat_sat?",

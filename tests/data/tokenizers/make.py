@@ -30,7 +30,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import tokenizers
-from tests.tokenizers.corpus import PAIRS, PROSE, TEXTS
 from tokenizers import (
     AddedToken,
     Regex,
@@ -42,6 +41,7 @@ from tokenizers import (
     trainers,
 )
 
+from tests.data.tokenizers.corpus import PAIRS, PROSE, TEXTS
 from tests.helpers.needs import start
 
 HERE = Path(__file__).parent

@@ -1,0 +1,52 @@
+"""Every documented command that measures, checks or writes documentation runs."""
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.commands
+
+SMALL = [
+    "bench.ablation --small --only 'the whole' --data {reviews} --docs out",
+    "bench.attention --lengths 16 --kinds causal --dtypes float32 --parts cells --seconds 0.01 --docs out",
+    "bench.generation --parts law --lengths 8 16 --batches 1 --tokens 2 --rounds 1 --seconds 0.01 --docs out",
+    "bench.imdb_race --help",
+    "bench.loss_curves --data {reviews} --steps 2 --rows 2 --length 8 --docs out",
+    "bench.mistakes {classifier} --data {reviews} --number 2 --docs out",
+    "bench.pretrained --help",
+    "bench.report --help",
+    "bench.scaling --data {book} --widths 8 16 --layers 1 --length 8 --steps 2 --batch-tokens 64 --docs out",
+    "bench.utilization --model tutorial --dtype float32 --rows 1 --length 8 --layers 1 --rounds 1"
+    " --docs out",
+    "bench.claims --help",
+    "docs.build.walkthrough --help",
+    # What needs a GPU or PyTorch only says how it is used.
+    "bench.gpu --help",
+    "bench.training_step --help",
+    "bench.tutorial_torch --help",
+    "tests.contracts.mutations --only cls_takes_the_first_place",
+    "tests.helpers.kills --help",
+    "tests.data.checkpoints.make --help",
+    "tests.data.checkpoints.sentences --help",
+    "tests.data.tokenizers.make --help",
+]
+
+
+@pytest.mark.parametrize("command", SMALL)
+def test_the_command_runs(command, python, root, words_of, tmp_path, request):
+    python(words_of(command, request), root if command.startswith("tests.") else tmp_path)
+
+
+@pytest.mark.parametrize("program", ["docs.build.errata", "docs.build.tables"])
+def test_the_page_is_written_as_it_is_kept(program, python, root, copy):
+    python([program], copy)
+    for page in [*(root / "docs").rglob("*.md"), root / "README.md"]:
+        assert (copy / page.relative_to(root)).read_bytes() == page.read_bytes(), page.name
+
+
+def test_every_benchmark_runs_once(make, tmp_path):
+    file = tmp_path / "benchmarks.json"
+    make(["bench", f"ARGS=--bench-once --benchmark-json={file}"])
+    found = json.loads(file.read_text())["benchmarks"]
+    assert len(found) > 100
+    assert max(one["stats"]["rounds"] for one in found) <= 2

@@ -1,0 +1,45 @@
+"""Every documented command that trains or uses a model runs."""
+
+import pytest
+
+pytestmark = pytest.mark.commands
+
+# What stands in braces is a fixture: data, or a run folder of a training program.
+COMMANDS = [
+    "train.imdb --data {reviews} --unlabelled --vectors --max-steps 2 --out out",
+    "train.imdb --data {reviews} --recipe tutorial --tokenizer char --max-length 16 --max-steps 1"
+    " --no-baseline --out out",
+    "train.imdb --data {reviews} --pretrained {encoder} --max-steps 2 --no-baseline --out out",
+    "train.imdb --resume {classifier}",
+    "transformer_jax predict {classifier} 'A wonderful film.' 'Dull from start to finish.'",
+    "transformer_jax attention {classifier} 'A wonderful film.' --html maps.html",
+    "transformer_jax explain {classifier} 'A wonderful film.'",
+    "transformer_jax generate {writer} 'The film '",
+    "transformer_jax next {writer} 'The film '",
+    "transformer_jax translate {translator} 'word1 word2'",
+    "transformer_jax embed {encoder} {book} -o vectors.npy",
+    "transformer_jax similar {encoder} 'a film about the sea' {book}",
+    "transformer_jax fill {encoder} 'The film was [MASK].'",
+    "transformer_jax walk 'money bank grows'",
+    "transformer_jax walk --list",
+    "transformer_jax walk --worked cat_sat",
+    "transformer_jax tokens unbelievable",
+    "transformer_jax cost bert-base --length 512",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_runs(command, python, words_of, tmp_path, request):
+    python(words_of(command, request), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "imdb DATA={reviews} ARGS='--max-steps 2 --no-baseline --out {tmp_path}/run'",
+        "imdb-best DATA={reviews} BEST={tmp_path}/best ARGS='--max-steps 2'",
+        "docs ARGS='--site-dir {tmp_path}/site'",
+    ],
+)
+def test_the_target_of_make_runs(words, make, words_of, request):
+    make(words_of(words, request))

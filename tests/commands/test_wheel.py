@@ -1,0 +1,25 @@
+"""The wheel alone is enough to import the pure functions."""
+
+import re
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.commands
+
+
+@pytest.mark.timeout(1200)
+def test_the_first_example_runs_with_the_installed_wheel(call, root, tmp_path):
+    pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+    newest = "newest" in sys.prefix
+    pins = root / ("constraints-newest.txt" if newest else "constraints.txt")
+    call([sys.executable, *pip, "wheel", root, "--no-deps", "--wheel-dir", tmp_path], tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    call([sys.executable, "-m", "venv", tmp_path / "fresh"], tmp_path)
+    python = tmp_path / "fresh" / "bin" / "python"
+    call([python, *pip, "install", "--constraint", pins, wheel], tmp_path)
+    example = re.search(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)[1]
+    assert "(2, 5, 4, 8)" in call([python, "-I", "-c", example], tmp_path)
+    assert "cat" in call(
+        [python, "-I", "-m", "transformer_jax", "walk", "--worked", "cat_sat"], tmp_path
+    )
