@@ -1,3 +1,4 @@
+import os
 from contextlib import contextmanager
 
 import jax
@@ -5,6 +6,15 @@ import jaxtyping
 import pytest
 
 from train.trainer import checkpoints
+
+
+def pytest_configure(config):
+    """Keep what XLA compiles for the next test, the next run, and the processes that tests start."""
+    if hasattr(config, "cache"):
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +46,12 @@ def as_users_run_it():
 
 
 @pytest.fixture(scope="module")
-def compiled_quickly(tmp_path_factory):
+def compiled_quickly():
     """Of a few thousand numbers, compiling is all that takes time."""
-    options = {
-        "jax_disable_most_optimizations": (True, False),
-        "jax_compilation_cache_dir": (str(tmp_path_factory.mktemp("compiled")), None),
-    }
-    for name, (value, _) in options.items():
-        jax.config.update(name, value)
+    before = jax.config.jax_disable_most_optimizations
+    jax.config.update("jax_disable_most_optimizations", True)
     yield
-    for name, (_, value) in options.items():
-        jax.config.update(name, value)
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

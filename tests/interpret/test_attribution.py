@@ -31,7 +31,7 @@ from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.embeddings import BertEmbedding
 
-pytestmark = pytest.mark.usefixtures("strict")
+pytestmark = pytest.mark.usefixtures("strict", "compiled_quickly")
 
 V, T, C = 11, 7, 3
 STACK = StackConfig(num_layers=1, embed_dim=12, num_heads=2, hidden_dim=5, activation="gelu")
@@ -53,14 +53,6 @@ MODELS = {
 PRODUCTS = {"tokens": 1, "regions": 6, "patches": 3, "n-grams": 4, "encoder": 1, "passages": 1}
 TOKENS = jnp.array([[0, 3, 5, 3, 9, 1, 0]])
 IS_TOKEN = jnp.array([[False, True, True, True, True, True, False]])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_quickly():
-    """Of a few hundred numbers, compiling is all that takes time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @cache

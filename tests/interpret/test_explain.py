@@ -37,15 +37,9 @@ from transformer_jax.text.words import Piece
 TEXT = "A fine film, not a DULL one"
 LEARNED = "a fine film, not a dull"
 CLASSES = ("bad", "fair", "good")
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 STACK = StackConfig(num_layers=1, embed_dim=12, num_heads=2, hidden_dim=4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled_quickly():
-    """Of a few hundred numbers, compiling is all that takes time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def save(folder, kind, spec, tokenizer):

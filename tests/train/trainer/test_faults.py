@@ -63,16 +63,6 @@ WRITES = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def compiled_once(tmp_path):
-    """What XLA compiled is kept for the next run: a test of the disk need not wait for it again."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "compiled"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    yield
-    jax.config.update("jax_compilation_cache_dir", None)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 1)
-
-
 def options(data, run):
     return [
         "--data", str(data), "--out", str(run), "--max-steps", "2", "--max-length", "16", "--no-baseline",
@@ -82,9 +72,7 @@ def options(data, run):
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(
-    tmp_path, capsys, compiled_once
-):
+def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(tmp_path, capsys):
     """Every write of a whole run fails in turn; then there is room again, and the run goes on bit
     for bit.
     """
@@ -118,7 +106,7 @@ def size_of(path):
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_really_full_leaves_a_model_that_predicts(tmp_path, capsys, compiled_once):
+def test_a_disk_that_is_really_full_leaves_a_model_that_predicts(tmp_path, capsys):
     """A file system with room for the model and not for a checkpoint; then with room for both."""
     data, reference = write_reviews(tmp_path / "reviews.csv"), tmp_path / "reference"
     assert main(options(data, reference)) == 0
