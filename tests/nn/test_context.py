@@ -90,3 +90,11 @@ def test_no_configuration_and_no_module_has_an_implementation(encoder):
     assert len(modules) > 5
     names |= {name for module in modules for name in vars(module)}
     assert not [name for name in names if "implementation" in name]
+
+
+def test_a_context_that_is_not_resolved_has_no_masked_rows():
+    context = LayerContext(mask=padding(IS_TOKEN))
+    with pytest.raises(TypeError, match="call `resolved` first"):
+        _ = context.masked_rows
+    assert context.resolved(T).masked_rows.visible_keys is not None
+    assert LayerContext().masked_rows.visible_keys is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.nn.test_kv_cache import TOKENS, B, T, V, model_of, stack
+from tests.nn.test_kv_cache import TOKENS, B, D, T, V, model_of, stack
 from transformer_jax.attention.masks import causal, padding
 from transformer_jax.costs.formulas import parameters
 from transformer_jax.costs.published import PUBLISHED
@@ -17,6 +17,7 @@ from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
+from transformer_jax.nn.decoder import Decoder
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -163,3 +164,18 @@ def test_a_gradient_reaches_every_parameter():
         # The same number is added to all logits of a query: a bias of the keys changes no weight.
         if "key_bias" not in str(path):
             assert np.abs(leaf).max() > 0, path
+
+
+def test_a_decoder_says_what_it_lacks():
+    decoder, x = Decoder(stack(), rngs=nnx.Rngs(0)), jnp.zeros((B, 1, D))
+    cache = decoder.empty_cache(B, 4, dtype=jnp.float32)
+    step = cache.step(jnp.ones((B, 1), bool))
+    for given in ({"cache": cache}, {"step": step}):
+        with pytest.raises(ValueError, match=r"step is cache\.step\(is_token\)"):
+            decoder(x, **given)
+    for read in (
+        lambda: decoder.memory_of(x, jnp.ones((B, 1), bool)),
+        lambda: decoder(x, memory=cache.layers),
+    ):
+        with pytest.raises(ValueError, match="no cross-attention; make it with cross=True"):
+            read()

@@ -226,6 +226,16 @@ def test_what_is_seen_inside_is_what_the_model_computes(runs, name):
         np.testing.assert_array_equal(inside.token_vectors[3], inside.token_vectors[7])  # film
 
 
+def test_the_first_attention_without_a_norm_reads_what_its_layer_reads(runs):
+    classifier = load_classifier(runs / "tokens")
+    stack = replace(classifier.spec.config.encoder, norm="pre", first_norm=False)
+    spec = replace(classifier.spec, config=replace(classifier.spec.config, encoder=stack))
+    model = TextClassifier(spec.config, rngs=nnx.Rngs(0))
+    inside = read_activations(replace(classifier, model=model, spec=spec), TEXT)
+    np.testing.assert_array_equal(inside.attended[0], inside.inputs[0])
+    assert np.abs(inside.attended[1] - inside.inputs[1]).max() > 0
+
+
 @pytest.mark.parametrize(("name", "layer"), [("tokens", 0), ("tokens", 1), ("patches", 0)])
 def test_the_walk_through_a_run_ends_on_its_own_attention(runs, name, layer, capsys):
     classifier = load_classifier(runs / name)

@@ -1,5 +1,7 @@
 """Additive attention (Bahdanau et al., 2015): scores from a small feed-forward network."""
 
+from typing import Literal, overload
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -10,6 +12,36 @@ from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import softmax_over_visible
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.linear import linear
+
+
+@overload
+def additive_attention(
+    query: Float[Array, "B T D"],
+    key: Float[Array, "B S E"],
+    value: Float[Array, "B S O"],
+    query_kernel: Float[Array, "D A"],
+    key_kernel: Float[Array, "E A"],
+    score_kernel: Float[Array, " A"],
+    *,
+    score_bias: Float[Array, " A"] | None = None,
+    mask: MaskLike = None,
+    return_weights: Literal[False] = False,
+) -> Float[Array, "B T O"]: ...
+
+
+@overload
+def additive_attention(
+    query: Float[Array, "B T D"],
+    key: Float[Array, "B S E"],
+    value: Float[Array, "B S O"],
+    query_kernel: Float[Array, "D A"],
+    key_kernel: Float[Array, "E A"],
+    score_kernel: Float[Array, " A"],
+    *,
+    score_bias: Float[Array, " A"] | None = None,
+    mask: MaskLike = None,
+    return_weights: Literal[True],
+) -> tuple[Float[Array, "B T O"], Float[Array, "B T S"]]: ...
 
 
 def additive_attention(

@@ -89,7 +89,7 @@ def _sum_to(shape, array):
     return array.sum(axis=axes, keepdims=True)
 
 
-@rule_class
+@rule_class()
 class _Sum(Bias):
     first: Bias
     second: Bias
@@ -97,14 +97,14 @@ class _Sum(Bias):
     def block(self, block):
         return self.first.render(block) + self.second.render(block)
 
-    def add_gradient(self, total, block, cotangent):
+    def add_gradient(self, total: "_Sum", block, cotangent):
         first = self.first.add_gradient(total.first, block, cotangent)
         return _Sum(first, self.second.add_gradient(total.second, block, cotangent))
 
 
-@rule_class
+@rule_class()
 class _Dense(DenseRule, Bias):
-    def add_gradient(self, total, block, cotangent):
+    def add_gradient(self, total: "_Dense", block, cotangent):
         # In place: the general way would make an array of the whole size for each block.
         starts, sizes = part(self.array, block)
         old = lax.dynamic_slice(total.array, starts, sizes)
@@ -113,7 +113,7 @@ class _Dense(DenseRule, Bias):
         )
 
 
-@rule_class
+@rule_class()
 class _Alibi(Bias):
     slopes: Array
     query_positions: Positions = None

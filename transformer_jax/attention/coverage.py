@@ -75,11 +75,12 @@ def position_ranges(rule, grid: Grid) -> tuple[tuple[Array, Array], tuple[Array,
     1, columns].
     """
     queries = positions_of_queries(rule.query_positions, grid.whole)[:, 0, :, 0]
-    keys = key_position_range(rule, grid)
-    return tuple(x[:, :, None] for x in least_and_largest(queries, grid.queries)), keys
+    first, last = least_and_largest(queries, grid.queries)
+    return (first[:, :, None], last[:, :, None]), key_position_range(rule, grid)
 
 
 def key_position_range(rule, grid: Grid) -> tuple[Array, Array]:
     """The least and the largest position of each block of keys: [#B, 1, columns] twice."""
     keys = positions_of_keys(rule.key_positions, grid.whole)[:, 0, 0, :]
-    return tuple(x[:, None, :] for x in least_and_largest(keys, grid.keys))
+    first, last = least_and_largest(keys, grid.keys)
+    return first[:, None, :], last[:, None, :]

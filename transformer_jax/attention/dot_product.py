@@ -7,6 +7,8 @@ query of its example may see, and a query that sees no key, reach no output and 
 they are NaN.
 """
 
+from typing import Literal, overload
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -48,6 +50,42 @@ def attention_weights(
     inputs = validate(inputs).zero_masked_rows()
     logits = _logits(inputs)
     return softmax_over_visible(logits, rendered(inputs.mask, *logits.shape[2:]))
+
+
+@overload
+def dot_product_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K O"],
+    *,
+    bias: BiasLike = None,
+    mask: MaskLike = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: PRNGKeyArray | None = None,
+    return_weights: Literal[False] = False,
+    return_logsumexp: Literal[False] = False,
+    implementation: Implementation | None = None,
+) -> Float[Array, "B T N O"]: ...
+
+
+@overload
+def dot_product_attention(
+    query: Float[Array, "B T N H"],
+    key: Float[Array, "B S K H"],
+    value: Float[Array, "B S K O"],
+    *,
+    bias: BiasLike = None,
+    mask: MaskLike = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: PRNGKeyArray | None = None,
+    return_weights: bool = False,
+    return_logsumexp: bool = False,
+    implementation: Implementation | None = None,
+) -> Float[Array, "B T N O"] | tuple[Array, ...]: ...
 
 
 def dot_product_attention(
@@ -105,7 +143,7 @@ def dot_product_attention(
         return_logsumexp=return_logsumexp,
     )
     result = compute_attention(validate(inputs).zero_masked_rows(), implementation)
-    extra = (result.weights,) * return_weights + (result.logsumexp,) * return_logsumexp
+    extra = [array for array in (result.weights, result.logsumexp) if array is not None]
     return (result.output, *extra) if extra else result.output
 
 

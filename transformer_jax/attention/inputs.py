@@ -37,7 +37,7 @@ class AttentionInputs:
     mask: Any = None  # a Mask or None, once validated
     masked_rows: Any = None  # the MaskedRows of the mask; None until they are found
     dropout_rng: Any = None
-    scale: float | None = None  # a number, once validated
+    scale: Any = None  # a number, once validated
     soft_cap: float | None = None
     dropout_rate: float = 0.0  # 0 without a key, once validated
     return_weights: bool = False

@@ -90,7 +90,7 @@ class Mask(Rule):
 MaskLike = Mask | Bool[Array, "..."] | Bool[np.ndarray, "..."] | None
 
 
-@rule_class
+@rule_class()
 class _Causal(Mask):
     query_positions: Positions = None
     key_positions: Positions = None
@@ -139,7 +139,7 @@ class _Window(Mask):
         return not jax.tree.leaves(self)
 
 
-@rule_class
+@rule_class()
 class _Prefix(Mask):
     lengths: Array
     key_positions: Positions = None
@@ -154,7 +154,7 @@ class _Prefix(Mask):
         return Coverage(first_key < lengths, last_key < lengths).over(grid)
 
 
-@rule_class
+@rule_class()
 class _Padding(Mask):
     is_token: Array
 
@@ -166,7 +166,7 @@ class _Padding(Mask):
         return Coverage(some[:, None], every[:, None]).over(grid)
 
 
-@rule_class
+@rule_class()
 class _Segments(Mask):
     query_ids: Array
     key_ids: Array
@@ -183,7 +183,7 @@ class _Segments(Mask):
         )
 
 
-@rule_class
+@rule_class()
 class _Dense(DenseRule, Mask):
     def coverage(self, grid):
         some, every = self.array.any(axis=1), self.array.all(axis=1)
@@ -194,7 +194,7 @@ class _Dense(DenseRule, Mask):
         return Coverage(some, every).over(grid)
 
 
-@rule_class
+@rule_class()
 class _Both(Mask):
     first: Mask
     second: Mask
@@ -211,7 +211,7 @@ class _Both(Mask):
         return self.first.includes_diagonal and self.second.includes_diagonal
 
 
-@rule_class
+@rule_class()
 class _Either(Mask):
     first: Mask
     second: Mask
@@ -362,7 +362,7 @@ def _boolean(array, name: str) -> Array:
     return array
 
 
-def _rule(mask: MaskLike) -> Mask:
+def _rule(mask) -> Mask:
     return mask if isinstance(mask, Mask) else dense(mask)
 
 
@@ -383,5 +383,6 @@ def padded_keys(mask: MaskLike) -> Bool[Array, "#B S"] | None:
 
 def left_window(mask: MaskLike) -> int | None:
     """The reach of `sliding_window(left, 0)` at the default positions; None for anything else."""
-    is_one = isinstance(mask, _Window) and mask.right == 0 and not jax.tree.leaves(mask)
-    return mask.left if is_one else None
+    if isinstance(mask, _Window) and mask.right == 0 and not jax.tree.leaves(mask):
+        return mask.left
+    return None

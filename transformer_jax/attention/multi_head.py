@@ -1,6 +1,7 @@
 """Multi-head attention (Vaswani et al., 2017, section 3.2.2): projections around dot-product."""
 
 from dataclasses import replace
+from typing import Literal, overload
 
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
@@ -14,6 +15,62 @@ from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.normalization import rms_norm
 from transformer_jax.functional.rotary import Rotary
+
+
+@overload
+def multi_head_attention(
+    inputs_q: Float[Array, "B T D"],
+    inputs_kv: Float[Array, "B S E"],
+    query_kernel: Float[Array, "D N H"],
+    key_kernel: Float[Array, "E K H"],
+    value_kernel: Float[Array, "E K O"],
+    out_kernel: Float[Array, "N O M"],
+    *,
+    query_bias: Float[Array, "N H"] | None = None,
+    key_bias: Float[Array, "K H"] | None = None,
+    value_bias: Float[Array, "K O"] | None = None,
+    out_bias: Float[Array, " M"] | None = None,
+    query_scale: Float[Array, " H"] | None = None,
+    key_scale: Float[Array, " H"] | None = None,
+    norm_epsilon: float = 1e-6,
+    rotary: Rotary | None = None,
+    bias: BiasLike = None,
+    mask: MaskLike = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: PRNGKeyArray | None = None,
+    return_weights: Literal[False] = False,
+    implementation: Implementation | None = None,
+) -> Float[Array, "B T M"]: ...
+
+
+@overload
+def multi_head_attention(
+    inputs_q: Float[Array, "B T D"],
+    inputs_kv: Float[Array, "B S E"],
+    query_kernel: Float[Array, "D N H"],
+    key_kernel: Float[Array, "E K H"],
+    value_kernel: Float[Array, "E K O"],
+    out_kernel: Float[Array, "N O M"],
+    *,
+    query_bias: Float[Array, "N H"] | None = None,
+    key_bias: Float[Array, "K H"] | None = None,
+    value_bias: Float[Array, "K O"] | None = None,
+    out_bias: Float[Array, " M"] | None = None,
+    query_scale: Float[Array, " H"] | None = None,
+    key_scale: Float[Array, " H"] | None = None,
+    norm_epsilon: float = 1e-6,
+    rotary: Rotary | None = None,
+    bias: BiasLike = None,
+    mask: MaskLike = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    dropout_rate: float = 0.0,
+    dropout_rng: PRNGKeyArray | None = None,
+    return_weights: Literal[True],
+    implementation: Implementation | None = None,
+) -> tuple[Float[Array, "B T M"], Float[Array, "B N T S"]]: ...
 
 
 def multi_head_attention(
@@ -104,4 +161,4 @@ def multi_head_attention(
         inputs = inputs.zero_masked_rows()
     result = compute_attention(inputs, implementation)
     output = linear(result.output, out_kernel, out_bias, axes=2)
-    return (output, result.weights) if return_weights else output
+    return output if result.weights is None else (output, result.weights)

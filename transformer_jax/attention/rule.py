@@ -9,8 +9,9 @@ By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last quer
 A cache passes `query_positions` and `key_positions`, which may be traced and may differ by example.
 """
 
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TypeVar, dataclass_transform, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from jaxtyping import Array, Int, Shaped
 
 from transformer_jax.functional.checks import check_arrays
 
+Class = TypeVar("Class")  # of a rule
 Positions = Int[Array, "#B _"] | Int[Array, " _"] | None
 
 
@@ -64,7 +66,8 @@ class Rule:
         all.
         """
         array = self.block(block)
-        starts, sizes = [0] * 4, list(array.shape)
+        starts: list[int | Array] = [0] * 4
+        sizes = list(array.shape)
         asked = (block.example_start, block.examples), (block.head_start, block.heads)
         for axis, (start, size) in enumerate(asked):
             if size is not None and array.shape[axis] not in (1, size):
@@ -98,18 +101,34 @@ def four_axes(array: Array | np.ndarray, name: str) -> Array:
 def check_positions(query_positions: Positions, key_positions: Positions = None) -> None:
     """Raises as `check_arrays` does, for positions that are not integers of one axis or two."""
     check_arrays(
-        query_positions=(query_positions, "int T" if np.ndim(query_positions) == 1 else "int #B T"),
-        key_positions=(key_positions, "int S" if np.ndim(key_positions) == 1 else "int #B S"),
+        query_positions=(query_positions, f"int {_axes(query_positions)}T"),
+        key_positions=(key_positions, f"int {_axes(key_positions)}S"),
     )
 
 
-def rule_class(cls=None, *, static=()):
+def _axes(positions: Positions) -> str:
+    """The axis before that of the positions, if there is one."""
+    return "" if positions is not None and np.ndim(positions) == 1 else "#B "
+
+
+@dataclass_transform(frozen_default=True)
+def rule_class(*, static: tuple[str, ...] = ()) -> Callable[[type[Class]], type[Class]]:
     """A frozen dataclass that is also a pytree: its arrays are traced, its `static` fields are not."""
-    if cls is None:
-        return partial(rule_class, static=static)
-    cls = dataclass(frozen=True)(cls)
-    fields = [name for name in cls.__dataclass_fields__ if name not in static]
-    return jax.tree_util.register_dataclass(cls, data_fields=fields, meta_fields=list(static))
+
+    def decorate(cls):
+        cls = dataclass(frozen=True)(cls)
+        traced = [field.name for field in fields(cls) if field.name not in static]
+        return jax.tree_util.register_dataclass(cls, traced, list(static))
+
+    return decorate
+
+
+@overload
+def rendered(rule: None, T: int, S: int) -> None: ...
+
+
+@overload
+def rendered(rule: Rule, T: int, S: int) -> Shaped[Array, "#B #N #T #S"]: ...
 
 
 def rendered(rule: Rule | None, T: int, S: int) -> Shaped[Array, "#B #N #T #S"] | None:

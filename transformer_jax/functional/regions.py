@@ -53,7 +53,7 @@ def region_embedding(
 
     # A lookup for each place: one of all places at once is no faster on a CPU, and R times as
     # large.
-    return sum(place(r) for r in range(table.shape[0]))
+    return jnp.asarray(sum(place(r) for r in range(table.shape[0])))
 
 
 def weaken(

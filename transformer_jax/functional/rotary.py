@@ -139,7 +139,8 @@ def rope_frequencies(
         raise ValueError(f"factor must be 1 or more; got {factor}")
     if scaling is None and factor != 1.0:
         raise ValueError(f"factor={factor} needs a scaling, one of {', '.join(SCALINGS)}")
-    if scaling in ("yarn", "llama3") and not (original_length and original_length > 0):
+    length = original_length or 0
+    if scaling in ("yarn", "llama3") and not length > 0:
         raise ValueError(
             f'scaling="{scaling}" needs original_length, the length of the training texts'
         )
@@ -151,10 +152,10 @@ def rope_frequencies(
     if scaling == "linear":
         return frequencies / factor
     if scaling == "yarn":
-        share = _slowed(features, base, original_length)
+        share = _slowed(features, base, length)
         return frequencies * (1 - share) + frequencies / factor * share
     if scaling == "llama3":
-        turns = original_length * frequencies / (2 * math.pi)
+        turns = length * frequencies / (2 * math.pi)
         kept = jnp.clip((turns - low) / (high - low), 0.0, 1.0)
         return frequencies * kept + frequencies / factor * (1 - kept)
     return frequencies

@@ -283,7 +283,7 @@ def _next_tokens(graph, params, tokens, is_token, *, count):
 
 def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[Array, "B T"]:
     """`is_token`, checked."""
-    is_token = np.ones(np.shape(tokens), bool) if is_token is None else np.asarray(is_token)
+    is_token = np.asarray(np.ones(np.shape(tokens), bool) if is_token is None else is_token)
     if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
     _check_fits(model, is_token.shape[1] + max_tokens, max_tokens)

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.nn.embeddings import BertEmbedding
 from transformer_jax.serialization.run_folder import Trained
-from transformer_jax.text.tokenizer import Tokenizer
+from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def read_activations(classifier: Trained, text: str) -> Activations:
     )
 
 
-def token_text(tokenizer: Tokenizer, id: int) -> str:
+def token_text(tokenizer: TextTokenizer, id: int) -> str:
     """The token itself; its name where it is none of the text."""
     names = {tokenizer.cls_id: "[CLS]", tokenizer.sep_id: "[SEP]", tokenizer.pad_id: "[PAD]"}
     return names.get(id) or tokenizer.decode([id]).strip()
@@ -74,11 +75,13 @@ def _run(model: TextClassifier, tokens: Int[Array, "1 T"]) -> dict[str, Array | 
     )
     *inputs, output = states.layers
     attended = [
-        layer.attention_norm(x) if layer.config.norm == "pre" else x
+        layer.attention_norm(x)
+        if layer.attention_norm is not None and layer.config.norm == "pre"
+        else x
         for layer, x in zip(model.encoder.layers, inputs, strict=True)
     ]
     token_vectors = None
-    if states.patches is None:
+    if isinstance(model.embedding, BertEmbedding):
         table = model.embedding.token.embedding[...]
         table = table[len(table) // 2] if table.ndim == 3 else table  # its place in its own region
         token_vectors = table[tokens]

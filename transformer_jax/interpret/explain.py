@@ -47,11 +47,11 @@ class Explanation:
 
     def strongest(self, top: int) -> tuple[list[Piece], list[Piece]]:
         """The `top` pieces for the class and against it, the strongest first."""
-        valued = [piece for piece in self.pieces if piece.value is not None]
-        ordered = sorted(valued, key=lambda piece: -abs(piece.value))
+        valued = [(piece.value, piece) for piece in self.pieces if piece.value is not None]
+        ordered = sorted(valued, key=lambda pair: -abs(pair[0]))
         return (
-            [piece for piece in ordered if piece.value > 0][:top],
-            [piece for piece in ordered if piece.value < 0][:top],
+            [piece for value, piece in ordered if value > 0][:top],
+            [piece for value, piece in ordered if value < 0][:top],
         )
 
 

@@ -1,5 +1,7 @@
 """The language model: a decoder over one text, which gives the logits of its next token."""
 
+from typing import Any, Literal, overload
+
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -40,6 +42,22 @@ class LanguageModel(nnx.Module):
         )
         self.config = config
 
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"] | None = None,
+        *,
+        segment_ids: Int[Array, "B T"] | None = None,
+        cache: None = None,
+        last: bool = False,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[False] = False,
+        return_states: Literal[False] = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "... V"]: ...
+
+    @overload
     def __call__(
         self,
         tokens: Int[Array, "B T"],
@@ -52,7 +70,21 @@ class LanguageModel(nnx.Module):
         return_weights: bool = False,
         return_states: bool = False,
         implementation: Implementation | None = None,
-    ):
+    ) -> Float[Array, "... V"] | tuple[Any, ...]: ...
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"] | None = None,
+        *,
+        segment_ids: Int[Array, "B T"] | None = None,
+        cache: Cache | None = None,
+        last: bool = False,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        return_states: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "... V"] | tuple[Any, ...]:
         """The logits [B, T, V]; after them, where asked for, the maps of attention, the states
         (what each layer reads, and what the head does) and, where one is given, the cache.
 
@@ -100,15 +132,20 @@ class LanguageModel(nnx.Module):
         """An empty cache for texts of up to `capacity` tokens, prompt included; in the dtype of the
         weights by default.
         """
-        dtype = self.embedding.token.embedding.dtype if dtype is None else dtype
         check_capacity(capacity, self.config.max_length)
-        return self.decoder.empty_cache(batch, capacity, window=self.config.window, dtype=dtype)
+        return self.decoder.empty_cache(
+            batch,
+            capacity,
+            window=self.config.window,
+            dtype=self.embedding.token.embedding.dtype if dtype is None else dtype,
+        )
 
     def next_logits(
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], cache: Cache
     ) -> tuple[Float[Array, "B V"], Cache]:
         """What generation asks for: the logits after these tokens, and the cache with them."""
-        return self(tokens, is_token, cache=cache, last=True)
+        logits, cache = self(tokens, is_token, cache=cache, last=True)
+        return logits, cache
 
     def _logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
         if self.head is None:

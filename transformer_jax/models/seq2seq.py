@@ -1,7 +1,7 @@
 """The encoder-decoder: an encoder reads the source, a decoder gives the logits of the target."""
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
@@ -49,6 +49,32 @@ class SequenceToSequence(nnx.Module):
         self.decoder = Decoder(config.decoder, cross=True, rngs=rngs)
         self.config = config
 
+    @overload
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        is_source: Bool[Array, "B S"],
+        target: Int[Array, "B T"],
+        is_target: Bool[Array, "B T"],
+        *,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[False] = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T V"]: ...
+
+    @overload
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        is_source: Bool[Array, "B S"],
+        target: Int[Array, "B T"],
+        is_target: Bool[Array, "B T"],
+        *,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[True],
+        implementation: Implementation | None = None,
+    ) -> tuple[Float[Array, "B T V"], AttentionMaps]: ...
+
     def __call__(
         self,
         source: Int[Array, "B S"],
@@ -69,7 +95,7 @@ class SequenceToSequence(nnx.Module):
             return_weights=return_weights,
             implementation=implementation,
         )
-        encoded, maps = encoded if return_weights else (encoded, None)
+        encoded, *maps = encoded if isinstance(encoded, tuple) else (encoded,)
         positions = count_positions(is_target)
         context = LayerContext(
             **self._positions(self.config.decoder, positions),
@@ -81,10 +107,32 @@ class SequenceToSequence(nnx.Module):
         memory = self.decoder.memory_of(encoded, is_source)
         x = self.embedding(target, positions, rngs=rngs)
         x = self.decoder(x, context, memory=memory, rngs=rngs)
-        if return_weights:
+        if isinstance(x, tuple):
             x, own, cross = x
-            return self.embedding.logits(x), AttentionMaps(maps, own, cross)
+            return self.embedding.logits(x), AttentionMaps(maps[0], own, cross)
         return self.embedding.logits(x)
+
+    @overload
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        is_source: Bool[Array, "B S"],
+        *,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[False] = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B S D"]: ...
+
+    @overload
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        is_source: Bool[Array, "B S"],
+        *,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[True],
+        implementation: Implementation | None = None,
+    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B N S S"]]]: ...
 
     def encode(
         self,
@@ -132,8 +180,6 @@ class SequenceToSequence(nnx.Module):
         x, cache = self.decoder(x, context, memory=cache.memory, cache=cache, step=step)
         return self.embedding.logits(last_token(x, is_token)), cache
 
-    def _positions(
-        self, stack: StackConfig, positions: Int[Array, "#B T"], **cached: Array
-    ) -> dict:
+    def _positions(self, stack: StackConfig, positions: Int[Array, "#B T"], **cached: Any) -> dict:
         scheme = POSITION_SCHEMES[self.config.positions]
         return scheme.attention(stack, positions, base=self.config.rope_base, **cached)

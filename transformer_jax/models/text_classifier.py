@@ -1,6 +1,6 @@
 """The classifier that is trained from scratch: an encoder, and regions and n-grams beside it."""
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import jax.numpy as jnp
 from flax import nnx
@@ -75,6 +75,20 @@ class TextClassifier(nnx.Module):
         self.attends, self.encoder_scale = config.attends, config.encoder_scale
         self.dropout_rate = config.head_dropout_rate
 
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        presence: Float[Array, "B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[False] = False,
+        return_states: Literal[False] = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B C"]: ...
+
+    @overload
     def __call__(
         self,
         tokens: Int[Array, "B T"],
@@ -85,7 +99,19 @@ class TextClassifier(nnx.Module):
         return_weights: bool = False,
         return_states: bool = False,
         implementation: Implementation | None = None,
-    ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"] | list | ClassifierStates, ...]:
+    ) -> Float[Array, "B C"] | tuple[Any, ...]: ...
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        presence: Float[Array, "B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        return_states: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B C"] | tuple[Any, ...]:
         """Return the logits; after them, where asked for, the weights of all layers and the states.
 
         The weights [B, N, P, P] are over tokens, P = T, or over patches, P = ceil(T / patch_width).
@@ -95,10 +121,11 @@ class TextClassifier(nnx.Module):
         if self.patch_width:  # patches begin with the text
             tokens, is_token, *moved = to_front(tokens, is_token, presence)
             (presence,) = moved or (None,)
-        features = patches = None
+        features: Any = None  # of regions, which patches are made of
+        patches = None
         if self.regions is not None:
             features = self.regions(tokens, is_token, presence=presence)
-        if self.patch_width:
+        if isinstance(self.embedding, PatchEmbedding):
             patches, is_seen = max_patches(features, is_token, self.patch_width)
             x = self.embedding(patches, is_seen, rngs=rngs)
         else:

@@ -7,6 +7,7 @@ has their weights.
 
 from dataclasses import replace
 from string import ascii_lowercase
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,22 @@ class TextEncoder(nnx.Module):
         self.pooler = Linear(D, D, rngs=rngs) if config.pooler else None
         self.config = config
 
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        segments: Int[Array, "B T"] | None = None,
+        presence: Float[Array, "B T"] | None = None,
+        text_ids: Int[Array, "B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[False] = False,
+        return_states: Literal[False] = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T D"]: ...
+
+    @overload
     def __call__(
         self,
         tokens: Int[Array, "B T"],
@@ -70,7 +87,21 @@ class TextEncoder(nnx.Module):
         return_weights: bool = False,
         return_states: bool = False,
         implementation: Implementation | None = None,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"] | list, ...]:
+    ) -> Float[Array, "B T D"] | tuple[Any, ...]: ...
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        segments: Int[Array, "B T"] | None = None,
+        presence: Float[Array, "B T"] | None = None,
+        text_ids: Int[Array, "B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: bool = False,
+        return_states: bool = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B T D"] | tuple[Any, ...]:
         """The vectors; behind them, where asked for, the weights of attention and the states of
         every layer.
 
@@ -175,12 +206,31 @@ class MaskedLanguageModel(nnx.Module):
         self.head = MaskedHead(config, rngs=rngs)
         self.config = config
 
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: Literal[False] = False,
+        return_states: Literal[False] = False,
+        **options,
+    ) -> Float[Array, "B T V"]: ...
+
+    @overload
     def __call__(
         self,
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         **options,
-    ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"] | list, ...]:
+    ) -> Float[Array, "B T V"] | tuple[Any, ...]: ...
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        **options,
+    ) -> Float[Array, "B T V"] | tuple[Any, ...]:
         """The logits; the options, and what they return behind the logits, are those of
         `TextEncoder`.
         """
@@ -211,6 +261,32 @@ class EncoderClassifier(nnx.Module):
         self.evidence = evidence_of(config)
         self.config = config
 
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        segments: Int[Array, "B T"] | None = None,
+        presence: Float[Array, "B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[False] = False,
+        implementation: Implementation | None = None,
+    ) -> Float[Array, "B C"]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        segments: Int[Array, "B T"] | None = None,
+        presence: Float[Array, "B T"] | None = None,
+        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[True],
+        implementation: Implementation | None = None,
+    ) -> tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]: ...
+
     def __call__(
         self,
         tokens: Int[Array, "B T"],
@@ -237,15 +313,15 @@ class EncoderClassifier(nnx.Module):
             return_weights=return_weights,
             implementation=implementation,
         )
-        x, maps = x if return_weights else (x, None)
+        x, *maps = x if isinstance(x, tuple) else (x,)
         x = POOLINGS[config.pooling](x, is_token)
         rate = config.head_dropout_rate
-        if self.linear is not None:
+        if self.linear is not None and config.activation is not None:
             x = HEAD_ACTIVATIONS[config.activation](self.linear(x))
         logits = self.head(dropout(x, rate, dropout_key(rngs, rate)))
         if self.evidence is not None:
             logits = logits + self.evidence(tokens, is_token, presence=presence)
-        return (logits, maps) if return_weights else logits
+        return (logits, maps[0]) if maps else logits
 
 
 def _passages(is_token: Bool[Array, "B T"], most: int) -> Int[Array, "B T"]:

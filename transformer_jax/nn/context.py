@@ -7,7 +7,7 @@ import jax
 
 from transformer_jax.attention.biases import BiasLike
 from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masked_rows import MaskedRows, attach_masked_rows
+from transformer_jax.attention.masked_rows import MaskedRows, MaskWithRows, attach_masked_rows
 from transformer_jax.attention.masks import MaskLike
 from transformer_jax.functional.rotary import Rotary
 
@@ -40,7 +40,11 @@ class LayerContext:
     @property
     def masked_rows(self) -> MaskedRows:
         """The rows that the mask of a resolved context hides."""
-        return MaskedRows() if self.mask is None else self.mask.rows
+        if self.mask is None:
+            return MaskedRows()
+        if not isinstance(self.mask, MaskWithRows):
+            raise TypeError("the context is not resolved: call `resolved` first")
+        return self.mask.rows
 
     @property
     def of_memory(self) -> "LayerContext":

@@ -3,6 +3,7 @@ GPT.
 """
 
 from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -14,7 +15,7 @@ from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import DEFAULT_CONTEXT, LayerContext
 from transformer_jax.nn.encoder import residual
 from transformer_jax.nn.kv_cache import Cache, KeysAndValues, Step, empty_cache
-from transformer_jax.nn.layers import attention_of, feed_forward_of, norm_of
+from transformer_jax.nn.layers import MultiHeadAttention, attention_of, feed_forward_of, norm_of
 
 
 class DecoderLayer(nnx.Module):
@@ -44,7 +45,8 @@ class DecoderLayer(nnx.Module):
         `memory` are the `keys_and_values` of `cross_attention`. With a cache the mask is over its
         keys.
         """
-        weights, written = [None, None], None
+        weights: list[Array | None] = [None, None]
+        written = None
 
         def attend(y):
             nonlocal written
@@ -55,13 +57,13 @@ class DecoderLayer(nnx.Module):
                 new = self.attention.keys_and_values(y, rotary=context.rotary)
                 written, keys, values = kept.append(layer, step, *new)
                 attended = self.attention.attend(y, keys, values, context, rngs=rngs)
-            if context.return_weights:
+            if isinstance(attended, tuple):
                 attended, weights[0] = attended
             return attended
 
-        def look(y):
-            attended = self.cross_attention.attend(y, *memory, context.of_memory, rngs=rngs)
-            if context.return_weights:
+        def look(y, keys, values):
+            attended = self.cross().attend(y, keys, values, context.of_memory, rngs=rngs)
+            if isinstance(attended, tuple):
                 attended, weights[1] = attended
             return attended
 
@@ -70,10 +72,18 @@ class DecoderLayer(nnx.Module):
             x = context.masked_rows.zero_isolated_rows(x)
         x = residual(x, attend, self.attention_norm, self.config, rngs)
         if memory is not None:
-            x = residual(x, look, self.cross_attention_norm, self.config, rngs)
+            keys, values = memory
+            look_at_memory = partial(look, keys=keys, values=values)
+            x = residual(x, look_at_memory, self.cross_attention_norm, self.config, rngs)
         transform = partial(self.feed_forward, rngs=rngs)
         x = residual(x, transform, self.feed_forward_norm, self.config, rngs)
-        return x, tuple(weights), written
+        return x, (weights[0], weights[1]), written
+
+    def cross(self) -> MultiHeadAttention:
+        """Return the cross-attention. Raises ValueError where the layer was made without it."""
+        if self.cross_attention is None:
+            raise ValueError("the decoder has no cross-attention; make it with cross=True")
+        return self.cross_attention
 
 
 class Decoder(nnx.Module):
@@ -95,7 +105,7 @@ class Decoder(nnx.Module):
         cache: Cache | None = None,
         step: Step | None = None,
         rngs: nnx.Rngs | None = None,
-    ):
+    ) -> Float[Array, "B T D"] | tuple[Any, ...]:
         """Return x after every layer; after it, where asked for, the weights, the states and the
         cache.
 
@@ -104,7 +114,9 @@ class Decoder(nnx.Module):
         the rule: causal in a language model. With a cache, which is returned with the new tokens,
         `step` is `cache.step(is_token)`, whose positions the mask needs too.
         """
-        context = context.resolved(x.shape[1], None if cache is None else step.is_key.shape[1])
+        if (cache is None) != (step is None):
+            raise ValueError("cache and step go together: step is cache.step(is_token)")
+        context = context.resolved(x.shape[1], None if step is None else step.is_key.shape[1])
         maps, layers, states = ([], []), [], []
         for i, layer in enumerate(self.layers):
             states.append(x)
@@ -112,7 +124,7 @@ class Decoder(nnx.Module):
                 x,
                 context,
                 memory=None if memory is None else memory[i],
-                cache=None if cache is None else (cache, i, step),
+                cache=None if cache is None or step is None else (cache, i, step),
                 rngs=rngs,
             )
             layers.append(written)
@@ -120,15 +132,16 @@ class Decoder(nnx.Module):
                 kept.append(one)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        if cache is not None:
+        if cache is not None and step is not None:
             x = jnp.where(cache.overflows(step)[:, None, None], jnp.nan, x)
-        returned = (x,)
+            cache = cache.after(layers, step)
+        returned: tuple[Any, ...] = (x,)
         if context.return_weights:
             returned += (maps[0], maps[1] if memory is not None else [])
         if context.return_states:
             returned += ([*states, x],)
         if cache is not None:
-            returned += (cache.after(layers, step),)
+            returned += (cache,)
         return returned if len(returned) > 1 else x
 
     def memory_of(
@@ -139,7 +152,7 @@ class Decoder(nnx.Module):
         """
         # Nobody sees padding: a NaN there would enter the gradient of the kernels as 0 * NaN.
         memory = jnp.where(is_memory[..., None], memory, 0)
-        return tuple(layer.cross_attention.keys_and_values(memory) for layer in self.layers)
+        return tuple(layer.cross().keys_and_values(memory) for layer in self.layers)
 
     def empty_cache(
         self, batch: int, capacity: int, *, window: int | None = None, dtype: DTypeLike

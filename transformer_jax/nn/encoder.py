@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from flax import nnx
 from jaxtyping import Array, Float
@@ -54,20 +55,20 @@ class EncoderLayer(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T T"]]:
-        weights = None
+        weights = []
 
         def attend(y):
-            nonlocal weights
             attended = self.attention(y, y, context, rngs=rngs)
-            attended, weights = attended if context.return_weights else (attended, None)
-            return attended
+            output, *found = attended if isinstance(attended, tuple) else (attended,)
+            weights.extend(found)
+            return output
 
         context = context.resolved(x.shape[1])
         x = context.masked_rows.zero_isolated_rows(x)
         x = residual(x, attend, self.attention_norm, self.config, rngs)
         transform = partial(self.feed_forward, rngs=rngs)
         x = residual(x, transform, self.feed_forward_norm, self.config, rngs)
-        return (x, weights) if context.return_weights else x
+        return (x, weights[0]) if weights else x
 
 
 class Encoder(nnx.Module):
@@ -89,7 +90,7 @@ class Encoder(nnx.Module):
         *,
         layer_contexts: Sequence[LayerContext] | None = None,
         rngs: nnx.Rngs | None = None,
-    ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"] | list, ...]:
+    ) -> Float[Array, "B T D"] | tuple[Any, ...]:
         """Return x after every layer; after it, where asked for, the attention weights and the
         states.
 
@@ -102,10 +103,9 @@ class Encoder(nnx.Module):
         maps, states = [], []
         for layer, layer_context in zip(self.layers, layer_contexts, strict=True):
             states.append(x)
-            x = layer(x, layer_context, rngs=rngs)
-            if context.return_weights:
-                x, weights = x
-                maps.append(weights)
+            encoded = layer(x, layer_context, rngs=rngs)
+            x, *weights = encoded if isinstance(encoded, tuple) else (encoded,)
+            maps += weights
         if self.final_norm is not None:
             x = self.final_norm(x)
         returned = (x,) + (maps,) * context.return_weights

@@ -16,15 +16,13 @@ forgotten some.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
-
-from transformer_jax.attention.rule import rule_class
 
 
 class KeysAndValues(NamedTuple):
@@ -45,7 +43,8 @@ class Step(NamedTuple):
     lengths: Int[Array, " B"]  # how many tokens each example has with these
 
 
-@rule_class(static=("window",))
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Cache:
     """What generation carries from token to token."""
 
@@ -53,7 +52,8 @@ class Cache:
     # them.
     layers: Any  # a tuple of KeysAndValues, one a layer
     lengths: Any  # [B], how many tokens each example has
-    window: int | None = None  # how many tokens before its own one sees; None: the cache is no ring
+    # How many tokens before its own one sees; None: the cache is no ring.
+    window: int | None = field(default=None, metadata={"static": True})
     # Of an encoder-decoder: what each layer's cross-attention reads, computed once, and which of it
     # is a token.
     memory: Any = ()  # a tuple of (keys [B, S, K, H], values), one a layer
@@ -115,11 +115,11 @@ class Cache:
         )
         if self.window is None or T == 1:
             return new, new.keys.swapaxes(1, 2), new.values.swapaxes(1, 2)
-        read = (
+        keys, values = (
             jnp.concatenate([kept.swapaxes(1, 2), added.astype(kept.dtype)], axis=1)
             for kept, added in zip(old, (keys, values), strict=True)
         )
-        return new, *read
+        return new, keys, values
 
     def after(self, layers: Sequence[KeysAndValues], step: Step) -> "Cache":
         """The cache of the next call."""

@@ -4,6 +4,8 @@ Parameters are float32 `nnx.Param`s; a module holds no random state. `rngs` at c
 the initial values, `rngs` at a call draws dropout, and without it there is none.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -165,8 +167,8 @@ class MultiHeadAttention(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
-        norms = {}
-        if self.query_norm is not None:
+        norms: dict[str, Any] = {}
+        if self.query_norm is not None and self.key_norm is not None:
             norms = {
                 "query_scale": self.query_norm.scale[...],
                 "key_scale": self.key_norm.scale[...],
@@ -179,6 +181,8 @@ class MultiHeadAttention(nnx.Module):
             self.key_kernel[...],
             self.value_kernel[...],
             self.out_kernel[...],
+            # First: pyright looks at few of the combinations that stand before a flag.
+            return_weights=context.return_weights,
             query_bias=read(self.query_bias),
             key_bias=read(self.key_bias),
             value_bias=read(self.value_bias),
@@ -189,7 +193,6 @@ class MultiHeadAttention(nnx.Module):
             mask=context.mask,
             dropout_rate=self.dropout_rate,
             dropout_rng=dropout_key(rngs, self.dropout_rate),
-            return_weights=context.return_weights,
             implementation=context.implementation,
         )
 
@@ -226,7 +229,7 @@ class MultiHeadAttention(nnx.Module):
             implementation=context.implementation,
         )
         out, out_bias = self.out_kernel[...], read(self.out_bias)
-        if context.return_weights:
+        if isinstance(attended, tuple):
             return linear(attended[0], out, out_bias, axes=2), attended[1]
         return linear(attended, out, out_bias, axes=2)
 

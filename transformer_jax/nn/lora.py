@@ -6,6 +6,8 @@ outputs]. B begins at zero, so that the model begins as it was. What is kept is 
 model again, as fast as before.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -56,9 +58,9 @@ class Lora(nnx.Module):
         self.model = model
         self.factors = nnx.Dict(
             {
-                name: LowRank(leaf.shape, input_axes(name), rank, rngs=rngs)
+                name: LowRank(leaf.shape, inputs, rank, rngs=rngs)
                 for name, leaf in named_parameters(nnx.state(model, nnx.Param))
-                if input_axes(name)
+                if (inputs := input_axes(name))
             }
         )
         self.scale = alpha / rank
@@ -70,7 +72,7 @@ class Lora(nnx.Module):
 
 def merged(params: nnx.State, scale: float) -> nnx.State:
     """The parameters of the plain model, from those of a `Lora` with this `scale`."""
-    factors = params["factors"]
+    factors: Any = params["factors"]  # by name, a state of A and B
 
     def plain(path, leaf):
         name = parameter_name(path)

@@ -112,6 +112,8 @@ class Learned(PositionScheme):
     has_table = True
 
     def embed(self, x, positions, table):
+        if table is None:
+            raise ValueError("learned positions need a table; got None")
         return x + table(positions)
 
 

@@ -20,7 +20,7 @@ running maximum (`xla_cpu.py`).
 
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +53,9 @@ def blockwise_attention(inputs: AttentionInputs) -> AttentionResult:
     )
     # A list of arrays: JAX builds the arguments of a custom gradient anew from what is no array.
     arrays, structure = jax.tree.flatten(heads_first)
-    output, logsumexp = _attend((structure, tiling), *vary_like(arrays, arrays))
+    # JAX hides from type checkers what a function with a gradient of its own returns.
+    attended: Any = _attend((structure, tiling), *vary_like(arrays, arrays))
+    output, logsumexp = attended
     output = output.reshape(B, N, T, output.shape[4]).swapaxes(1, 2)
     if logsumexp is not None:
         logsumexp = logsumexp.reshape(B, N, T).swapaxes(1, 2)
@@ -140,14 +142,14 @@ def _attend_to_run(tiles, with_logsumexp, q, row):
     """The output and the logsumexp of one block of queries, all its keys at once."""
     tile = tiles.run(row)
     arrays = tiles.read_keys(tiles.inputs.key, tile), tiles.read_keys(tiles.inputs.value, tile)
-    arrays = _merge_heads(q, *arrays)
+    query, key, value = _merge_heads(q, *arrays)
     mask = tiles.mask_of_run(tile)
     bias, total = _merged_bias(mask, q), None
     if with_logsumexp:
-        out, total = attend_with_logsumexp(*arrays, bias)
+        out, total = attend_with_logsumexp(query, key, value, bias)
         total = total.reshape(q.shape[:4])
     else:
-        out = attend(*arrays, bias)
+        out = attend(query, key, value, bias)
     out = out.reshape(*q.shape[:4], -1)
     if mask is None:
         return out, total

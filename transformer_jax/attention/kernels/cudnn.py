@@ -4,6 +4,8 @@ cuDNN takes causal masks and windows to the left by name, padding as a length, o
 array, and gives a query that sees nothing the mean of the values.
 """
 
+from typing import Any, Literal
+
 import jax
 import jax.numpy as jnp
 
@@ -11,7 +13,9 @@ from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
 from transformer_jax.attention.masks import is_causal, left_window, padded_keys
 
 
-def cudnn_attention(inputs: AttentionInputs, implementation: str = "cudnn") -> AttentionResult:
+def cudnn_attention(
+    inputs: AttentionInputs, implementation: Literal["xla", "cudnn"] = "cudnn"
+) -> AttentionResult:
     """Return the attention of an NVIDIA GPU's kernel, where `why_not_cudnn` has no objection.
 
     The masked rows are known, and finite. A bias is rounded to the dtype of the query.
@@ -19,7 +23,8 @@ def cudnn_attention(inputs: AttentionInputs, implementation: str = "cudnn") -> A
     query, key, value = inputs.query, inputs.key, inputs.value
     bias, mask, (_, _, T, S) = inputs.bias, inputs.mask, inputs.sizes
     name = mask_name(inputs)
-    named, array = {}, None
+    named: dict[str, Any] = {}
+    array = None
     if name == "causal":
         named = {"is_causal": True}
     elif name == "window":

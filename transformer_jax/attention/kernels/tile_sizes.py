@@ -109,10 +109,9 @@ def _grid(mask, T, S):
     if mask is None:  # every row of blocks is the same: longer ones are faster
         return Grid(T, S, _even(T, 1024), _even(S, 512))
     grids = {edge: Grid(T, S, _even(T, edge), _even(S, edge)) for edge in EDGES}
-    costs = {edge: _area(mask, grid) for edge, grid in grids.items()}
-    if None in costs.values():
+    if jax.tree.leaves(mask):  # arrays, which are traced most often
         return grids[next(iter(EDGES))]
-    return grids[min(EDGES, key=lambda edge: EDGES[edge] * costs[edge])]
+    return grids[min(EDGES, key=lambda edge: EDGES[edge] * _area(mask, grids[edge]))]
 
 
 def run_of(mask: Mask | None, grid: Grid) -> int | None:
@@ -131,11 +130,7 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
 
 
 def _area(mask, grid):
-    """How many logits the visited blocks have, None where it depends on arrays: most often they are
-    traced.
-    """
-    if jax.tree.leaves(mask):
-        return None
+    """How many logits the visited blocks of a mask without arrays have."""
     with jax.ensure_compile_time_eval():
         some = mask.coverage(grid).some
         return float(some.mean()) * grid.rows * grid.columns * grid.queries * grid.keys

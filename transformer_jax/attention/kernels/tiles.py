@@ -102,7 +102,7 @@ class Tiles:
     def run(self, row: Tile) -> Tile:
         """Return the row's tile with all the keys that it sees, and perhaps more."""
         first = self.visits.first[row.group if self.visits.first.shape[0] > 1 else 0, row.row]
-        run = self.tiling.run
+        run = self.grid.S if self.tiling.run is None else self.tiling.run
         start = jnp.minimum(first * self.grid.keys, self.grid.S - run)
         return row._replace(block=replace(row.block, key_start=start, keys=run))
 
