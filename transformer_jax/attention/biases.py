@@ -1,8 +1,8 @@
 """Biases of attention as rules: what is added to the logits, as a function of the distance of query
 and key.
 
-    alibi(alibi_slopes(N))                                  # a penalty that grows with the distance
-    relative_bias(table)                                    # a learned number for each bucket of distances
+    alibi(alibi_slopes(N))     # a penalty that grows with the distance
+    relative_bias(table)       # a learned number for each bucket of distances
 
 They are added with `+`, to one another and to an array, and passed as `bias=`. Like masks they are
 rendered block by block, and take the positions of a cache.

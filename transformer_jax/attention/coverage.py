@@ -55,7 +55,10 @@ class Coverage(NamedTuple):
 
 
 def split_axis(array: Shaped[Array, "..."], axis: int, size: int) -> Shaped[Array, "..."]:
-    """[..., L, ...] -> [..., blocks, size, ...]; what the last block lacks repeats its last entry."""
+    """Split an axis into blocks: [..., L, ...] -> [..., blocks, size, ...].
+
+    What the last block lacks repeats its last entry.
+    """
     length = array.shape[axis]
     blocks = -(-length // size)
     widths = [(0, 0)] * array.ndim

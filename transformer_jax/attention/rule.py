@@ -113,7 +113,10 @@ def _axes(positions: Positions) -> str:
 
 @dataclass_transform(frozen_default=True)
 def rule_class(*, static: tuple[str, ...] = ()) -> Callable[[type[Class]], type[Class]]:
-    """A frozen dataclass that is also a pytree: its arrays are traced, its `static` fields are not."""
+    """Make a class a frozen dataclass that is also a pytree.
+
+    Its arrays are traced; its `static` fields are not.
+    """
 
     def decorate(cls):
         cls = dataclass(frozen=True)(cls)

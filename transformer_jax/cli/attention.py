@@ -1,16 +1,20 @@
 """Show what the heads of a trained classifier attend to in a text.
 
-    python -m transformer_jax attention RUN "A wonderful film, not dull." python -m transformer_jax
-    attention RUN "A wonderful film, not dull." --html maps.html python -m transformer_jax attention
-    RUN "A wonderful film, not dull." --png maps.png --pca points.png
+    python -m transformer_jax attention RUN "A wonderful film, not dull."
+    python -m transformer_jax attention RUN "A wonderful film, not dull." --html maps.html
+    python -m transformer_jax attention RUN "A wonderful film." --png maps.png --pca points.png
 
 prints a line for every head: the mean, over the tokens that ask, of the weight that they put
 
-    previous    on the token before            next   on the token after       itself   on themselves
-    first       on the first token             separator   on the last, [SEP]
-    fixed       on the token k places further, for the k of -T..T with the most weight ("-2: 0.41"); a k that
-                fewer than half of the tokens have is not compared
-    broad       is the entropy of the weights, divided by the largest possible: 1 looks at everything alike
+    previous    on the token before
+    next        on the token after
+    itself      on themselves
+    first       on the first token
+    separator   on the last, [SEP]
+    fixed       on the token k places further, for the k of -T..T with the most weight ("-2: 0.41");
+                a k that fewer than half of the tokens have is not compared
+    broad       is the entropy of the weights, divided by the largest possible: 1 looks at
+                everything alike
 
 A token that has no token before it does not count for `previous`, and so on; padding never counts.
 The highest names the head where it is 0.5 or more; else it is "other", or "broad" from 0.9 on.
@@ -178,8 +182,8 @@ def _page(options: argparse.Namespace, inside: Activations, heads: list[Head]) -
     sections += [
         html.heading("The tokens in two dimensions"),
         html.paragraph(
-            "The two directions in which they vary most (PCA). Equal points are drawn once, and a label "
-            "that would cover another is left out."
+            "The two directions in which they vary most (PCA). Equal points are drawn once, and a "
+            "label that would cover another is left out."
         ),
         *(html.scatter(xy, labels, title) for title, xy, labels in points(inside)),
     ]

@@ -1,7 +1,8 @@
 """Turn texts into vectors with a pretrained encoder.
 
-    python -m transformer_jax embed MODEL texts.txt -o vectors.npy     (one text a line; - is standard input)
+    python -m transformer_jax embed MODEL texts.txt -o vectors.npy
 
+texts.txt has one text a line; - is standard input.
 MODEL is a folder or a name on the Hugging Face Hub, such as sentence-transformers/all-MiniLM-L6-v2.
 The vectors, a row a line, are pooled and normalised as the model's own files say.
 """

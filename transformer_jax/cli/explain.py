@@ -86,7 +86,10 @@ def report(found: Explanation, top: int, *, in_colour: bool) -> Iterator[str]:
         yield ""
         yield from coloured(found).split("\n")
     elif found.tokens_cut:
-        yield f"{found.tokens_cut} tokens of the text were not read: it is longer than the model reads"
+        yield (
+            f"{found.tokens_cut} tokens of the text were not read: "
+            "it is longer than the model reads"
+        )
     yield ""
     yield from table(found, top)
     yield ""
@@ -122,13 +125,14 @@ def account(found: Explanation) -> Iterator[str]:
         parts = ", ".join(f"{clip(token, 12)} {value:+.3f}" for token, value in found.frame)
         yield f"the frame: {parts}"
     yield (
-        f"log odds of {found.name}: {a.f_of_all:+.3f} of the text, {a.f_of_nothing:+.3f} of nothing; "
-        f"all numbers add up to {a.total:+.3f} of {a.difference:+.3f} (gap {a.gap:+.1e}, {a.nodes} nodes)"
+        f"log odds of {found.name}: {a.f_of_all:+.3f} of the text, "
+        f"{a.f_of_nothing:+.3f} of nothing; all numbers add up to {a.total:+.3f} of "
+        f"{a.difference:+.3f} (gap {a.gap:+.1e}, {a.nodes} nodes)"
     )
     if not a.is_complete:
         yield (
-            f"NOT COMPLETE: the gap is above {a.tolerance:.0%} after {a.nodes} nodes; the numbers are rough. "
-            f"--steps {min(4 * a.nodes, MOST_NODES)} may close it"
+            f"NOT COMPLETE: the gap is above {a.tolerance:.0%} after {a.nodes} nodes; "
+            f"the numbers are rough. --steps {min(4 * a.nodes, MOST_NODES)} may close it"
         )
 
 
@@ -169,7 +173,8 @@ def _page(options: argparse.Namespace, found: Explanation) -> str:
         html.paragraph(f"{options.folder}; explained: {found.name}", "soft"),
         html.marked_text([(p.text, p.value, p.is_unknown) for p in found.pieces]),
         html.paragraph(
-            f"Blue speaks for {found.name}, orange against it; a dotted line is below what the vocabulary does not know.",
+            f"Blue speaks for {found.name}, orange against it; "
+            "a dotted line is below what the vocabulary does not know.",
             "soft",
         ),
         html.heading("The strongest words"),

@@ -3,7 +3,7 @@
     python -m transformer_jax generate RUN "Once upon a time"
     python -m transformer_jax generate RUN "Once" --greedy --tokens 50
     python -m transformer_jax generate RUN "Once" --beams 4
-    python -m transformer_jax generate gpt2 "Once"              (from the Hugging Face Hub, or a folder)
+    python -m transformer_jax generate gpt2 "Once"    (from the Hugging Face Hub, or a folder)
 
 prints the prompt and what follows, as it is drawn. The same --seed draws the same text.
 """

@@ -23,15 +23,17 @@ NAMED = 48  # rows of a map that have a label each; of more, every second or thi
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de;
   --plus: #6cb0ff; --minus: #ffa45c; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e6e8ea; --soft: #9aa4ae; --line: #353b42;
-  --plus: #1f5fae; --minus: #9c4d0c; } }
-body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto;
-  padding: 0 1rem; max-width: 76rem; }
+@media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e6e8ea; --soft: #9aa4ae;
+  --line: #353b42; --plus: #1f5fae; --minus: #9c4d0c; } }
+body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
+  margin: 2rem auto; padding: 0 1rem; max-width: 76rem; }
 h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
-p { margin: .3rem 0; max-width: 48rem; overflow-wrap: anywhere; } .soft, figcaption { color: var(--soft); }
+p { margin: .3rem 0; max-width: 48rem; overflow-wrap: anywhere; }
+.soft, figcaption { color: var(--soft); }
 .wide { overflow-x: auto; } figure { margin: 1rem 0; display: inline-block; vertical-align: top; }
 table { border-collapse: collapse; font: 13px/1.4 ui-monospace, monospace; margin: .4rem 0; }
-td, th { padding: .15rem .5rem; text-align: right; white-space: nowrap; border: 1px solid var(--line); font-weight: 400; }
+td, th { padding: .15rem .5rem; text-align: right; white-space: nowrap;
+  border: 1px solid var(--line); font-weight: 400; }
 th { color: var(--soft); border: 0; max-width: 11rem; overflow: hidden; text-overflow: ellipsis; }
 thead th { vertical-align: bottom; }
 td { background: color-mix(in srgb, var(--plus) var(--a, 0%), var(--page)); }
@@ -41,13 +43,18 @@ mark { background: color-mix(in srgb, var(--plus) var(--a, 0%), var(--page)); co
 mark.m { background: color-mix(in srgb, var(--minus) var(--a, 0%), var(--page)); }
 mark.u { text-decoration: underline dotted; } .text { white-space: pre-wrap; }
 code { font: 14px ui-monospace, monospace; }
-svg { max-width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px ui-monospace, monospace; } svg .axis { stroke: var(--line); fill: none; }
+svg { max-width: 100%; height: auto; }
+svg text { fill: var(--ink); font: 12px ui-monospace, monospace; }
+svg .axis { stroke: var(--line); fill: none; }
 svg circle { fill: #3b82f6; } svg image { image-rendering: pixelated; }
 """
 
 
 def escape(text: str) -> str:
-    """For HTML, and without what no file can hold (half a character) or no line should (controls)."""
+    """Escape a text for HTML.
+
+    What no file can hold (half a character) and no line should (controls) is replaced.
+    """
     text = text.encode("utf-8", "replace").decode()
     return _escape("".join(c if c.isprintable() or c == " " else " " for c in text))
 
@@ -95,7 +102,10 @@ def step_section(step: Step) -> str:
 
 
 def table(matrix: np.ndarray, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> str:
-    """A matrix with its values as text on their colour; integers are names or counts and have none."""
+    """Draw a matrix with its values as text on their colour.
+
+    Integers are names or counts and have none.
+    """
     down, across = shown(matrix.shape[0], ROWS), shown(matrix.shape[1], COLUMNS)
     largest, low = _scale(matrix)
     lines = ['<div class="wide">', "<table>"]
@@ -146,7 +156,10 @@ def marked_text(pieces: Sequence[tuple[str, float | None, bool]]) -> str:
 
 
 def heat_map(weights: np.ndarray, labels: Sequence[str], title: str) -> str:
-    """A map of attention as a picture: queries down, keys across, the deeper the larger the weight."""
+    """Draw a map of attention as a picture: queries down, keys across.
+
+    The larger a weight, the deeper its colour.
+    """
     size = len(weights)
     cell = 18 if size <= NAMED else max(3, 720 // size)
     every = 1 if size <= NAMED else -(-14 // cell)
@@ -155,11 +168,13 @@ def heat_map(weights: np.ndarray, labels: Sequence[str], title: str) -> str:
     extent = size * cell
     middle = cell / 2
     rows = (
-        f'<text x="{left - 5}" y="{top + i * cell + middle + 4:g}" text-anchor="end">{escape(name)}</text>'
+        f'<text x="{left - 5}" y="{top + i * cell + middle + 4:g}" text-anchor="end">'
+        f"{escape(name)}</text>"
         for i, name in names.items()
     )
     columns = (
-        f'<text transform="translate({left + i * cell + middle + 4:g} {top - 5}) rotate(-90)">{escape(name)}</text>'
+        f'<text transform="translate({left + i * cell + middle + 4:g} {top - 5}) rotate(-90)">'
+        f"{escape(name)}</text>"
         for i, name in names.items()
     )
     picture = base64.b64encode(png(weights / max(float(weights.max()), 1e-12))).decode()
@@ -168,9 +183,10 @@ def heat_map(weights: np.ndarray, labels: Sequence[str], title: str) -> str:
         f"<figure>\n<figcaption>{escape(title)}; colour: 0 to {weights.max():.2f}</figcaption>\n"
         f'<svg role="img" aria-label="{escape(title)}" width="{wide}" height="{high}" '
         f'viewBox="0 0 {wide} {high}">\n{"".join(rows)}\n{"".join(columns)}\n'
-        f'<image x="{left}" y="{top}" width="{extent}" height="{extent}" preserveAspectRatio="none" '
-        f'href="data:image/png;base64,{picture}"/>\n'
-        f'<rect class="axis" x="{left}" y="{top}" width="{extent}" height="{extent}"/>\n</svg>\n</figure>'
+        f'<image x="{left}" y="{top}" width="{extent}" height="{extent}" '
+        f'preserveAspectRatio="none" href="data:image/png;base64,{picture}"/>\n'
+        f'<rect class="axis" x="{left}" y="{top}" width="{extent}" height="{extent}"/>\n'
+        "</svg>\n</figure>"
     )
 
 

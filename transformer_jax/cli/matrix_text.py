@@ -1,4 +1,4 @@
-"""Arrays as text: a matrix with the labels of its rows and columns, narrow enough for a terminal."""
+"""Arrays as text: a matrix with labels of its rows and columns, narrow enough for a terminal."""
 
 import unicodedata
 from bisect import bisect_right

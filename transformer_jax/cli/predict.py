@@ -1,9 +1,10 @@
 """Classify texts with a trained model.
 
     python -m transformer_jax predict RUN "A wonderful film." "Dull."
-    python -m transformer_jax predict RUN --file reviews.txt      (one text a line; - is standard input)
+    python -m transformer_jax predict RUN --file reviews.txt
 
-prints the label, its probability and the text, or with --json one object a line.
+prints the label, its probability and the text, or with --json one object a line. The file has one
+text a line; - is standard input.
 """
 
 import argparse

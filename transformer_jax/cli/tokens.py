@@ -79,7 +79,10 @@ def words(text: str) -> list[str]:
 
 
 def strategies(counts: Mapping[str, int], merges: Sequence[Pair]) -> list[Strategy]:
-    """Words, characters and subwords, each with the vocabulary that a corpus of word counts gives."""
+    """Return the ways to cut a text: words, characters and subwords.
+
+    Each has the vocabulary that a corpus of word counts gives.
+    """
     characters = {*"".join(counts), SPACE}
     subwords = vocabulary(counts, merges)
 
@@ -103,7 +106,10 @@ def report(
     """The lines of the comparison, at most 100 columns wide."""
     ways = strategies(counts, merges)
     total = sum(counts.values())
-    yield f"Learnt from {source}: {total:,} words, {len(counts):,} of them different; {len(merges)} merges."
+    yield (
+        f"Learnt from {source}: {total:,} words, {len(counts):,} of them different; "
+        f"{len(merges)} merges."
+    )
     yield ""
     yield f"{'':<12}{'vocabulary':>10}{'length':>8}   tokens"
     for way in ways:

@@ -1,11 +1,11 @@
 """Follow one text through attention, array by array.
 
-    python -m transformer_jax walk "money bank grows"             a small model, drawn from --seed
+    python -m transformer_jax walk "money bank grows"         a small model, drawn from --seed
     python -m transformer_jax walk "money bank grows" --causal --html walk.html
     python -m transformer_jax walk "money bank grows" --beside "river bank flows"
-    python -m transformer_jax walk "A wonderful film." --run RUN  the first layer of a trained classifier
-    python -m transformer_jax walk --worked cat_sat               a worked example of the literature
-    python -m transformer_jax walk --list                         which there are
+    python -m transformer_jax walk "A fine film." --run RUN   the first layer of a classifier
+    python -m transformer_jax walk --worked cat_sat           a worked example of the literature
+    python -m transformer_jax walk --list                     which there are
 
 prints the tokens, their embeddings and positions, Q, K and V, the scores, scaled, masked, as
 weights, the blend of the values, and the output of all heads, each with its equation and its axes:
@@ -114,8 +114,9 @@ def _walk(options):
     chosen = {"head": options.head, "is_causal": options.causal}
     steps = word_steps(model, *words[0], **chosen)
     about = [
-        f"A model that has learned nothing: V = {vocabulary}, D = {D}, N = {N}, H = {D // N}, drawn from seed "
-        f"{seed}. Its numbers mean nothing, what is done with them is what every transformer does."
+        f"A model that has learned nothing: V = {vocabulary}, D = {D}, N = {N}, H = {D // N}, "
+        f"drawn from seed {seed}. Its numbers mean nothing, what is done with them is what every "
+        "transformer does."
     ]
     if options.beside is not None:
         step = context_step(model, *words, **chosen)
@@ -160,8 +161,8 @@ def _trained(options):
         is_causal=options.causal,
     )
     about = [
-        f"{options.folder}: trained on {classifier.spec.data}. Layer {layer} of {layers}, head {options.head} "
-        f"of {classifier.spec.config.encoder.num_heads}."
+        f"{options.folder}: trained on {classifier.spec.data}. Layer {layer} of {layers}, "
+        f"head {options.head} of {classifier.spec.config.encoder.num_heads}."
     ]
     if inside.cut:
         about.append(
@@ -245,7 +246,8 @@ def _check_place(name: str, given: int, size: int, what: str) -> None:
 def _worked(id: str):
     if id not in EXAMPLES:
         raise InputError(
-            f"there is no worked example {id!r:.60}; {did_you_mean(id, EXAMPLES)}walk --list shows all"
+            f"there is no worked example {id!r:.60}; "
+            f"{did_you_mean(id, EXAMPLES)}walk --list shows all"
         )
     example = EXAMPLES[id]
     return id, [example["what"], example["source"]], worked_steps(id), beside_the_document(id)

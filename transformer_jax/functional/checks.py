@@ -43,7 +43,8 @@ def check_attention(query: Any, key: Any, value: Any, soft_cap: float | None) ->
     check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), value=(value, "B S K O"))
     if 0 in (*query.shape[2:], key.shape[2]):
         raise ValueError(
-            f"query and key must have a head and a feature at least; got {query.shape} and {key.shape}"
+            "query and key must have a head and a feature at least; "
+            f"got {query.shape} and {key.shape}"
         )
     if query.shape[2] % key.shape[2]:
         raise ValueError(

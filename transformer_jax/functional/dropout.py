@@ -60,7 +60,8 @@ def check_rate(rate: float, rng: PRNGKeyArray | None) -> None:
         )
     if rng is not None and rate == 0.0:
         raise ValueError(
-            "a key for dropout was given and the dropout rate is 0: pass a rate, or None for the key"
+            "a key for dropout was given and the dropout rate is 0: "
+            "pass a rate, or None for the key"
         )
 
 
@@ -93,7 +94,10 @@ def keep_weights(
 
 
 def random_words(rng: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
-    """Uniform uint32 words: word i is the first output of Threefry-2x32-13 on the counter (i, 0)."""
+    """Return uniform uint32 words.
+
+    Word i is the first output of Threefry-2x32-13 on the counter (i, 0).
+    """
     index = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         index = index * jnp.uint32(size) + lax.broadcasted_iota(jnp.uint32, shape, axis)

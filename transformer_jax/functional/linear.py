@@ -27,7 +27,8 @@ def linear(
 
     Raises ValueError where these axes differ.
 
-    >>> linear(jnp.array([1.0, 2.0]), jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), jnp.array([0.0, 0.0, 0.5]))
+    >>> kernel = jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+    >>> linear(jnp.array([1.0, 2.0]), kernel, jnp.array([0.0, 0.0, 0.5]))
     Array([1. , 2. , 3.5], dtype=float32)
     """
     check_arrays(x=(x, "..."), kernel=(kernel, "..."), bias=(bias, "..."))

@@ -32,9 +32,12 @@ def ngram_rows(
     every device: 32-bit integers, which wrap around. Raises ValueError where axes or numbers do not
     fit, TypeError for arrays of another kind.
 
-    >>> rows, there = ngram_rows(jnp.array([[7, 5, 7, 5]]), jnp.array([[True, True, True, True]]), 2, 22)
-    >>> bool(rows[0, 0, 1] == rows[0, 2, 1]), bool(rows[0, 0, 1] == rows[0, 1, 1])  # "7 5" twice, and "5 7"
-    (True, False)
+    >>> is_token = jnp.array([[True, True, True, True]])
+    >>> rows, there = ngram_rows(jnp.array([[7, 5, 7, 5]]), is_token, 2, 22)
+    >>> bool(rows[0, 0, 1] == rows[0, 2, 1])  # "7 5" twice
+    True
+    >>> bool(rows[0, 0, 1] == rows[0, 1, 1])  # "7 5" and "5 7"
+    False
     >>> there[0, :, 1]
     Array([ True,  True,  True, False], dtype=bool)
     """

@@ -79,7 +79,8 @@ def batch_norm(
     the running ones (evaluation) none does. Raises ValueError where axes do not fit or epsilon is
     below 0.
 
-    >>> batch_norm(jnp.array([[7.0], [2.0], [5.0], [4.0]]), jnp.array([0.5]), jnp.array([0.1]))[:, 0].round(3)
+    >>> x = jnp.array([[7.0], [2.0], [5.0], [4.0]])
+    >>> batch_norm(x, jnp.array([0.5]), jnp.array([0.1]))[:, 0].round(3)
     Array([ 0.793, -0.593,  0.239, -0.039], dtype=float32)
     """
     _check(x, scale, bias, epsilon)
@@ -117,7 +118,8 @@ def running_statistics(
     Szegedy, 2015, algorithm 2; PyTorch does so, Flax does not). Raises ValueError for fewer than
     two rows or a momentum outside [0, 1].
 
-    >>> running_statistics(BatchStatistics(jnp.zeros(1), jnp.ones(1)), jnp.array([[0.0], [2.0]])).variance
+    >>> running = BatchStatistics(jnp.zeros(1), jnp.ones(1))
+    >>> running_statistics(running, jnp.array([[0.0], [2.0]])).variance
     Array([1.1], dtype=float32)
     """
     if not 0.0 <= momentum <= 1.0:

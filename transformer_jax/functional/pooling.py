@@ -60,7 +60,8 @@ def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
     Collobert et al., 2011, https://arxiv.org/abs/1103.0398: the maximum over time. Raises as
     `cls_pool` does.
 
-    >>> max_pool(jnp.array([[[1.0, 5.0], [2.0, 3.0], [9.0, 9.0]]]), jnp.array([[True, True, False]]))
+    >>> x = jnp.array([[[1.0, 5.0], [2.0, 3.0], [9.0, 9.0]]])
+    >>> max_pool(x, jnp.array([[True, True, False]]))
     Array([[2., 5.]], dtype=float32)
     """
     _check(x, is_token)

@@ -27,7 +27,7 @@ def region_embedding(
     that of padding is not read. Raises ValueError where axes do not fit, TypeError for tokens that
     are not integers or an `is_token` that is not boolean, as do the other functions of this file.
 
-    >>> table = jnp.array([[[0.0], [10.0]], [[0.0], [1.0]], [[0.0], [0.1]]])  # R = 3 places, V = 2, D = 1
+    >>> table = jnp.array([[[0.0], [10.0]], [[0.0], [1.0]], [[0.0], [0.1]]])  # R = 3, V = 2, D = 1
     >>> region_embedding(table, jnp.array([[1, 0, 1]]), jnp.array([[True, True, True]]))[0, :, 0]
     Array([ 1. , 10.1,  1. ], dtype=float32)
     """
@@ -65,7 +65,8 @@ def weaken(
     The way from a text to none at all of integrated gradients (Sundararajan et al., 2017,
     https://arxiv.org/abs/1703.01365); see `attribution.py`. Raises as `region_embedding` does.
 
-    >>> weaken(jnp.ones((1, 3, 1)), jnp.array([[True, True, False]]), jnp.array([[1.0, 0.5, 0.0]]))[0, :, 0]
+    >>> is_token = jnp.array([[True, True, False]])
+    >>> weaken(jnp.ones((1, 3, 1)), is_token, jnp.array([[1.0, 0.5, 0.0]]))[0, :, 0]
     Array([1. , 0.5, 1. ], dtype=float32)
     """
     check_arrays(rows=(rows, "B T D"), is_token=(is_token, "bool B T"), presence=(presence, "B T"))

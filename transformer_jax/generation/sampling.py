@@ -28,8 +28,8 @@ class Sampling:
     def __post_init__(self):
         if not 0.0 < self.temperature < math.inf:
             raise ValueError(
-                f"temperature must be above 0; got {self.temperature}. The likeliest token is drawn "
-                "without a Sampling (greedy)"
+                f"temperature must be above 0; got {self.temperature}. "
+                "The likeliest token is drawn without a Sampling (greedy)"
             )
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be 1 or more; got {self.top_k}")
@@ -62,7 +62,10 @@ def draw(
 def adjusted(
     logits: Float[Array, "B V"], sampling: Sampling, *, is_used: Bool[Array, "B V"] | None = None
 ) -> Float[Array, "B V"]:
-    """The logits that are drawn from: penalty, temperature, top-k, top-p and min-p, in this order."""
+    """Return the logits that are drawn from.
+
+    Penalty, temperature, top-k, top-p and min-p follow in this order.
+    """
     if sampling.repetition_penalty != 1.0 and is_used is not None:
         logits = penalise_repetition(logits, is_used, sampling.repetition_penalty)
     logits = logits / sampling.temperature

@@ -28,7 +28,10 @@ class Prediction:
 
 
 class Scorer:
-    """Class probabilities of encoded texts, batched by length; each shape of a batch compiles once."""
+    """Class probabilities of encoded texts, in batches of texts of similar length.
+
+    Each shape of a batch compiles once.
+    """
 
     def __init__(
         self,

@@ -115,7 +115,10 @@ def _pooling_name(settings: Settings) -> str:
 
 
 class SentenceEncoder:
-    """Texts to vectors, in batches of texts of similar length; each shape of a batch compiles once."""
+    """Encoder of texts into vectors, in batches of texts of similar length.
+
+    Each shape of a batch compiles once.
+    """
 
     def __init__(self, model: TextEncoder, tokenizer: TextTokenizer, pooling: Pooling):
         self.tokenizer, self.pooling = tokenizer, pooling

@@ -153,7 +153,7 @@ def integrated_gradients(
 
 
 def _along(evaluate, x, alphas):
-    """f and its gradient at alpha x for every alpha, float64, as many at a time as were compiled."""
+    """f and its gradient at every alpha x, float64, as many at a time as were compiled."""
     values, gradients = [], []
     for start in range(0, len(alphas), NODES):
         chunk = np.zeros(NODES)

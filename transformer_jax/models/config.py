@@ -138,7 +138,10 @@ class LanguageModelConfig:
 
 @dataclass(frozen=True)
 class SequenceToSequenceConfig:
-    """One text in, another out; the defaults are the base model of Vaswani et al., 2017, table 3."""
+    """Configuration of a model that reads one text and writes another.
+
+    The defaults are the base model of Vaswani et al., 2017, table 3.
+    """
 
     vocab_size: int  # one table for the source, the target and the head
     max_length: int

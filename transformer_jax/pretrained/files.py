@@ -37,7 +37,8 @@ class Entry:
         """The numbers, as stored."""
         if self.dtype not in DTYPES:
             raise PretrainedError(
-                f"{self.path}: {shown(self.name)} is of {self.dtype}; {', '.join(DTYPES)} can be read"
+                f"{self.path}: {shown(self.name)} is of {self.dtype}; "
+                f"{', '.join(DTYPES)} can be read"
             )
         count = int(np.prod(self.shape, dtype=np.int64))
         dtype = np.dtype(DTYPES[self.dtype])
@@ -134,7 +135,8 @@ def tensors_of(folder: Path) -> dict[str, Entry]:
     if not (folder / INDEX).is_file():
         if pickle := next((name for name in PICKLES if (folder / name).is_file()), None):
             raise PretrainedError(
-                f"{folder} holds {pickle}, which is never unpickled; convert it to {WEIGHTS} where it was made"
+                f"{folder} holds {pickle}, which is never unpickled; "
+                f"convert it to {WEIGHTS} where it was made"
             )
         raise PretrainedError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
     index = Settings(folder / INDEX)

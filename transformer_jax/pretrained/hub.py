@@ -18,7 +18,8 @@ FILES = [
     CONFIG, "model*.safetensors", INDEX, "generation_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
-    "modules.json", "*_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json",
+    "modules.json", "*_Pooling/config.json", "sentence_bert_config.json",
+    "config_sentence_transformers.json",
 ]  # fmt: skip
 PATIENCE = 5.0  # seconds
 

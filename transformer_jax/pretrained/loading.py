@@ -148,9 +148,10 @@ def _check_depth(folder: Path, entries: dict[str, Entry], config) -> None:
         for name in entries
         if (m := re.search(r"(?:^|\.)(?:layers?|h)\.(\d{1,6})\.", name))
     ]
-    if layers > max(numbers, default=-1) + 1:
+    stored = max(numbers, default=-1) + 1
+    if layers > stored:
         raise PretrainedError(
-            f"{folder} has tensors of {max(numbers, default=-1) + 1} layers; its {CONFIG} says {layers}"
+            f"{folder} has tensors of {stored} layers; its {CONFIG} says {layers}"
         )
 
 

@@ -65,7 +65,7 @@ def save_pretrained(
 
 
 def _written(config: Any, family: Family, kind: str, classes: tuple[str, ...] | None) -> dict:
-    """config.json of the model; read again it says the same, or the family does not hold the model."""
+    """Return config.json, or raise where it says something else when it is read again."""
     problem = "its settings are others"
     try:
         settings = family.write_config(config, kind)

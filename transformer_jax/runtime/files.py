@@ -1,4 +1,4 @@
-"""Writing files so that a reader never meets half of one: beside the place, then renamed into it."""
+"""Writing files so that no reader meets half of one: beside the place, then renamed into it."""
 
 import os
 from collections.abc import Callable

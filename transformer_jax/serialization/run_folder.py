@@ -3,7 +3,8 @@
     model.safetensors   the weights, float32, by their dotted names
     config.json         what to build, which classes, how texts are cut
     tokenizer.json      how texts become tokens; a pretrained tokenizer has more files beside it
-    report.json/.md, metrics.jsonl, curves.png, checkpoints/   how it came about; nothing here needs them
+    report.json/.md, metrics.jsonl, curves.png, checkpoints/
+                        how it came about; nothing here needs them
 
 Nothing is unpickled, and a folder that does not fit together is refused in one line.
 """
@@ -115,7 +116,8 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
         # Path.is_file raises where a text stands for the folder.
         if not os.path.isfile(folder / name):
             raise RunFolderError(
-                f"{folder} is not a run folder: it has no {name}. Pass the --out folder of {KINDS[kinds[0]].program}"
+                f"{folder} is not a run folder: it has no {name}. "
+                f"Pass the --out folder of {KINDS[kinds[0]].program}"
             )
     spec = read_spec(folder / CONFIG, *kinds)
     kind = KINDS[spec.model]
@@ -150,7 +152,8 @@ def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
     for name, (shape, dtype) in expected.items():
         if found[name] != (shape, dtype):
             raise RunFolderError(
-                f"{path}: {name} is {found[name][1]} of the shape {found[name][0]}, the model needs {dtype} of {shape}"
+                f"{path}: {name} is {found[name][1]} of the shape {found[name][0]}, "
+                f"the model needs {dtype} of {shape}"
             )
     arrays = load_file(path)
     for name, array in arrays.items():

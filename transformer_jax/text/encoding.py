@@ -60,7 +60,10 @@ def located(
     truncate: Truncation,
     frame: Callable[[list[int]], list[int]],
 ) -> Located:
-    """What `framed_with_cuts` gives for one text, with the places: slower, since it asks for them."""
+    """Return what `framed_with_cuts` gives for one text, with the places.
+
+    It is slower, since it asks for them.
+    """
     head, tail = _ends(room, truncate)
     text = valid(text)
     with told("the tokenizer cannot cut a text; its file is damaged or of another kind"):
@@ -85,7 +88,7 @@ def located(
 
 
 def _ends(room: int, truncate: Truncation) -> tuple[int, int]:
-    """How many tokens of the start and of the end of a text are kept where it has more than `room`."""
+    """How many tokens of the start and of the end are kept of a text that has more than `room`."""
     if truncate not in get_args(Truncation):
         raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
     head = room if truncate == "head" else (room + 1) // 2

@@ -57,6 +57,6 @@ def _fetch(name: str) -> bytes:
     if isinstance(content, bytes):
         return content
     raise TokenizerError(
-        f"{URL}{name} could not be reached ({type(content).__name__}) and tiktoken has no copy; pass "
-        f"--gpt2-files DIR, a folder with encoder.json and vocab.bpe"
+        f"{URL}{name} could not be reached ({type(content).__name__}) and tiktoken has no copy; "
+        f"pass --gpt2-files DIR, a folder with encoder.json and vocab.bpe"
     )

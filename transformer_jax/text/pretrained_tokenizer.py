@@ -273,8 +273,8 @@ class PretrainedTokenizer:
         longest = int(lengths.max(initial=0))
         if self.pad_id is None and (lengths < longest).any():
             raise TokenizerError(f"{self._files.source} has no token for padding, nor for an end")
-        places = np.arange(longest)
-        is_token = places < lengths[:, None] if side == "right" else places >= longest - lengths[:, None]  # fmt: skip
+        places, own = np.arange(longest), lengths[:, None]
+        is_token = places < own if side == "right" else places >= longest - own
         tokens = np.full(is_token.shape, self.pad_id or 0, np.int32)
         segment_ids = np.zeros(is_token.shape, np.int32)
         tokens[is_token] = [token_id for row in rows for token_id in row]

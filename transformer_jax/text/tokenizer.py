@@ -143,7 +143,10 @@ class Tokenizer:
         return [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
-        """The text of the ids, without padding, [CLS] and [SEP]; words are set apart by one space."""
+        """Return the text of the ids, without padding, [CLS] and [SEP].
+
+        Words are set apart by one space.
+        """
         frame = {self.pad_id, self.cls_id, self.sep_id}
         # Not `skip_special_tokens`, which would also hide that a word was unknown.
         kept = [int(i) for i in ids if int(i) not in frame]

@@ -3,7 +3,8 @@
 tokenizer.json           any kind, with its rules and its frame; taken as it stands
 vocab.txt                WordPiece, one token a line
 vocab.json, merges.txt   byte-level BPE; GPT-2 first called them encoder.json and vocab.bpe
-tokenizer_config.json    special tokens and switches; special_tokens_map.json has the last word on the tokens
+tokenizer_config.json    special tokens and switches
+special_tokens_map.json  special tokens; it has the last word on them
 """
 
 import json
@@ -211,7 +212,8 @@ def _written_settings(files: TokenizerFiles, rules: dict[str, Any] | None) -> di
 
 def _described(token: AddedToken) -> str | dict[str, Any]:
     """By its text alone, where that says everything."""
-    fields = {name: getattr(token, name) for name in ("lstrip", "rstrip", "single_word", "normalized")}  # fmt: skip
+    switches = ("lstrip", "rstrip", "single_word", "normalized")
+    fields = {name: getattr(token, name) for name in switches}
     if not any(fields.values()):
         return token.content
     return {"__type": "AddedToken", "content": token.content, "special": token.special} | fields

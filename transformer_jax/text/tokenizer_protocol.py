@@ -95,7 +95,7 @@ class TextTokenizer(Protocol):
         ...
 
     def to_files(self) -> dict[str, str]:
-        """Return the content of each file of the tokenizer by its name, to be written in a folder."""
+        """Return the contents of the files of the tokenizer by name, to be written in a folder."""
         ...
 
 

@@ -89,7 +89,8 @@ def byte_pairs(
 def _must_be_known(model_type: str | None, known: tuple[str, ...]) -> None:
     if model_type is not None and model_type not in known:
         raise ValueError(
-            f"it does not say how a text for {model_type!r} is framed; tokenizer.json is needed beside it"
+            f"it does not say how a text for {model_type!r} is framed; "
+            "tokenizer.json is needed beside it"
         )
 
 

@@ -66,8 +66,9 @@ def word_steps(
             rows[None],
             "1 T",
             columns=labels,
-            note=f"Each word is the number of a row of the token table; it has V = {len(model.table)} "
-            "rows, five of them for special tokens that stand for no word.",
+            note="Each word is the number of a row of the token table; "
+            f"it has V = {len(model.table)} rows, "
+            "five of them for special tokens that stand for no word.",
         ),
         Step(
             "E",
@@ -75,9 +76,9 @@ def word_steps(
             token,
             "T D",
             labels,
-            note="The embedding: rows of the table, the same for a word wherever it stands. Looking "
-            "up a row is multiplying a one-hot vector with the table (largest difference here: "
-            f"{np.abs(one_hot - token).max():.1g}).",
+            note="The embedding: rows of the table, the same for a word wherever it stands. "
+            "Looking up a row is multiplying a one-hot vector with the table "
+            f"(largest difference here: {np.abs(one_hot - token).max():.1g}).",
         ),
         Step(
             "P",
@@ -85,8 +86,8 @@ def word_steps(
             position,
             "T D",
             labels,
-            note="The position code depends on the place alone. Without it attention could not tell "
-            "one order of the words from another.",
+            note="The position code depends on the place alone. "
+            "Without it attention could not tell one order of the words from another.",
         ),
         Step(
             "X", "E + P", x, "T D", labels, note="What attention reads: word and place in one sum."
@@ -239,7 +240,8 @@ def context_step(
         tuple(here[1][first[id]] for id in shared),
         arrays,
         "The table has one vector for a word: E is 0. X differs where the word stands in another "
-        "place. The output differs because the neighbours do: a word in two contexts is two vectors.",
+        "place. The output differs because the neighbours do: "
+        "a word in two contexts is two vectors.",
     )
 
 

@@ -5,7 +5,9 @@ FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135).
 For a block of queries the keys come a block at a time. With S_j the logits of block j, the running
 maximum m, the sum l and the output o are
 
-    m' = max(m, max S_j)    l' = e^(m - m') l + sum e^(S_j - m')    o' = e^(m - m') o + e^(S_j - m') V_j
+    m' = max(m, max S_j)
+    l' = e^(m - m') l + sum e^(S_j - m')
+    o' = e^(m - m') o + e^(S_j - m') V_j
 
 and o / l is the attention (Milakov and Gimelshein, 2018, https://arxiv.org/abs/1805.02867). The
 gradient computes the weights again from the logits and the saved logsumexp m + log l (Dao et al.,

@@ -20,7 +20,7 @@ HIDDEN = -1e37
 
 
 def mask_as_bias(mask: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return what is added to the logits: 0 where the mask is True, else a large negative number."""
+    """Return what is added to the logits: 0 where the mask is True, else a large negative one."""
     return jnp.where(mask, jnp.float32(0), jnp.float32(HIDDEN))
 
 

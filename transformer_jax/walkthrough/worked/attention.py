@@ -98,8 +98,10 @@ def kid_smiles(example: dict) -> list[Step]:
         tell("X", "one row a token", x, "T D", tokens),
         tell("excess_x", "x_The + x_kid - 7 x_smiles", excess(x), "D"),
         tell("per_head", "weights V of head 1, as printed before merging", context, "T H", tokens),
-        tell("context_head1", "the first half of the printed merged rows", merged[:, 0], "T H", tokens,
-             note="Merging moves nothing but rows, so these should be per_head; only the first is."),
+        tell("context_head1", "the first half of the printed merged rows", merged[:, 0], "T H",
+             tokens,
+             note="Merging moves nothing but rows, so these should be per_head; "
+             "only the first is."),
         tell("scores", "log(printed weights), centred in each row", scores, "T S", tokens, tokens),
         tell("excess_scores", "scores_The + scores_kid - 7 scores_smiles", excess(scores), "S",
              note="Q = X W_Q, so this is 0 for every W_Q and W_K; it is not."),

@@ -15,7 +15,8 @@ from transformer_jax.walkthrough.worked.registry import steps
 # Printed, but nothing that a step could compute: settings, the outcome of days of training,
 # formulas, and what `kid_smiles` starts from.
 NOT_COMPUTED = {
-    "epochs", "batch", "lr", "test_accuracy", "formula", "training_flops", "weights_head1", "final", "final_row0",
+    "epochs", "batch", "lr", "test_accuracy", "formula", "training_flops", "weights_head1", "final",
+    "final_row0",
 }  # fmt: skip
 
 

@@ -44,7 +44,8 @@ def batch_norm_layer(example: dict) -> list[Step]:
         tell("z", "one row an example", z, "B D", columns=neurons),
         tell("mean", "mean over the examples", z.mean(axis=0), "D", columns=neurons),
         tell("var", "mean of (z - mean)^2", z.var(axis=0), "D", columns=neurons),
-        tell("z_hat", "(z - mean) / sqrt(var)", normalise_batch(z, one, zero, epsilon=example["inputs"]["eps"]),
+        tell("z_hat", "(z - mean) / sqrt(var)",
+             normalise_batch(z, one, zero, epsilon=example["inputs"]["eps"]),
              "B D", columns=neurons),
     ]  # fmt: skip
 
@@ -65,7 +66,8 @@ def layer_norm_eps(example: dict) -> list[Step]:
         tell("x", "the features of one token, nearly equal", x, "D"),
         tell("var", "mean of (x - mean)^2", x.var(), note="5e-5: epsilon is a fifth of it."),
         tell("file", example["printed"]["formula"], (x - x.mean()) / (x.std() + eps), "D"),
-        tell("definition", "(x - mean) / sqrt(var + eps)", normalise(x, np.ones(4), epsilon=eps), "D"),
+        tell("definition", "(x - mean) / sqrt(var + eps)",
+             normalise(x, np.ones(4), epsilon=eps), "D"),
     ]  # fmt: skip
 
 
@@ -86,7 +88,8 @@ def ffn_parameters(example: dict) -> list[Step]:
     return [
         tell("ffn_kernels", "D F and F D", list(ffn.values()), "kernel", columns=ffn),
         tell("ffn", "their sum", sum(ffn.values())),
-        tell("attention_kernels", "four times D D", list(attention.values()), "kernel", columns=attention),
+        tell("attention_kernels", "four times D D", list(attention.values()), "kernel",
+             columns=attention),
         tell("attention", "their sum, however many heads", sum(attention.values())),
     ]  # fmt: skip
 
@@ -108,11 +111,14 @@ def imdb_model(example: dict) -> list[Step]:
     divisors = [n for n in range(1, 17) if dim % n == 0]
     updates = -(-inputs["train_examples"] // printed["batch"])
     return [
-        tell("remainder", f"{dim} mod {heads}", dim % heads, note=f"{heads} heads do not divide {dim}."),
+        tell("remainder", f"{dim} mod {heads}", dim % heads,
+             note=f"{heads} heads do not divide {dim}."),
         tell("divisors", "numbers of heads up to 16 that do", divisors, "choice"),
         tell("heads", "the divisor nearest above", min(n for n in divisors if n > heads)),
-        tell("parameters_4_layers", "as the constructor asks", parameters(inputs["layers_constructor"])),
-        tell("parameters_6_layers", "as the model is printed", parameters(inputs["layers_printed"])),
+        tell("parameters_4_layers", "as the constructor asks",
+             parameters(inputs["layers_constructor"])),
+        tell("parameters_6_layers", "as the model is printed",
+             parameters(inputs["layers_printed"])),
         tell("updates_per_epoch", "ceil(examples / batch)", updates),
         tell("updates_100_epochs", "updates_per_epoch x epochs", updates * printed["epochs"]),
     ]  # fmt: skip
@@ -134,10 +140,10 @@ def scale_table(example: dict) -> list[Step]:
     gpt3 = PUBLISHED["gpt3"]
     flops = formulas.six_nd(gpt3.nominal, gpt3.tokens or 0.0)
     return [
-        tell("sizes", "the parameters counted part by part", np.array(table, float), "model size", names,
-             ("layers", "heads", "D", "count")),
-        tell("millions", "the same beside what each paper states", in_millions, "model count", names,
-             ("counted", "stated")),
+        tell("sizes", "the parameters counted part by part", np.array(table, float), "model size",
+             names, ("layers", "heads", "D", "count")),
+        tell("millions", "the same beside what each paper states", in_millions, "model count",
+             names, ("counted", "stated")),
         tell("gpt3_training_flops", "6 N D with N = 175e9 and D = 300e9 tokens", flops),
     ]  # fmt: skip
 

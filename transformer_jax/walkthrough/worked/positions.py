@@ -27,7 +27,8 @@ def sinusoid_d6(example: dict) -> list[Step]:
     angles = position / 10_000 ** (np.arange(0, features, 2) / features)
     return [
         tell("angles", "p / 10000^(2i/D)", angles, "pair"),
-        tell("pe", "sin and cos of each angle in turn", sinusoids(np.array(position), features), "D"),
+        tell("pe", "sin and cos of each angle in turn",
+             sinusoids(np.array(position), features), "D"),
     ]  # fmt: skip
 
 
@@ -52,8 +53,8 @@ def sinusoid_wavelengths(example: dict) -> list[Step]:
     dimensions = np.array([0, 2, 50, 254, 510])
     pairs = np.array([2, 50, 254])
     return [
-        tell("turns", "1 / 10000^(d/D), from sin and cos at position 1", turns[dimensions // 2], "D",
-             columns=_names(dimensions)),
+        tell("turns", "1 / 10000^(d/D), from sin and cos at position 1", turns[dimensions // 2],
+             "D", columns=_names(dimensions)),
         tell("wavelengths", "2 pi 10000^(d/D)", 2 * np.pi / turns[dimensions // 2], "D",
              columns=[f"d{d}" for d in dimensions]),
         tell("of_pairs", "the same with d the number of the pair: 2 pi 10000^(2d/D)",
@@ -75,9 +76,11 @@ def sinusoid_table(example: dict) -> list[Step]:
     table = sinusoids(np.array(inputs["positions"]), inputs["d_model"])[:, dimensions]
     rows = [f"p{p}" for p in inputs["positions"]]
     return [
-        tell("divisors", "10000^(2i/D)", 10_000 ** ((dimensions - dimensions % 2) / inputs["d_model"]),
+        tell("divisors", "10000^(2i/D)",
+             10_000 ** ((dimensions - dimensions % 2) / inputs["d_model"]),
              "D", columns=[f"divisor{d}" for d in dimensions]),
-        tell("pe", "sin(p / divisor) where even, cos where odd", table, "T D", rows, _names(dimensions)),
+        tell("pe", "sin(p / divisor) where even, cos where odd", table, "T D", rows,
+             _names(dimensions)),
     ]  # fmt: skip
 
 

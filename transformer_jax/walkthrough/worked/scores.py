@@ -85,7 +85,8 @@ def causal_weights(example: dict) -> list[Step]:
     return [
         tell("scaled", "as printed", scaled, "T S"),
         tell("mask", "key <= query", mask, "T S"),
-        tell("weights", "softmax over the keys that the mask lets through", softmax(scaled, mask), "T S"),
+        tell("weights", "softmax over the keys that the mask lets through",
+             softmax(scaled, mask), "T S"),
         tell(
             "masked_afterwards",
             "softmax over all keys, then zeros where the mask hides",

@@ -52,9 +52,10 @@ def bert_encode(example: dict) -> list[Step]:
         tell("ids", "their ids in the vocabulary", bare.ids, "T", columns=bare.tokens),
         tell("single", "[CLS] text [SEP], padded", single.ids, "T", columns=single.tokens),
         tell("pair", "[CLS] text [SEP] pair [SEP], padded", pair.ids, "T", columns=pair.tokens),
-        tell("attention_mask_pair", "1 where a token stands", pair.attention_mask, "T", columns=pair.tokens),
-        tell("token_type_ids_pair", "0 up to the first [SEP], then 1; padding 0", pair.type_ids, "T",
+        tell("attention_mask_pair", "1 where a token stands", pair.attention_mask, "T",
              columns=pair.tokens),
+        tell("token_type_ids_pair", "0 up to the first [SEP], then 1; padding 0", pair.type_ids,
+             "T", columns=pair.tokens),
     ]  # fmt: skip
     printed = example["printed"]
     same = list(bare.tokens) == printed["tokens"] and all(
