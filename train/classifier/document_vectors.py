@@ -175,7 +175,8 @@ def shares_kept(
     holds = counts.sign()
     largest = np.zeros(counts.shape[1])
     for label in np.unique(labels):
-        own, other = (1.0 + holds.T @ (chosen.astype(np.float64)) for chosen in (labels == label, labels != label))  # fmt: skip
+        sides = (labels == label, labels != label)
+        own, other = (1.0 + holds.T @ chosen.astype(np.float64) for chosen in sides)
         ratio = np.log(own / own.sum()) - np.log(other / other.sum())
         largest = np.maximum(largest, np.abs(ratio))
     seen = np.asarray(holds.sum(axis=0)).ravel() > 0
@@ -190,7 +191,8 @@ def vector_logits(
 ) -> Float[np.ndarray, "n C"]:
     """What logistic regression says of all, from those that are `labelled`."""
     if len(np.unique(labels)) == 1:  # nothing to tell apart
-        return np.tile(np.where(np.arange(classes) == labels[0], 0.0, -10.0), (len(vectors), 1)).astype(np.float32)  # fmt: skip
+        row = np.where(np.arange(classes) == labels[0], 0.0, -10.0)
+        return np.tile(row, (len(vectors), 1)).astype(np.float32)
     machine = LogisticRegression(C=30.0, max_iter=400).fit(vectors[labelled], labels)
     z = machine.decision_function(vectors)
     z = np.stack([-z / 2, z / 2], axis=1) if z.ndim == 1 else z

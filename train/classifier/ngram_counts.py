@@ -26,7 +26,8 @@ def ngram_counts(
     vocabulary = 1 + max((int(ids.max()) for ids in examples if len(ids)), default=0)
     if vocabulary**longest * longest >= 2**63:
         raise ValueError(f"n-grams of {longest} of {vocabulary:,} tokens do not fit 63 bits")
-    all_of = [_ngrams(ids, longest, vocabulary, unknown) for ids in tqdm(examples, desc="n-grams", unit="text", leave=False)]  # fmt: skip
+    shown = tqdm(examples, desc="n-grams", unit="text", leave=False)
+    all_of = [_ngrams(ids, longest, vocabulary, unknown) for ids in shown]
     distinct = np.concatenate([np.unique(found) for found in all_of[:learned]])
     keys, texts = np.unique(distinct, return_counts=True)
     keys = keys[texts >= least_texts]

@@ -90,7 +90,8 @@ def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[
             total += _bounded(member.size, f"{path.name}: {_short(match)}")
             if total > REVIEW_BYTES:
                 raise DataError(
-                    f"{path.name}: more than {REVIEW_BYTES:,} bytes of reviews; the release has half of that"
+                    f"{path.name}: more than {REVIEW_BYTES:,} bytes of reviews; "
+                    "the release has half of that"
                 )
             file = archive.extractfile(member)
             yield match, file.read() if file else b""
@@ -109,14 +110,14 @@ class _Counted:
         self.count += len(content)
         if self.count > ARCHIVE_BYTES:
             raise DataError(
-                f"{self.name}: it unpacks to more than {ARCHIVE_BYTES:,} bytes, three times the release; "
-                "pass the release, or its unpacked folder"
+                f"{self.name}: it unpacks to more than {ARCHIVE_BYTES:,} bytes, "
+                "three times the release; pass the release, or its unpacked folder"
             )
         return content
 
 
 def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
-    """The headers of one archive, as tarfile builds them: so many, and none that claims to be huge."""
+    """Return the class of the headers of one archive: not too many, and none claims to be huge."""
     count = 0
 
     class Header(tarfile.TarInfo):
@@ -134,7 +135,8 @@ def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
             limit = HEADER_BYTES if self.type in EXTENSIONS else ARCHIVE_BYTES
             if not 0 <= self.size <= limit:
                 raise DataError(
-                    f"{name}: {self.name[-60:]!r} claims {self.size:,} bytes, at most {limit:,} expected; fetch it again"
+                    f"{name}: {self.name[-60:]!r} claims {self.size:,} bytes, "
+                    f"at most {limit:,} expected; fetch it again"
                 )
             return super()._proc_member(archive)
 
@@ -144,7 +146,8 @@ def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
             """
             if b" size=" in archive.fileobj.read(self._block(self.size)):
                 raise DataError(
-                    f"{name}: it tells of a file of more than 8 GB; pass the release, or its unpacked folder"
+                    f"{name}: it tells of a file of more than 8 GB; "
+                    "pass the release, or its unpacked folder"
                 )
             return self.fromtarfile(archive)
 

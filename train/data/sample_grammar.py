@@ -144,8 +144,8 @@ GRAMMAR: Mapping[str, list[str]] = {
 # Frames by which of their two opinions ({x}, then {y}) is the reviewer's own verdict on the film.
 # {a} and {b} are two different aspects with their verb ("the plot was").
 #
-# NEAR: what tells the verdict from the other opinion, "not" or whose view it is, stands two words before
-# the adjective. A model finds these first, and learns from them which adjectives praise.
+# NEAR: what tells the verdict from the other opinion, "not" or whose view it is, stands two words
+# before the adjective. A model finds these first, and learns from them which adjectives praise.
 NEAR_SECOND = [
     "It was not {deg} {x} {version}; it was {deg} {y} {version}.",
     "The {film} was not {deg} {x} {version}, it was {deg} {y} {version}.",

@@ -50,14 +50,15 @@ def sample(seed: int = 0, train: int = 8000, test: int = 2000) -> Dataset:
     seen: set[str] = set()
     return Dataset(
         name="sample",
-        source=f"the built-in sample: generated reviews, seed {seed}, not IMDb (train/data/sample_reviews.py)",
+        source=f"the built-in sample: generated reviews, seed {seed}, not IMDb "
+        "(train/data/sample_reviews.py)",
         train=_split(random.Random(f"sample {seed} train"), train, False, seen),
         test=_split(random.Random(f"sample {seed} test"), test, True, seen),
         unsupervised=[],
         classes=SENTIMENT,
         notes=(
-            "every text has a twin of the same words and the opposite label: counting words is right "
-            "in half of them",
+            "every text has a twin of the same words and the opposite label: "
+            "counting words is right in half of them",
         ),
     )
 
@@ -101,7 +102,7 @@ def _twins(rng: random.Random, test: bool) -> tuple[str, str]:
 
 
 def _frame(rng: random.Random) -> tuple[str, bool]:
-    """A sentence with two open places for opinions, and whether the first of them is the verdict."""
+    """A sentence with two open places for opinions, and whether the first is the verdict."""
     near, first_decides = rng.random() < NEAR_SHARE, rng.random() < FIRST_SHARE
     seconds, firsts = (NEAR_SECOND, NEAR_FIRST) if near else (FAR_SECOND, FAR_FIRST)
     frame = rng.choice(firsts if first_decides else seconds)

@@ -34,8 +34,8 @@ def _read_csv(path: Path, text_column: str, label_column: str, delimiter: str = 
             where = f"{path.name}, line {rows.line_num}"
             if len(row) != len(header):
                 raise DataError(
-                    f"{where}: {len(header)} columns expected as in the header, {len(row)} came; quote texts that "
-                    "hold the delimiter"
+                    f"{where}: {len(header)} columns expected as in the header, {len(row)} came; "
+                    "quote texts that hold the delimiter"
                 )
             texts.append(row[text])
             labels.append(_label(row[label], where))
@@ -133,8 +133,9 @@ def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tabl
             for i, value in enumerate(values):
                 if isinstance(value, str) or value not in (0, 1):
                     raise DataError(
-                        f"{name}.parquet, row {i}: label {_shown(value)}; expected 0 (negative) or 1 (positive); rows "
-                        "without a label belong in unsupervised.parquet"
+                        f"{name}.parquet, row {i}: label {_shown(value)}; "
+                        "expected 0 (negative) or 1 (positive); rows without a label "
+                        "belong in unsupervised.parquet"
                     )
             splits[name] = Split(texts, np.array(values, np.int32), movies)
             if len(set(values)) < 2:
@@ -155,9 +156,8 @@ def _places(
     for option, column in (("--text-column", text_column), ("--label-column", label_column)):
         if found.count(column) != 1:
             problem = "two columns" if column in found else "no column"
-            raise DataError(
-                f"{where}: {problem} {column!r} among {', '.join(map(_shown, found[:20])) or 'none'}; name it with {option}"
-            )
+            names = ", ".join(map(_shown, found[:20])) or "none"
+            raise DataError(f"{where}: {problem} {column!r} among {names}; name it with {option}")
     movie = found.index(MOVIE_COLUMN) if found.count(MOVIE_COLUMN) == 1 else None
     return found.index(text_column), found.index(label_column), movie
 
@@ -239,5 +239,6 @@ def decode(content: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise DataError(
-            f"{where}, line {line}: byte {content[error.start]:#04x} is not UTF-8; convert the file to UTF-8"
+            f"{where}, line {line}: byte {content[error.start]:#04x} is not UTF-8; "
+            "convert the file to UTF-8"
         ) from None

@@ -2,7 +2,8 @@
 keeps.
 
     checkpoints/step-00000120-epochs-003/
-        state/          orbax's arrays: parameters, their average, the optimizer, the step, the best weights
+        state/          orbax's arrays: parameters, their average, the optimizer, the step,
+                        the best weights
         progress.json   where the run stands beside the arrays
         SHA256SUMS      of every other file, written last; `sha256sum -c SHA256SUMS` reads it too
 

@@ -41,7 +41,8 @@ def faults_of(run: Path, batch_tokens: int) -> Iterator[None]:
         if not out_of_memory(error):
             raise
         raise TrainingError(
-            f"out of memory; start a new run with fewer than --batch-tokens {batch_tokens}, shorter texts or a smaller model",
+            f"out of memory; start a new run with fewer than --batch-tokens {batch_tokens}, "
+            "shorter texts or a smaller model",
             mendable=False,
         ) from error
 
