@@ -46,11 +46,11 @@ RULES = {
 
 
 # ALiBi
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def published_slopes(n):
-    """As the authors' code has it (github.com/ofirpress/attention_with_linear_biases, get_slopes)."""
+    """As get_slopes of the authors has it: github.com/ofirpress/attention_with_linear_biases."""
 
     def of_a_power_of_two(n):
         start = 2 ** (-(2 ** -(math.log2(n) - 3)))
@@ -163,7 +163,7 @@ def test_relative_bias_looks_its_bucket_up(bidirectional):
 
 
 # Rules
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -19,7 +19,7 @@ B = 2
 
 
 def positions(rng, length):
-    """Default, one row, a row an example; in order, in any order, with steps, or with repetitions."""
+    """Default, one row, a row an example; in order, in any order, with steps or repetitions."""
     kind = rng.integers(0, 5)
     if kind == 0:
         return None
@@ -34,7 +34,9 @@ def reach(rng):
 
 
 RULES = {
-    "causal": lambda rng, T, S: causal(query_positions=positions(rng, T), key_positions=positions(rng, S)),
+    "causal": lambda rng, T, S: causal(
+        query_positions=positions(rng, T), key_positions=positions(rng, S)
+    ),
     "window": lambda rng, T, S: sliding_window(
         reach(rng), reach(rng), query_positions=positions(rng, T), key_positions=positions(rng, S)
     ),

@@ -29,7 +29,7 @@ def float32(*arrays):
 
 
 def numpy_attention(query, key, value, bias, mask, scale, cotangent):
-    """Output, weights and the gradient of (output * cotangent).sum() in float64, a query at a time."""
+    """Output, weights and gradient of (output * cotangent).sum(), in float64, a query at a time."""
     group = query.shape[2] // key.shape[2]
     weights = np.zeros(mask.shape)
     output = np.zeros((*query.shape[:3], value.shape[3]))
@@ -188,7 +188,7 @@ def test_vmap_over_examples_is_the_batch(one_draw):
 
 
 # dtype
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("mixed_dtypes")

@@ -1,4 +1,7 @@
-"""The arguments of an attention are one pytree, validated once a call; masked rows are found once."""
+"""The arguments of an attention are one pytree, validated once a call.
+
+Masked rows are found once.
+"""
 
 import jax
 import jax.numpy as jnp

@@ -32,7 +32,9 @@ MASKS = {
     ),
     "prefix": lambda T, S: prefix(np.array([0, 17])),
     "padding": lambda T, S: padding(few(B, S)),
-    "segments": lambda T, S: segments(rng().integers(0, 900, (B, T)), rng().integers(0, 900, (B, S))),
+    "segments": lambda T, S: segments(
+        rng().integers(0, 900, (B, T)), rng().integers(0, 900, (B, S))
+    ),
     "segments in order": lambda T, S: segments(
         np.sort(rng().integers(0, 60, (B, T))), np.sort(rng().integers(0, 60, (B, S)))
     ),

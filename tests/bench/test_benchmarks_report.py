@@ -319,7 +319,7 @@ def test_when_one_fails_the_others_are_written_and_it_is_named(tmp_path, monkeyp
 
     def run(words, cwd, env, check):
         assert words[-1] == "bench"
-        # Of a worker of pytest-xdist the child would think that it is one: it measures nothing then.
+        # The child of a worker of pytest-xdist would take itself for a worker and measure nothing.
         env = {k: v for k, v in env.items() if not k.startswith("PYTEST_XDIST")}
         env |= {"PYTHONPATH": str(report.ROOT)}
         return right([*words[:-1], "test_some.py"], cwd=tmp_path, env=env, check=check)

@@ -1,6 +1,6 @@
 """Faults that a transformer can hold without crashing, and for each the test that must catch it.
 
-    python -m tests.contracts.mutations                   # all: a table; exit code 1 if one survives
+    python -m tests.contracts.mutations                   # all; exit code 1 if one survives
     python -m tests.contracts.mutations --only top_left   # those with this in their name
 
 Each is made in a copy of the project in a temporary folder, never in the tree. Its test must pass
@@ -294,7 +294,8 @@ MUTATIONS = [
         "the_cap_has_a_slope_of_one", "_gradient_of_block",
         "d_logits *= 1 - (capped / soft_cap) ** 2",
         "d_logits *= 1",
-        "test_blockwise.py::test_value_and_gradient_equal_the_reference[window, relative at positions]",
+        "test_blockwise.py::test_value_and_gradient_equal_the_reference"
+        "[window, relative at positions]",
     ),
     Mutation(
         "hidden_keys_are_felt", "HIDDEN",
@@ -336,7 +337,8 @@ MUTATIONS = [
         "dropout_is_counted_from_the_block", "Tiles.dropout",
         "            block.key_start + jnp.arange(block.keys),\n",
         "            jnp.arange(block.keys),\n",
-        "test_blockwise.py::test_value_and_gradient_equal_the_reference[window at positions, array 1NTS]",
+        "test_blockwise.py::test_value_and_gradient_equal_the_reference"
+        "[window at positions, array 1NTS]",
     ),
     Mutation(
         "a_block_of_the_bias_forgets_the_others", "_Dense.add_gradient",
@@ -347,7 +349,8 @@ MUTATIONS = [
     Mutation(
         "hidden_blocks_are_visited", "visits",
         "return Visits(columns, every.sum(axis=2), some.sum(axis=2), some.argmax(axis=2))",
-        "return Visits(columns, every.sum(axis=2), 0 * some.sum(axis=2) + grid.columns, some.argmax(axis=2))",
+        "return Visits(columns, every.sum(axis=2), 0 * some.sum(axis=2) + grid.columns, "
+        "some.argmax(axis=2))",
         "test_the_loops_run_as_often_as_blocks_are_seen_and_no_more[causal-False]",
     ),
     Mutation(

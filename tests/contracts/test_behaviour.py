@@ -16,7 +16,7 @@ LOSSES = {"rtol": 1e-4, "atol": 1e-4}
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
-# Training -------------------------------------------------------------------------------------------------
+# Training -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_run_folder_has_the_recorded_tensors_and_keys(name, training):
         assert found[file] == recorded[file], file
 
 
-# Run folders of an earlier version ------------------------------------------------------------------------
+# Run folders of an earlier version ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", behaviour.USES)
@@ -87,7 +87,7 @@ def test_an_earlier_run_that_is_finished_is_known_to_be(name, tmp_path, capsys):
     assert "is finished" in capsys.readouterr().out
 
 
-# Command lines and names ----------------------------------------------------------------------------------
+# Command lines and names --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", behaviour.COMMANDS)
@@ -104,7 +104,7 @@ def test_the_public_names_are_still_there():
 
 @pytest.mark.parametrize("name", behaviour.recorded("names"))
 def test_a_public_function_can_be_called_as_before(name):
-    """Parameters keep their names, order and defaults; new ones are optional and come behind those."""
+    """Parameters keep their names, order and defaults; new ones are optional and come behind."""
     found, recorded = behaviour.names()[name], behaviour.recorded("names")[name]
     by_position = [[p for p in part if not p.startswith("*")] for part in (found, recorded)]
     assert by_position[0][: len(by_position[1])] == by_position[1]

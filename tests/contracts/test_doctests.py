@@ -1,4 +1,4 @@
-"""The examples of the docstrings run and give what they show, and every exported function has one."""
+"""The examples of the docstrings give what they show, and every exported function has one."""
 
 import doctest
 import importlib
@@ -49,7 +49,7 @@ def examples_of(thing, name, names):
 
 
 def every_example():
-    """Of the exported functions by what users import, of the other pure files by their own names."""
+    """Of exported functions by what users import, of the other pure files by their own names."""
     for path in sorted(ROOT.rglob("*.py")):
         if ">>> " not in path.read_text():
             continue

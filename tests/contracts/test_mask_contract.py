@@ -124,7 +124,7 @@ def weights_read_off(attend, inputs):
 
 
 class Path:
-    """One way through the library: what goes in, and its outputs, weights and gradients, compiled."""
+    """A way through the library: what goes in, and its outputs, weights and gradients, compiled."""
 
     def __init__(self, run, inputs, parameters=(), *, keys=S, heads=N):
         self.inputs, self.parameters, self.keys = inputs, parameters, keys

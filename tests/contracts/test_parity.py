@@ -200,7 +200,7 @@ def test_rope_is_a_product_of_complex_numbers(layout):
 
 
 def as_function(make, call):
-    """An nnx module as a function of its parameters, in the order of their names, and the inputs."""
+    """An nnx module as a function of its parameters, in the order of their names, and inputs."""
     structure, abstract = nnx.split(nnx.eval_shape(make))
     leaves, tree = jax.tree.flatten(abstract)
 
@@ -496,7 +496,7 @@ def test_nnx_differs_on_a_negative_index():
 
 
 # The table
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_table_of_differences_names_every_test_of_one_and_no_other():

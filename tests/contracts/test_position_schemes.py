@@ -47,7 +47,7 @@ def binary(monkeypatch):
 
 @pytest.mark.parametrize("name", POSITION_SCHEMES)
 def test_every_scheme_but_none_tells_one_order_from_another(name):
-    """Without a mask that does, the vectors of a permuted text are permuted, unless positions are known."""
+    """Without a mask the vectors of a permuted text are permuted, unless positions are known."""
     config = TextEncoderConfig(V, T, STACK, positions=name)
     model = TextEncoder(config, rngs=nnx.Rngs(0))
     tokens, order = jnp.array([[3, 1, 2, 4, 0]]), jnp.array([4, 2, 0, 1, 3])
@@ -83,7 +83,7 @@ def test_a_scheme_that_is_not_registered_is_refused():
 
 @pytest.mark.parametrize(("name", "learns"), [("binary", True), ("none", False)])
 def test_a_language_model_is_trained_by_a_new_scheme(binary, name, learns):
-    """A text whose next token follows from its place alone, by a model in which a token sees itself alone."""
+    """The next token follows from its place alone, and in the model a token sees itself alone."""
     config = LanguageModelConfig(V, T, STACK, positions=name, window=0)
     text = jnp.array(np.random.default_rng(0).integers(0, 2, (1, T)))
     graph, params = nnx.split(LanguageModel(config, rngs=nnx.Rngs(0)), nnx.Param)

@@ -23,7 +23,11 @@ def test_sizes_that_agree_pass():
 @pytest.mark.parametrize(
     ("second", "pattern", "message"),
     [
-        ((2, 4), "B T", r"y must have the axes \[B, T\] with B=2 of x, T=3 of x; got the shape \(2, 4\)"),
+        (
+            (2, 4),
+            "B T",
+            r"y must have the axes \[B, T\] with B=2 of x, T=3 of x; got the shape \(2, 4\)",
+        ),
         ((2,), "B T", r"y must have the axes \[B, T\] with .*; got the shape \(2,\)"),
         ((2, 3, 1), "B T", r"y must have the axes \[B, T\] with .*; got the shape \(2, 3, 1\)"),
         ((1, 3), "B T", r"y must have the axes \[B, T\]"),

@@ -306,7 +306,7 @@ def test_examples_heads_queries_and_keys_do_not_correlate(kept):
 
 
 def test_layers_steps_and_seeds_do_not_correlate(kept):
-    """Keys as a training step draws them: folded in by step, split by layer, of neighbouring seeds."""
+    """Keys as a training step draws them: folded by step, split by layer, neighbouring seeds."""
     keys = [jax.random.key(0), jax.random.key(1), *jax.random.split(jax.random.key(0), 3)]
     keys += [jax.random.fold_in(jax.random.key(0), step) for step in (5, 6)]
     drawn = [kept(key, 0.5, *indices((2, 3, 101, 103))).ravel() * 2.0 - 1.0 for key in keys]

@@ -36,7 +36,8 @@ def test_top_k_keeps_the_k_likeliest():
 
 @pytest.mark.parametrize(
     ("p", "expected"),
-    [(0.01, [0]), (0.39, [0]), (0.41, [0, 2]), (0.69, [0, 2]), (0.71, [0, 2, 3]), (1.0, [0, 1, 2, 3, 4])],
+    [(0.01, [0]), (0.39, [0]), (0.41, [0, 2]), (0.69, [0, 2]), (0.71, [0, 2, 3]),
+     (1.0, [0, 1, 2, 3, 4])],
 )  # fmt: skip
 def test_top_p_keeps_the_fewest_that_reach_p(p, expected):
     assert kept(top_p(LOGITS, p))[0] == expected

@@ -38,14 +38,18 @@ def expected(name: str) -> dict:
 # What a folder of it needs besides.
 SETTINGS = {
     "config.json": {
-        "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 30522, "hidden_size": 384,
-        "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536, "hidden_act": "gelu",
-        "layer_norm_eps": 1e-12, "max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 0,
+        "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 30522,
+        "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12,
+        "intermediate_size": 1536, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+        "max_position_embeddings": 512, "type_vocab_size": 2, "pad_token_id": 0,
     },
     "modules.json": [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-        {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+        {"idx": 0, "name": "0", "path": "",
+         "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling",
+         "type": "sentence_transformers.models.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize",
+         "type": "sentence_transformers.models.Normalize"},
     ],
     "1_Pooling/config.json": {"word_embedding_dimension": 384, "pooling_mode_mean_tokens": True},
     "sentence_bert_config.json": {"max_seq_length": 256, "do_lower_case": False},

@@ -31,7 +31,7 @@ def tiling(T, S, queries, keys, examples=1, key_heads=1) -> Tiling:
 def forced(
     queries: int = 2, keys: int = 3, *, at_once: bool = False, fused: bool = False
 ) -> Iterator[None]:
-    """Blocks of so many queries and keys, of one example and key head at a time or of all at once."""
+    """Blocks of so many queries and keys, of one example and key head at a time or of all."""
 
     def choose(inputs):
         (B, _, T, S), K = inputs.sizes, inputs.key.shape[2]

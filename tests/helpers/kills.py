@@ -28,7 +28,8 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).parents[2]
 TIMES = {
     "tokens_per_second", "train_seconds", "step_seconds", "save_seconds", "losses_seconds",
-    "checkpoint_seconds", "evidence_seconds", "guess_seconds", "peak_memory_gib", "command", "date", "metrics_bytes",
+    "checkpoint_seconds", "evidence_seconds", "guess_seconds", "peak_memory_gib", "command", "date",
+    "metrics_bytes",
 }  # fmt: skip
 
 
@@ -62,7 +63,8 @@ class Runner:
         """A new run, or the next process of one that was begun."""
         arguments = [
             "--data", str(self.data), "--out", str(run), "--epochs", "12", "--max-length", "32",
-            "--batch-tokens", "64", "--dtype", "float32", "--no-baseline", "--checkpoint-minutes", "0.005",
+            "--batch-tokens", "64", "--dtype", "float32", "--no-baseline",
+            "--checkpoint-minutes", "0.005",
         ]  # fmt: skip
         if (run / "options.json").exists():
             arguments = ["--resume", str(run)]

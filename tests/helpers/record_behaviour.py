@@ -38,7 +38,7 @@ from transformer_jax.serialization.run_folder import load_model
 ROOT, DATA = Path(tj.__file__).parents[1], Path(__file__).parents[1] / "data"
 FOLDER, RUN_FOLDERS = DATA / "behaviour", DATA / "run_folders"
 
-# Training -------------------------------------------------------------------------------------------------
+# Training -----------------------------------------------------------------------------------------
 
 STEPS = 8
 COMMON = {
@@ -170,7 +170,7 @@ def quiet():
         yield out
 
 
-# Use ------------------------------------------------------------------------------------------------------
+# Use ----------------------------------------------------------------------------------------------
 
 TEXTS = ("a fine film and the cast was superb", "the plot was dull", "quite a poor play")
 
@@ -274,7 +274,7 @@ def gone_on(beside: Path) -> dict:
     return {"exit code": code, "losses": losses, "validation": lines[-1]["validation_loss"]}
 
 
-# Command lines --------------------------------------------------------------------------------------------
+# Command lines ------------------------------------------------------------------------------------
 
 # Those that import without PyTorch.
 COMMANDS = (
@@ -330,7 +330,7 @@ def described(parser: argparse.ArgumentParser) -> dict:
     return found
 
 
-# Public names ---------------------------------------------------------------------------------------------
+# Public names -------------------------------------------------------------------------------------
 
 
 def names() -> dict[str, list[str]]:
@@ -353,7 +353,7 @@ def parameters(function: Callable) -> list[str]:
     ]
 
 
-# The records ----------------------------------------------------------------------------------------------
+# The records --------------------------------------------------------------------------------------
 
 
 def in_folder(of: Callable[[Path], dict]) -> dict:

@@ -42,9 +42,14 @@ def tiny(tmp_path_factory):
 def write_modules(folder, pooling=None, normalise=True, length=12):
     kinds = ["Transformer", "Pooling"] + ["Normalize"] * normalise
     modules = [
-        {"idx": i, "name": str(i), "path": "" if i == 0 else f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": "" if i == 0 else f"{i}_{kind}",
+            "type": f"sentence_transformers.models.{kind}",
+        }
         for i, kind in enumerate(kinds)
-    ]  # fmt: skip
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     pooling = pooling or {"pooling_mode_mean_tokens": True}
@@ -181,18 +186,42 @@ def test_without_the_files_it_is_the_mean(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda f: write_modules(f, {"pooling_mode_mean_sqrt_len_tokens": True}), "pooling by pooling_mode_mean_sqrt_len_tokens is not supported"),
-        (lambda f: write_modules(f, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}), "pooling by pooling_mode_cls_token, pooling_mode_mean_tokens is not supported"),
-        (lambda f: write_modules(f, {"pooling_mode": "attention"}), "pooling_mode is 'attention'; known are cls, mean"),
-        (lambda f: (f / "modules.json").write_text(json.dumps([{"type": "x.Dense", "path": "2_Dense"}])), "a module 'Dense' is not supported"),
+        (
+            lambda f: write_modules(f, {"pooling_mode_mean_sqrt_len_tokens": True}),
+            "pooling by pooling_mode_mean_sqrt_len_tokens is not supported",
+        ),
+        (
+            lambda f: write_modules(
+                f, {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}
+            ),
+            "pooling by pooling_mode_cls_token, pooling_mode_mean_tokens is not supported",
+        ),
+        (
+            lambda f: write_modules(f, {"pooling_mode": "attention"}),
+            "pooling_mode is 'attention'; known are cls, mean",
+        ),
+        (
+            lambda f: (f / "modules.json").write_text(
+                json.dumps([{"type": "x.Dense", "path": "2_Dense"}])
+            ),
+            "a module 'Dense' is not supported",
+        ),
         (lambda f: (f / "modules.json").write_text("{}]"), "is not a list of modules"),
         (lambda f: shutil.rmtree(f / "1_Pooling"), r"has no config\.json"),
         (lambda f: write_modules(f, length=2), "max_seq_length must be 3 or more, got 2"),
         (lambda f: write_modules(f, length=True), "max_seq_length must be 3 or more, got True"),
-        (lambda f: (f / "sentence_bert_config.json").write_text('{"do_lower_case": true}'), "do_lower_case=True is not supported"),
-        (lambda f: (f / "config_sentence_transformers.json").write_text('{"default_prompt_name": "query"}'), "default_prompt_name='query' is not supported"),
+        (
+            lambda f: (f / "sentence_bert_config.json").write_text('{"do_lower_case": true}'),
+            "do_lower_case=True is not supported",
+        ),
+        (
+            lambda f: (f / "config_sentence_transformers.json").write_text(
+                '{"default_prompt_name": "query"}'
+            ),
+            "default_prompt_name='query' is not supported",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_pooled_is_one_line(spoil, says, tmp_path):
     write_modules(tmp_path)
     spoil(tmp_path)

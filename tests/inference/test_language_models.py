@@ -22,8 +22,8 @@ TOKENIZERS = Path(__file__).parents[1] / "data" / "tokenizers"
 STACKS = {
     "gpt2": StackConfig(1, 8, 2, 16, norm="pre", final_norm=True, activation="gelu_tanh"),
     "llama": StackConfig(
-        1, 8, 2, 16, norm="pre", final_norm=True, norm_kind="rms", activation="swiglu", biases=False,
-        dropout_rate=0.0,
+        1, 8, 2, 16, norm="pre", final_norm=True, norm_kind="rms", activation="swiglu",
+        biases=False, dropout_rate=0.0,
     ),
 }  # fmt: skip
 

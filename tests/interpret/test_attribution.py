@@ -1,4 +1,4 @@
-"""Integrated gradients add up, are those of slow sums, and a presence of 1 is the model as it was."""
+"""Integrated gradients add up and are those of slow sums; a presence of 1 changes nothing."""
 
 from dataclasses import replace
 from functools import cache, partial

@@ -1,4 +1,4 @@
-"""`explain`: its numbers are those of `predict` and add up, on a terminal, in a pipe and on a page."""
+"""`explain`: its numbers are those of `predict` and add up, on a terminal, pipe and page."""
 
 import io
 import json

@@ -56,8 +56,12 @@ def test_a_long_text_is_the_mean_over_its_passages(positions):
 
 
 def test_where_padding_stands_changes_nothing():
-    tokens, is_token = drawn(11, 7, 12, 14)
-    moved = [jnp.stack([jnp.roll(r, 14 - n) for r, n in zip(x, (11, 7, 12, 14), strict=True)]) for x in (tokens, is_token)]  # fmt: skip
+    lengths = (11, 7, 12, 14)
+    tokens, is_token = drawn(*lengths)
+    moved = [
+        jnp.stack([jnp.roll(row, 14 - n) for row, n in zip(x, lengths, strict=True)])
+        for x in (tokens, is_token)
+    ]
     logits = logits_of("rotary")
     np.testing.assert_allclose(logits(*moved), logits(tokens, is_token), rtol=1e-4, atol=1e-6)
 

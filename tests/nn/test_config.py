@@ -41,7 +41,8 @@ def test_the_defaults_are_the_base_model_of_the_paper():
         ({"norm": "sandwich"}, "norm must be one of pre, post; got 'sandwich'"),
         (
             {"activation": "swish"},
-            "activation must be one of relu, gelu, gelu_tanh, swiglu, geglu, geglu_tanh; got 'swish'",
+            "activation must be one of relu, gelu, gelu_tanh, swiglu, geglu, geglu_tanh; "
+            "got 'swish'",
         ),
         ({"dropout_rate": 1.0}, r"dropout_rate must be in \[0, 1\); got 1.0"),
         ({"dropout_rate": -0.1}, r"dropout_rate must be in \[0, 1\)"),

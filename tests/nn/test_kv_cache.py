@@ -191,7 +191,7 @@ def test_every_rule_agrees_with_the_whole_text(name, norm):
     ],
 )
 def test_an_encoder_decoder_writes_what_it_was_taught(positions, norm):
-    """`next_logits` after t tokens are the logits at t of the whole target; the source is padded."""
+    """`next_logits` after t tokens are the logits at t of the whole target, of a padded source."""
     config = SequenceToSequenceConfig(
         V, T, encoder=stack(norm), decoder=stack(norm), positions=positions
     )

@@ -247,7 +247,7 @@ def test_parameters_have_the_axes_of_the_equations():
 
 
 def test_ffn_parameters():
-    """worked_examples.json: the weights without biases of FFN 512-2048-512 and of attention at 512."""
+    """worked_examples.json: weights without biases of FFN 512-2048-512 and of attention at 512."""
 
     def weights(make):
         return sum(
@@ -369,7 +369,7 @@ def test_bfloat16_loses_no_gradient_of_what_many_tokens_share(name):
 
 
 def test_the_head_hears_the_encoder_as_loud_as_asked_for():
-    """A quarter as loud is the same as a quarter of the head's weights on what the encoder gives."""
+    """A quarter as loud equals a quarter of the head's weights on what the encoder gives."""
     stack = StackConfig(1, 6, 2, 8, norm="pre")
     config = ClassifierConfig(V, T, encoder=stack, region_features=F, pooling=("mean", "max"))
     tokens = jnp.arange(1, T + 1)[None]

@@ -37,8 +37,9 @@ def environment(devices):
 def train(folder, devices):
     run = folder / f"on-{devices}"
     arguments = [
-        "--data", str(folder / "reviews.csv"), "--out", str(run), "--max-steps", "30", "--max-length", "16",
-        "--batch-tokens", "144", "--dtype", "float32", "--no-baseline", "--checkpoint-minutes", "9",
+        "--data", str(folder / "reviews.csv"), "--out", str(run), "--max-steps", "30",
+        "--max-length", "16", "--batch-tokens", "144", "--dtype", "float32", "--no-baseline",
+        "--checkpoint-minutes", "9",
     ]  # fmt: skip
     subprocess.run(
         [sys.executable, "-m", "train.imdb", *arguments],

@@ -93,7 +93,7 @@ def test_classes_that_do_not_fit_are_an_error(classes, tmp_path):
 
 
 # Read
-# ------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_tied_head_that_is_stored_is_not_unknown(tmp_path):
@@ -130,7 +130,7 @@ def test_where_the_hub_answers_it_is_asked_for_what_the_cache_lacks(monkeypatch)
 
 
 # Refused
-# ---------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def settings_of(**changes):
@@ -144,20 +144,44 @@ def with_tensor(name):
 @pytest.mark.parametrize(
     ("name", "spoil", "says"),
     [
-        ("bert", settings_of(tie_word_embeddings=False), "tie_word_embeddings=False is not supported"),
+        (
+            "bert",
+            settings_of(tie_word_embeddings=False),
+            "tie_word_embeddings=False is not supported",
+        ),
         ("bert", settings_of(layer_norm_eps=10**400), "layer_norm_eps must be a number"),
         ("bert", settings_of(architectures=[["x"]]), r"architecture \['x'\] is not among"),
         ("bert", settings_of(type_vocab_size=0), "type_vocab_size must be 1 or more, got 0"),
         ("bert", with_tensor(f"bert.encoder.layer.{'9' * 5000}.x"), "has encoder.layer.999"),
         ("bert", with_tensor("bert.a\n\x1b[31m"), r"has a\\n\\x1b\[31m, which"),
-        ("bert", with_tensor("embeddings.LayerNorm.gamma"), "has embeddings.LayerNorm.weight twice"),
-        ("llama", settings_of(num_attention_heads=0), "num_attention_heads must be 1 or more, got 0"),
+        (
+            "bert",
+            with_tensor("embeddings.LayerNorm.gamma"),
+            "has embeddings.LayerNorm.weight twice",
+        ),
+        (
+            "llama",
+            settings_of(num_attention_heads=0),
+            "num_attention_heads must be 1 or more, got 0",
+        ),
         ("llama", lambda f: index(f, {"lm_head.weight": "x" * 5000}), "is not a file beside it"),
-        ("modernbert", settings_of(global_attn_every_n_layers=0, layer_types=None), "must be 1 or more, got 0"),
-        ("modernbert", settings_of(num_hidden_layers=2**31 - 1), "layer_types must be a global layer"),
-        ("modernbert", settings_of(layer_types=["full_attention"] * 4), "layer_types must be a global"),
+        (
+            "modernbert",
+            settings_of(global_attn_every_n_layers=0, layer_types=None),
+            "must be 1 or more, got 0",
+        ),
+        (
+            "modernbert",
+            settings_of(num_hidden_layers=2**31 - 1),
+            "layer_types must be a global layer",
+        ),
+        (
+            "modernbert",
+            settings_of(layer_types=["full_attention"] * 4),
+            "layer_types must be a global",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_unusual_is_one_short_line(name, spoil, says, tmp_path):
     folder = copy(name, tmp_path)
     spoil(folder)

@@ -1,4 +1,4 @@
-"""A run folder gives back the model, the tokenizer and the specification that it was written from."""
+"""A run folder gives back the model, tokenizer and specification that it was written from."""
 
 import json
 

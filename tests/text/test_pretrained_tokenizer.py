@@ -42,9 +42,9 @@ DIFFERENCES = {
 }
 # fmt: off
 BERT_WORDS = {
-    "[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, "!": 999, "i": 1045, "the": 1996, "of": 1997,
-    "is": 2003, "at": 2012, "love": 2293, "machine": 3698, "learning": 4083, "core": 4563, "mathematics": 5597,
-    "linear": 7399, "algebra": 11208,
+    "[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103, "!": 999, "i": 1045,
+    "the": 1996, "of": 1997, "is": 2003, "at": 2012, "love": 2293, "machine": 3698,
+    "learning": 4083, "core": 4563, "mathematics": 5597, "linear": 7399, "algebra": 11208,
 }
 # fmt: on
 
@@ -280,7 +280,8 @@ def test_special_ids_are_those_of_the_model(loaded):
         "llama": [2, None, None, 0, None, 1, 2],
     }
     assert {kind: t.spec.split(":")[0] for kind, t in loaded.items()} == {
-        "wordpiece": "wordpiece", "gpt2": "bpe", "roberta": "bpe", "unigram": "unigram", "llama": "bpe",
+        "wordpiece": "wordpiece", "gpt2": "bpe", "roberta": "bpe", "unigram": "unigram",
+        "llama": "bpe",
     }  # fmt: skip
 
 
@@ -372,7 +373,8 @@ def test_saved_settings_say_what_transformers_asks_them_for(tmp_path):
     assert written == {
         "do_lower_case": False, "strip_accents": None, "tokenize_chinese_chars": True,
         "model_max_length": 77, "tokenizer_class": "BertTokenizer",
-        "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]",
+        "unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]",
+        "mask_token": "[MASK]",
     }  # fmt: skip
 
     # Where tokenizer.json alone knows, its settings are told from it.
@@ -485,7 +487,8 @@ def test_tokens_that_were_added_later_have_their_ids(tmp_path):
         ("wordpiece", "vocab.txt", b"[PAD]\n[UNK]\n[CLS]\nthe\n", r"vocab\.txt.*\[SEP\]"),
         ("wordpiece", "vocab.txt", b"\xff", r"vocab\.txt"),
         ("wordpiece", "config.json", b"{", r"config\.json"),
-        ("wordpiece", "config.json", b'{"model_type": "mpnet"}', r"vocab\.txt.*mpnet.*tokenizer\.json"),
+        ("wordpiece", "config.json", b'{"model_type": "mpnet"}',
+         r"vocab\.txt.*mpnet.*tokenizer\.json"),
         ("wordpiece", "tokenizer_config.json", b'{"do_lower_case": "yes"}', r"vocab\.txt"),
         ("gpt2", "vocab.json", b"{}", r"vocab\.json"),
         ("gpt2", "vocab.json", b'{"a": -1}', r"vocab\.json"),

@@ -1,4 +1,4 @@
-"""The pieces of a text are the text, hold every token once, and are the words that a reader sees."""
+"""The pieces of a text are the text, hold each token once, and are the words a reader sees."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_pieces_are_the_text_and_hold_every_token_once(kind, tokenizers):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_parts_of_a_word_are_one_piece_and_neighbours_are_not(kind, tokenizers):
-    """Of every token, told by its power of 2: it lies in the piece whose characters it stands for."""
+    """Every token, told by its power of 2, lies in the piece whose characters it stands for."""
     text = "The story didn't  move me:<br /><br />Great, great film!"
     (found, _), located = pieces(tokenizers[kind], text, powers=True)
     names = [piece.text for piece in found if piece.value is not None]

@@ -134,8 +134,10 @@ def test_its_tokenizer_gives_the_ids_that_were_learned(kind, request):
 def test_it_is_fine_tuned_and_predicts(kind, request, data, tmp_path, capsys):
     """No words are said about what it is: config.json tells."""
     folder, tuned = request.getfixturevalue(kind), tmp_path / "tuned"
-    options = ["--data", str(data), "--pretrained", str(folder), "--out", str(tuned), "--no-baseline",
-               "--dtype", "float32", "--batch-tokens", "512", "--learning-rate", "3e-3", "--epochs", "6"]  # fmt: skip
+    options = [
+        "--data", str(data), "--pretrained", str(folder), "--out", str(tuned), "--no-baseline",
+        "--dtype", "float32", "--batch-tokens", "512", "--learning-rate", "3e-3", "--epochs", "6",
+    ]  # fmt: skip
     assert finetune(options) == 0
     capsys.readouterr()
     report = json.loads((tuned / "report.json").read_text())
@@ -204,7 +206,9 @@ def others(run, data, tmp_path_factory):
     """Folders that are no run of train.mlm, or a damaged one; a table without other texts."""
     folder = tmp_path_factory.mktemp("others")
     (folder / "nothing").mkdir()
-    language = ["--data", "sample", "--epochs", "0", "--layers", "1", "--embed-dim", "8", "--length", "16"]  # fmt: skip
+    language = [
+        "--data", "sample", "--epochs", "0", "--layers", "1", "--embed-dim", "8", "--length", "16",
+    ]  # fmt: skip
     from train.lm import main as train_language_model
 
     assert train_language_model([*language, "--out", str(folder / "lm")]) == 0
@@ -276,7 +280,10 @@ def test_what_cannot_go_on_is_one_line(others, resumed, message, capsys):
     ("command", "message"),
     [
         (["fill", "RUN", "no mask"], "the text has no [MASK]"),
-        (["fill", "OTHERS/lm", "[MASK]"], "is a run folder of a LanguageModel, which is no 'masked'"),
+        (
+            ["fill", "OTHERS/lm", "[MASK]"],
+            "is a run folder of a LanguageModel, which is no 'masked'",
+        ),
         (["fill", "OTHERS/nothing", "[MASK]"], "has no config.json"),
         (["fill", "RUN", "[MASK] " * 40], "the text has 42 tokens; the model holds 32"),
         (["predict", "RUN", "fine"], "python -m transformer_jax fill RUN uses it"),
@@ -322,15 +329,21 @@ def test_a_mistake_of_training_is_one_line(others, options, message, capsys, tmp
 def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, capsys):
     """A line says so; it is no mistake."""
     options = ["--data", str(others / "labelled.csv"), "--epochs", "1", "--batch-tokens", "64"]
-    assert main([*options, *SMALL[:-4], "--tokenizer", "word:50", "--out", str(tmp_path / "run")]) == 0  # fmt: skip
+    options += ["--tokenizer", "word:50", "--out", str(tmp_path / "run")]
+    assert main([*SMALL[:-4], *options]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
-    assert line == "note        labelled.csv has no texts without labels: those to train on are all there is"  # fmt: skip
+    said = "labelled.csv has no texts without labels: those to train on are all there is"
+    assert line == f"note        {said}"
 
 
 @pytest.mark.parametrize(
     ("source", "asked", "found"),
-    [("DATA", [], "bfloat16"), ("DATA", ["--dtype", "float32"], "float32"), ("sample", [], "float32")],
-)  # fmt: skip
+    [
+        ("DATA", [], "bfloat16"),
+        ("DATA", ["--dtype", "float32"], "float32"),
+        ("sample", [], "float32"),
+    ],
+)
 def test_it_computes_in_the_faster_dtype_but_for_the_sample(
     source, asked, found, data, tmp_path, monkeypatch
 ):
@@ -347,7 +360,8 @@ def test_the_sample_is_told_by_an_encoder_that_was_pretrained_on_it(tmp_path):
     jax.config.update("jax_disable_most_optimizations", False)
     encoder, classifier = tmp_path / "encoder", tmp_path / "classifier"
     assert main(["--data", "sample", "--out", str(encoder)]) == 0
-    assert finetune(["--data", "sample", "--pretrained", str(encoder), "--out", str(classifier)]) == 0  # fmt: skip
+    options = ["--data", "sample", "--pretrained", str(encoder), "--out", str(classifier)]
+    assert finetune(options) == 0
     found = {run: json.loads((run / "report.json").read_text()) for run in (encoder, classifier)}
     assert found[encoder]["held_out_loss"] < 1.0
     assert found[classifier]["test_accuracy"] > 0.95

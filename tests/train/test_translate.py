@@ -15,9 +15,9 @@ from transformer_jax.serialization.run_folder import load_model
 
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
 SMALL = [
-    "--layers", "1", "--embed-dim", "32", "--heads", "2", "--max-length", "32", "--tokenizer", "char",
-    "--batch-tokens", "96", "--dtype", "float32", "--dropout", "0", "--epochs", "15",
-    "--learning-rate", "4e-3",
+    "--layers", "1", "--embed-dim", "32", "--heads", "2", "--max-length", "32",
+    "--tokenizer", "char", "--batch-tokens", "96", "--dtype", "float32", "--dropout", "0",
+    "--epochs", "15", "--learning-rate", "4e-3",
 ]  # fmt: skip
 
 

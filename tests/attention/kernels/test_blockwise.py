@@ -156,8 +156,8 @@ def drawn(seed, dtype=jnp.float32):
 
 # Those that a mutation names; the others are slow.
 CATCH = {
-    "none, alibi", "causal, none", "window, relative at positions", "window at positions, array 1NTS",
-    "padding, array B11S",
+    "none, alibi", "causal, none", "window, relative at positions",
+    "window at positions, array 1NTS", "padding, array B11S",
 }  # fmt: skip
 
 
@@ -358,10 +358,17 @@ mesh = jax.make_mesh((2,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,
 is_token = jnp.asarray(np.random.default_rng(0).random((B, S)) < 0.7)
 
 def both(function):
-    return jax.jit(jax.value_and_grad(lambda *x: jnp.sum(function(*x, is_token) ** 2), argnums=(0, 1, 2)))
+    def loss(*x):
+        return jnp.sum(function(*x, is_token) ** 2)
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))
 
 def attention(query, key, value, is_token, implementation="blockwise"):
-    return attend(query, key, value, mask=causal() & padding(is_token), implementation=implementation)
+    mask = causal() & padding(is_token)
+    return attend(query, key, value, mask=mask, implementation=implementation)
+
+def assert_close(got, expected):
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 expected = both(lambda *x: attention(*x, implementation="reference"))(*qkv())
 for spec, tokens in ((P("devices"), P("devices")), (P(None, None, "devices"), P())):
@@ -369,7 +376,7 @@ for spec, tokens in ((P("devices"), P("devices")), (P(None, None, "devices"), P(
     split = jax.device_put(qkv(), NamedSharding(mesh, spec))  # by jit alone, with no shard_map
     for run, inputs in ((ours, qkv()), (attention, split)):
         got = both(run)(*inputs)
-        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), got, expected)
+        jax.tree.map(assert_close, got, expected)
 
 def dropped(query, key, value, rng):
     return attend(query, key, value, dropout_rate=0.3, dropout_rng=rng, implementation="blockwise")

@@ -203,8 +203,8 @@ def given(name, T):
 @pytest.mark.parametrize("T", [64, LONG])
 @pytest.mark.parametrize(
     "name",
-    ["none", "causal", "window to the left", "window", "padding", "array of heads", "array of queries",
-     "alibi", "array of keys", "array of keys, padding"],
+    ["none", "causal", "window to the left", "window", "padding", "array of heads",
+     "array of queries", "alibi", "array of keys", "array of keys, padding"],
 )  # fmt: skip
 def test_the_kernel_itself_equals_the_reference(name, T):
     inputs, options = given(name, T)

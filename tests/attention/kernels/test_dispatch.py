@@ -1,4 +1,7 @@
-"""Which implementation is chosen and why; what cannot be had says so; modules pass the choice on."""
+"""Which implementation is chosen and why.
+
+What cannot be had says so, and modules pass the choice on.
+"""
 
 from types import SimpleNamespace
 
@@ -177,10 +180,14 @@ def test_attention_says_the_same(implementation):
     [
         ({"mask": "causal"}, TypeError, "mask must be a rule"),
         ({"mask": jnp.ones((3, 5), bool)}, ValueError, "T=4"),
-        ({"mask": jnp.ones((3, 1, 4, 4), bool)}, ValueError, r"mask must broadcast to \[B, N, T, S\]"),
+        (
+            {"mask": jnp.ones((3, 1, 4, 4), bool)},
+            ValueError,
+            r"mask must broadcast to \[B, N, T, S\]",
+        ),
         ({"bias": jnp.ones((3, 1, 4, 4))}, ValueError, r"bias must broadcast to \[B, N, T, S\]"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.usefixtures("as_users_run_it")
 def test_a_plan_is_made_only_of_what_fits(options, error, message):
     x = jnp.ones((1, 4, 2, 8))
@@ -222,21 +229,37 @@ HALF = {"dtype": jnp.bfloat16}
         ("9.0", HALF | {"query": (1, 5, 2, 8)}, None),
         ("7.5", HALF, "the GPU is older than Ampere"),
         ("9.0", {}, "it takes float16 and bfloat16, not float32"),
-        ("8.0", HALF | {"query": (1, 4, 2, 256)}, "it takes 128 features a head, in multiples of 8, not 256"),
+        (
+            "8.0",
+            HALF | {"query": (1, 4, 2, 256)},
+            "it takes 128 features a head, in multiples of 8, not 256",
+        ),
         ("9.0", HALF | {"query": (1, 4, 2, 264)}, "it takes 256 features"),
         ("9.0", HALF | {"query": (1, 4, 2, 12)}, "in multiples of 8, not 12"),
-        ("9.0", HALF | {"query": (1, 4, 2, 8), "value": (1, 4, 2, 16)}, "another width than the keys"),
+        (
+            "9.0",
+            HALF | {"query": (1, 4, 2, 8), "value": (1, 4, 2, 16)},
+            "another width than the keys",
+        ),
         ("9.0", HALF | {"soft_cap": 2.0}, "it has no soft cap"),
         ("9.0", HALF | {"dropout": True}, "its dropout drops other weights"),
         ("9.0", HALF | {"return_weights": True}, "it returns no weights"),
         ("9.0", HALF | {"return_logsumexp": True}, "it returns no logsumexp"),
         ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": causal()}, None),
         ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": padding(np.ones((1, 5), bool))}, None),
-        ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": sliding_window(1, 1)}, "it takes even lengths"),
-        ("9.0", HALF | {"query": (1, 5, 2, 8), "bias": np.ones((5, 5), np.float32)}, "it takes even lengths"),
+        (
+            "9.0",
+            HALF | {"query": (1, 5, 2, 8), "mask": sliding_window(1, 1)},
+            "it takes even lengths",
+        ),
+        (
+            "9.0",
+            HALF | {"query": (1, 5, 2, 8), "bias": np.ones((5, 5), np.float32)},
+            "it takes even lengths",
+        ),
         ("9.0", HALF | {"query": (1, 0, 2, 8)}, "there is nothing to attend to"),
     ],
-)  # fmt: skip
+)
 def test_a_gpus_own_kernel_is_taken_where_it_can_be(gpu, capability, case, objection):
     gpu(capability)
     if objection is None:

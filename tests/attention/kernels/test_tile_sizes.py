@@ -263,8 +263,11 @@ def resident(heads, *lengths):
     """
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(heads), *map(str, lengths)],
-        capture_output=True, text=True, cwd=ROOT, env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)},
+    )
     assert done.returncode == 0, done.stderr
     return [tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()]
 

@@ -8,10 +8,12 @@ The ids come from programs that share no code with the library `tokenizers`, whi
 with:
 
     wordpiece   transformers' BertTokenizerLegacy, pure Python
-    gpt2        the byte-level BPE of transformers' ClvpTokenizer, pure Python, without its rules for English: since
-    roberta     version 5 there is no slow GPT2Tokenizer or RobertaTokenizer; their frames are written out here
-    unigram     Google's sentencepiece, which learned the vocabulary, behind transformers' SentencePieceBackend,
-    llama       also pure Python; the frames of XLM-RoBERTa and LLaMA are written out here
+    gpt2        the byte-level BPE of transformers' ClvpTokenizer, pure Python, without its rules
+    roberta     for English: since version 5 there is no slow GPT2Tokenizer or RobertaTokenizer;
+                their frames are written out here
+    unigram     Google's sentencepiece, which learned the vocabulary, behind transformers'
+    llama       SentencePieceBackend, also pure Python; the frames of XLM-RoBERTa and LLaMA are
+                written out here
 
 Where the slow and the fast tokenizers of Transformers disagree, "fast" has the ids of the fast one
 beside those of the slow one: the fast ones are what every published model is used with today. The
@@ -328,18 +330,22 @@ def learn_llama() -> Pieces:
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
     core.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )  # fmt: skip
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
     core.post_processor = processors.TemplateProcessing(
         single="<s>:0 $A:0", pair="<s>:0 $A:0 <s>:1 $B:1", special_tokens=[("<s>", 1)]
     )
     core.add_special_tokens([AddedToken(token, normalized=False) for token in special])
     save(core, "llama")
-    write(HERE / "llama" / "special_tokens_map.json", {
-        "bos_token": {"content": "<s>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False},
-        "eos_token": {"content": "</s>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False},
-        "unk_token": {"content": "<unk>", "lstrip": False, "normalized": False, "rstrip": False, "single_word": False},
-    })  # fmt: skip
+    switches = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    described = {role: {"content": token} | switches for role, token in roles.items()}
+    write(HERE / "llama" / "special_tokens_map.json", described)
     slow = sentencepiece_pieces(model, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
     slow.add_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     return pieces_of(slow)

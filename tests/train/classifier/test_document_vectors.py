@@ -44,7 +44,8 @@ def test_the_counts_are_those_of_the_ngrams_that_enough_learned_texts_hold(longe
     texts_with = Counter(gram for own in expected[:30] for gram in own)
     kept = sorted((g for g, n in texts_with.items() if n >= 3), key=lambda g: (len(g), g))
     assert found.shape == (40, len(kept))
-    np.testing.assert_array_equal(found.toarray(), [[own[gram] for gram in kept] for own in expected])  # fmt: skip
+    counted = [[own[gram] for gram in kept] for own in expected]
+    np.testing.assert_array_equal(found.toarray(), counted)
 
 
 def test_texts_without_a_common_ngram_and_ngrams_too_long_for_their_number_are_errors():

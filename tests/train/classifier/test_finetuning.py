@@ -101,8 +101,15 @@ def test_a_run_learns_and_leaves_a_folder_that_predicts(run, place, capsys):
     report = json.loads((run / "report.json").read_text())
     assert report["validation_accuracy"] > 0.9
     assert (report["recipe"], report["pretrained"]) == ("finetune", str(place / "bert"))
-    model = {"max_length": 256, "pooling": "mean", "lora_rank": 0, "attention_dropout_rate": 0.0, "dropout_rate": None}  # fmt: skip
-    assert report["settings"]["model"] == model | {"ngrams": 0, "ngram_bits": 22}
+    assert report["settings"]["model"] == {
+        "max_length": 256,
+        "pooling": "mean",
+        "lora_rank": 0,
+        "attention_dropout_rate": 0.0,
+        "dropout_rate": None,
+        "ngrams": 0,
+        "ngram_bits": 22,
+    }
     assert use(["predict", str(run), "the film was superb", "the plot was awful", "it " * 300]) == 0
     good, bad, long = capsys.readouterr().out.splitlines()
     assert good.startswith("good") and bad.startswith("bad")
@@ -152,8 +159,12 @@ def test_the_head_reads_what_the_files_say_or_the_command_line(place, run):
 
 # of the two layers of the tiny BERT: the beginning of a name, and the power of --layer-decay
 RATES = {
-    "text.embedding.": 3, "text.encoder.layers.0.": 2, "text.encoder.layers.1.": 1, "linear.": 0, "head.": 0,
-}  # fmt: skip
+    "text.embedding.": 3,
+    "text.encoder.layers.0.": 2,
+    "text.encoder.layers.1.": 1,
+    "linear.": 0,
+    "head.": 0,
+}
 
 
 def test_every_parameter_has_the_rate_of_its_place(place):
@@ -193,8 +204,11 @@ def test_layers_join_from_the_top_weight_decay_and_all(place):
     params = nnx.state(tiny(place), nnx.Param)
     rates = Rates(unfreeze=0.2)
     optimizer = make_optimizer(
-        OptimizerConfig(1e-2, "constant", 0.0, weight_decay=0.5, decay_everything=True, rates=rates), 10
-    )  # fmt: skip
+        OptimizerConfig(
+            1e-2, "constant", 0.0, weight_decay=0.5, decay_everything=True, rates=rates
+        ),
+        10,
+    )
     state, first = optimizer.init(params), {}
     gradient = jax.tree.map(jnp.zeros_like, params)  # weight decay alone
     update = jax.jit(optimizer.update)
@@ -292,7 +306,8 @@ def test_a_run_goes_on_with_the_weights_it_began_with(place, tmp_path, capsys):
 
 def test_a_run_can_be_fine_tuned_again(place, run, tmp_path):
     again = tmp_path / "again"
-    assert main(arguments(run.parent, again, "--data", str(place / "reviews.csv"), "--epochs", "0", model="run")) == 0  # fmt: skip
+    more = ("--data", str(place / "reviews.csv"), "--epochs", "0")
+    assert main(arguments(run.parent, again, *more, model="run")) == 0
     before, after = (load_file(folder / "model.safetensors") for folder in (run, again))
     different = {name for name in before if not np.array_equal(before[name], after[name])}
     assert different == {"head.kernel", "head.bias"}
@@ -355,11 +370,23 @@ def test_a_tokenizer_beyond_the_model_is_one_line(place, tmp_path, capsys):
 def test_a_damaged_run_folder_is_one_line(run, tmp_path, capsys):
     for name, change, says in (
         ("config.json", lambda tree: tree.update(max_length=2), "max_length must be 3 or more"),
-        ("config.json", lambda tree: tree["config"]["text"]["encoder"].update(num_layers=3), "lacks text.encoder.layers.2"),
-        ("config.json", lambda tree: tree["config"]["text"].update(vocab_size=96), "tokenizer has 97 tokens and the model 96"),
-        ("config.json", lambda tree: tree["config"].update(pooling="max"), "pooling must be one of cls, mean; got 'max'"),
+        (
+            "config.json",
+            lambda tree: tree["config"]["text"]["encoder"].update(num_layers=3),
+            "lacks text.encoder.layers.2",
+        ),
+        (
+            "config.json",
+            lambda tree: tree["config"]["text"].update(vocab_size=96),
+            "tokenizer has 97 tokens and the model 96",
+        ),
+        (
+            "config.json",
+            lambda tree: tree["config"].update(pooling="max"),
+            "pooling must be one of cls, mean; got 'max'",
+        ),
         ("tokenizer.json", lambda tree: tree.pop("model"), "tokenizer"),
-    ):  # fmt: skip
+    ):
         copy = tmp_path / "copy"
         shutil.copytree(run, copy)
         tree = json.loads((copy / name).read_text())

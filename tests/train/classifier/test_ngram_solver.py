@@ -36,7 +36,7 @@ BITS, PAD = 10, 0
 
 
 def reviews(classes, number=120, seed=0):
-    """Texts of random tokens, each with one token that tells its class, or not, and their labels."""
+    """Texts of random tokens, some with one token that tells the class, and their labels."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, number)
     examples = [random.integers(10, 30, random.integers(3, 12)) for _ in labels]
@@ -241,7 +241,8 @@ def test_the_n_grams_are_those_of_training_and_validation_texts_by_their_weight(
     times = report["settings"]["evidence_weight"] * report["weights"]["evidence"]
     for name, by in (("weight", times), ("square", 1), ("bias", times)):
         found = np.asarray(getattr(trained.model.evidence, name)[...])
-        np.testing.assert_allclose(found, by * np.asarray(getattr(expected, name)[...]), rtol=1e-4, atol=1e-6)  # fmt: skip
+        scaled = by * np.asarray(getattr(expected, name)[...])
+        np.testing.assert_allclose(found, scaled, rtol=1e-4, atol=1e-6)
     assert report["evidence_seconds"] > 0 and set(report["weights"]) == {"head", "evidence"}
     assert report["test_accuracy"] > 0.8
 

@@ -79,7 +79,8 @@ def test_rows_are_nearly_as_few_as_can_be(lengths):
     least = max(-(-sum(lengths) // 12), halves)
     assert len(rows) <= 11 / 9 * least * 1.5 + 1
     # No two rows could have been one.
-    sums = sorted(sum(lengths_of) for lengths_of in ([sorted(lengths, reverse=True)[i] for i in row] for row in rows))  # fmt: skip
+    longest_first = sorted(lengths, reverse=True)
+    sums = sorted(sum(longest_first[i] for i in row) for row in rows)
     assert len(sums) < 2 or sums[0] + sums[1] > 12
 
 

@@ -29,7 +29,7 @@ def write(folder, name, lines):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Multi30k's layout, one file plain and the others packed; a training pair is a test pair too."""
+    """Multi30k's layout, one file plain, the others packed; a training pair is a test pair too."""
     parts = {"train": 6, "val": 2, "test_2016": 3}
     for part, number in parts.items():
         for language in ("en", "de"):
@@ -86,8 +86,11 @@ def test_a_table_without_tabs_is_said(tmp_path):
 
 def test_numbers_and_dates_are_what_they_say():
     """Read back by other code: words by their values, dates by `datetime`."""
-    values = {word: n for n, word in enumerate("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split())}  # fmt: skip
-    values |= {w: 10 * n for n, w in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)}  # fmt: skip
+    ones = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+    ones += " fifteen sixteen seventeen eighteen nineteen"
+    tens = "twenty thirty forty fifty sixty seventy eighty ninety"
+    values = {word: n for n, word in enumerate(ones.split())}
+    values |= {word: 10 * n for n, word in enumerate(tens.split(), 2)}
 
     def read(text):
         total = part = 0

@@ -86,7 +86,13 @@ def test_an_epoch_holds_every_token_once_and_its_targets_are_what_stood_there(by
 @pytest.mark.parametrize("rate", [0.15, 0.3])
 def test_as_many_are_hidden_as_the_rate_says_and_never_a_special_one(by_spec, spec, rate):
     tokenizer = by_spec[spec]
-    special = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id}  # fmt: skip
+    special = {
+        tokenizer.pad_id,
+        tokenizer.unk_id,
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+    }
     hidden, ordinary = 0, 0
     for epoch in range(3):
         for batch in batches_of(tokenizer, rate, epoch=epoch):
@@ -97,7 +103,8 @@ def test_as_many_are_hidden_as_the_rate_says_and_never_a_special_one(by_spec, sp
             # Nor does one come in instead, but the mask.
             changed = batch.tokens[batch.tokens != rows]
             assert not (special - {tokenizer.mask_id}) & set(changed.tolist())
-            assert len({(b, p) for b, p in zip(np.nonzero(batch.is_target)[0], batch.places[batch.is_target], strict=True)}) == batch.is_target.sum()  # fmt: skip
+            row_of, place_of = np.nonzero(batch.is_target)[0], batch.places[batch.is_target]
+            assert len(set(zip(row_of, place_of, strict=True))) == batch.is_target.sum()
     # Of pieces fewer: a row of 30 has a word of three less than it might.
     low = 0.97 if spec.startswith("word") else 0.75
     assert low * rate < hidden / ordinary <= 1.03 * rate
@@ -193,7 +200,8 @@ def test_a_packed_text_has_the_vectors_that_it_has_alone(by_spec, positions, cha
     model = model_of(70, positions, **changes)
     vectors = nnx.jit(lambda model, *args, **options: model.text(*args, **options))
     batch = batches_of(by_spec["word:70"], 0.15, texts=[text[:30] for text in TEXTS[:20]])[0]
-    texts = [row[ids == k] for row, ids in zip(*batch[:2], strict=True) for k in range(1, ids.max() + 1)]  # fmt: skip
+    rows = zip(*batch[:2], strict=True)
+    texts = [row[ids == k] for row, ids in rows for k in range(1, ids.max() + 1)]
     assert len(texts) > 2 * len(batch.tokens)
     lengths = np.array([len(text) for text in texts])
     is_token = np.arange(LENGTH) < lengths[:, None]

@@ -65,8 +65,9 @@ WRITES = (
 
 def options(data, run):
     return [
-        "--data", str(data), "--out", str(run), "--max-steps", "2", "--max-length", "16", "--no-baseline",
-        "--batch-tokens", "512", "--dtype", "float32", "--checkpoint-minutes", "5",
+        "--data", str(data), "--out", str(run), "--max-steps", "2", "--max-length", "16",
+        "--no-baseline", "--batch-tokens", "512", "--dtype", "float32",
+        "--checkpoint-minutes", "5",
     ]  # fmt: skip
 
 
