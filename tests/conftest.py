@@ -9,7 +9,7 @@ from train.trainer import checkpoints
 
 
 def pytest_configure(config):
-    """Keep what XLA compiles for the next test, the next run, and the processes that tests start."""
+    """Keep what XLA compiles for other tests, the next run and the processes that tests start."""
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
