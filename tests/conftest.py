@@ -17,6 +17,13 @@ def pytest_configure(config):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip LLVM's optimizations, which take longer than they save; those of XLA remain."""
+    optimized = any(item.iter_markers("slow")) or any(item.iter_markers("optimized"))
+    jax.config.update("jax_disable_most_optimizations", not optimized)
+
+
 @pytest.fixture(scope="module")
 def strict():
     """No silent dtype promotion, and full float32 products on every backend.
@@ -43,15 +50,6 @@ def as_users_run_it():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.fixture(scope="module")
-def compiled_quickly():
-    """Of a few thousand numbers, compiling is all that takes time."""
-    before = jax.config.jax_disable_most_optimizations
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

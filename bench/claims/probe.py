@@ -11,12 +11,13 @@ from bench.pages.claims import COLOURS, Claim, plain
 from transformer_jax.functional.positions import sinusoidal_positions
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.encoder import Encoder
+from transformer_jax.nn.parameters import AbstractRngs
 
 
 def encoder_parameters(width: int) -> int:
     """Of the base encoder of 2017 at another width, its feed-forward network four times as wide."""
     config = StackConfig(embed_dim=width, hidden_dim=4 * width)
-    encoder = nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0)))
+    encoder = nnx.eval_shape(lambda: Encoder(config, rngs=AbstractRngs()))
     return sum(x.size for x in jax.tree.leaves(nnx.state(encoder, nnx.Param)))
 
 

@@ -21,7 +21,7 @@ from train.optim.optimizers import make_optimizer
 from train.recipes.imdb import Recipe
 from train.trainer.step import TrainState, make_train_step
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.parameters import parameter_name
+from transformer_jax.nn.parameters import AbstractRngs, parameter_name
 from transformer_jax.text.batching import Batch
 
 OURS = "transformer_jax"
@@ -116,7 +116,7 @@ def our_model(recipe: Recipe, dropout: float, seed: int) -> tuple[Any, Any]:
     )
     weights = our_weights(torch_model(recipe, dropout, "eager", seed))
     graph, shapes = nnx.split(
-        nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0))), nnx.Param
+        nnx.eval_shape(lambda: TextClassifier(config, rngs=AbstractRngs())), nnx.Param
     )
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     leaves = [jnp.asarray(weights[parameter_name(path)]) for path, _ in paths]

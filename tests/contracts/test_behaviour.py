@@ -13,8 +13,6 @@ from tests.helpers import record_behaviour as behaviour
 LOGITS = {"rtol": 1e-5, "atol": 1e-5}
 LOSSES = {"rtol": 1e-4, "atol": 1e-4}
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 # Training -----------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import Encoder
+from transformer_jax.nn.parameters import AbstractRngs
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -229,7 +230,7 @@ ENCODER = {"num_layers": 1, "embed_dim": D, "num_heads": N, "num_kv_heads": K, "
 def test_the_encoder_lowers(norm):
     config = StackConfig(**ENCODER, norm=norm, final_norm=True, activation="gelu_tanh")
     lower_module(
-        lambda: Encoder(config, rngs=nnx.Rngs(0)),
+        lambda: Encoder(config, rngs=AbstractRngs()),
         lambda m: m(
             jnp.ones((B, T, D)),
             LayerContext(mask=tj.padding(IS_TOKEN)),
@@ -252,7 +253,7 @@ def test_the_classifier_lowers(key):
         ngram_bits=4,
     )
     lower_module(
-        lambda: TextClassifier(config, rngs=nnx.Rngs(0)),
+        lambda: TextClassifier(config, rngs=AbstractRngs()),
         lambda m: m(
             jnp.array(TOKENS),
             jnp.array(IS_TOKEN),
@@ -268,10 +269,10 @@ STACK = StackConfig(**ENCODER, norm="pre", norm_kind="rms", activation="swiglu",
 def test_a_language_model_and_its_generation_lower(positions):
     config = LanguageModelConfig(V, 2 * T, decoder=STACK, positions=positions, window=2)
     lower_module(
-        lambda: LanguageModel(config, rngs=nnx.Rngs(0)),
+        lambda: LanguageModel(config, rngs=AbstractRngs()),
         lambda m: m(jnp.array(TOKENS), jnp.array(IS_TOKEN), rngs=nnx.Rngs(dropout=KEY)),
     )
-    make = nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0)))
+    make = nnx.eval_shape(lambda: LanguageModel(config, rngs=AbstractRngs()))
     graph, params = nnx.split(make, nnx.Param)
     drawn = generate.GenerationOptions(T, Sampling(top_k=3, top_p=0.9), stop=(1,))
     for options in (drawn, replace(drawn, sampling=None, search=BeamSearch(2))):
@@ -284,7 +285,7 @@ def test_a_language_model_and_its_generation_lower(positions):
 def test_an_encoder_decoder_lowers():
     config = SequenceToSequenceConfig(V, T, encoder=STACK, decoder=STACK)
     lower_module(
-        lambda: SequenceToSequence(config, rngs=nnx.Rngs(0)),
+        lambda: SequenceToSequence(config, rngs=AbstractRngs()),
         lambda m: m(*(jnp.array(x) for x in (TOKENS, IS_TOKEN) * 2)),
     )
 

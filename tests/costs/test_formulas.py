@@ -39,6 +39,7 @@ from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import EncoderLayer
 from transformer_jax.nn.layers import MultiHeadAttention
+from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.nn.position_schemes import RopeScaling
 
 B, T, D, N, H, F = 2, 11, 42, 6, 7, 13
@@ -167,7 +168,7 @@ def test_parameters_by_hand():
 
 
 def real_parameters(config):
-    model = nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: TextClassifier(config, rngs=AbstractRngs()))
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
@@ -222,7 +223,7 @@ CONFIGS = dict(changed()) | {"base": BASE, "fast": FAST.model, "sample": SAMPLE.
 def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
     config = CONFIGS[name]
     assert formulas.parameters(config) == real_parameters(config)
-    graph, params = nnx.split(nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0))))
+    graph, params = nnx.split(nnx.eval_shape(lambda: TextClassifier(config, rngs=AbstractRngs())))
 
     def forward(params, tokens, is_token):
         return nnx.merge(graph, params)(tokens, is_token, implementation="reference")
@@ -276,7 +277,7 @@ def writers():
 
 @pytest.mark.parametrize(("model", "config"), [*writers()])
 def test_parameters_and_forward_flops_equal_those_of_models_that_write(model, config):
-    graph, params = nnx.split(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))))
+    graph, params = nnx.split(nnx.eval_shape(lambda: model(config, rngs=AbstractRngs())))
     assert formulas.parameters(config) == sum(leaf.size for leaf in jax.tree.leaves(params))
     text = array(B, T, dtype=jnp.int32), array(B, T, dtype=bool)
     arguments = text * (2 if model is SequenceToSequence else 1)
@@ -300,7 +301,7 @@ READERS = [
 
 @pytest.mark.parametrize(("model", "config"), READERS)
 def test_parameters_of_published_readers(model, config):
-    real = nnx.state(nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0))), nnx.Param)
+    real = nnx.state(nnx.eval_shape(lambda: model(config, rngs=AbstractRngs())), nnx.Param)
     assert formulas.parameters(config) == sum(leaf.size for leaf in jax.tree.leaves(real))
 
 
@@ -414,7 +415,7 @@ def layer_and_input(T, *, remat=False, implementation="reference", **changes):
     config = StackConfig(
         **{"num_layers": 1, "embed_dim": D, "num_heads": N, "hidden_dim": F} | changes
     )
-    graph, params = nnx.split(nnx.eval_shape(lambda: EncoderLayer(config, rngs=nnx.Rngs(0))))
+    graph, params = nnx.split(nnx.eval_shape(lambda: EncoderLayer(config, rngs=AbstractRngs())))
 
     def apply(params, x):
         return nnx.merge(graph, params)(x, LayerContext(implementation=implementation))
@@ -493,7 +494,7 @@ def test_attention_equals_its_projections_at_2d_and_the_rest_of_the_layer_at_6d(
         """T x T products, projections, the whole layer, from the jaxpr alone."""
         split = array(B, T, N, D // N)
         products = count(attend, split, split, split).flops
-        module = nnx.eval_shape(lambda: MultiHeadAttention(D, N, rngs=nnx.Rngs(0)))
+        module = nnx.eval_shape(lambda: MultiHeadAttention(D, N, rngs=AbstractRngs()))
         graph, params = nnx.split(module)
         whole = count(lambda p, x: nnx.merge(graph, p)(x, x), params, array(B, T, D)).flops
         fn, *args = layer_and_input(T, embed_dim=D, num_heads=N, hidden_dim=4 * D)

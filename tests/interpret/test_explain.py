@@ -27,7 +27,7 @@ from transformer_jax.models.config import (
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.nn.parameters import named_parameters
+from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.serialization.run_folder import load_classifier
 from transformer_jax.serialization.specification import ClassifierSpec, EncoderClassifierSpec
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
@@ -37,13 +37,11 @@ from transformer_jax.text.words import Piece
 TEXT = "A fine film, not a DULL one"
 LEARNED = "a fine film, not a dull"
 CLASSES = ("bad", "fair", "good")
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 STACK = StackConfig(num_layers=1, embed_dim=12, num_heads=2, hidden_dim=4)
 
 
 def save(folder, kind, spec, tokenizer):
-    shapes = nnx.state(nnx.eval_shape(lambda: kind(spec.config, rngs=nnx.Rngs(0))), nnx.Param)
+    shapes = nnx.state(nnx.eval_shape(lambda: kind(spec.config, rngs=AbstractRngs())), nnx.Param)
     random = np.random.default_rng(3)
     params = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32) / 2, shapes)
     folder.mkdir()

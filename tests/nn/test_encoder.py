@@ -15,6 +15,7 @@ from transformer_jax.functional.pooling import mean_pool
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.encoder import Encoder, EncoderLayer
+from transformer_jax.nn.parameters import AbstractRngs
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -179,7 +180,7 @@ def test_attention_weights_and_sublayers_have_rates_of_their_own():
     def output(parameters, dropout_rate, attention_dropout_rate):
         rates = {"dropout_rate": dropout_rate, "attention_dropout_rate": attention_dropout_rate}
         make = config("post", num_layers=1, **rates)
-        graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(make, rngs=nnx.Rngs(0))))
+        graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(make, rngs=AbstractRngs())))
         module = nnx.merge(graph, parameters)
         return module(x, LayerContext(return_weights=True), rngs=nnx.Rngs(dropout=key))
 
@@ -197,7 +198,7 @@ def test_residual_dropout_falls_on_what_is_added_not_on_the_sum():
     1/(1-p)}.
     """
     make = config("pre", attention_dropout_rate=0.0)
-    graph, abstract = nnx.split(nnx.eval_shape(lambda: EncoderLayer(make, rngs=nnx.Rngs(0))))
+    graph, abstract = nnx.split(nnx.eval_shape(lambda: EncoderLayer(make, rngs=AbstractRngs())))
     parameters = jax.tree_util.tree_map_with_path(
         lambda path, leaf: jnp.full(leaf.shape, float("out_bias" in jax.tree_util.keystr(path))),
         abstract,

@@ -32,7 +32,7 @@ from transformer_jax.nn.embeddings import (
     TokenEmbedding,
 )
 from transformer_jax.nn.layers import Embedding, FeedForward, LayerNorm, Linear, MultiHeadAttention
-from transformer_jax.nn.parameters import dropout_key, kernel
+from transformer_jax.nn.parameters import AbstractRngs, dropout_key, kernel
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -223,7 +223,7 @@ def test_multi_head_attention_equals_nnx():
 
 
 def shapes(make):
-    state = nnx.state(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    state = nnx.state(nnx.eval_shape(lambda: make(AbstractRngs())))
     return {".".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(state)}
 
 
@@ -277,7 +277,7 @@ def test_kernels_start_with_the_variance_of_their_inputs():
 
 def test_modules_hold_parameters_and_no_random_state():
     for make, _, _ in SHELLS.values():
-        state = nnx.state(nnx.eval_shape(lambda make=make: make(nnx.Rngs(0))))
+        state = nnx.state(nnx.eval_shape(lambda make=make: make(AbstractRngs())))
         kinds = {
             type(leaf)
             for leaf in jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, nnx.Variable))

@@ -20,6 +20,7 @@ from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.runtime.errors import RunFolderError
 from transformer_jax.serialization.run_folder import KINDS, load_model
 from transformer_jax.serialization.specification import (
@@ -75,7 +76,7 @@ def write(folder, kind, spare=0):
     folder.mkdir()
     tokenizer = tokenizer_of(kind)
     spec = SPECS[kind](tokenizer.vocab_size + spare)
-    shapes = nnx.state(nnx.eval_shape(lambda: MODELS[kind](spec.config, rngs=nnx.Rngs(0))))
+    shapes = nnx.state(nnx.eval_shape(lambda: MODELS[kind](spec.config, rngs=AbstractRngs())))
     random = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), shapes)
     save_run(folder, params, tokenizer, spec)

@@ -30,9 +30,6 @@ WORDS = {"good": ("fine", "superb", "lovely"), "bad": ("dull", "poor", "awful")}
 THINGS = {"good": ("play", "cast"), "bad": ("plot", "end")}
 
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
-
 def review(rng, label):
     """What is praised is never blamed: the words around a mask tell it."""
     parts = [f"the {rng.choice(THINGS[label])} was {rng.choice(WORDS[label])}" for _ in range(3)]

@@ -29,6 +29,7 @@ from transformer_jax.costs.jaxpr import count
 from transformer_jax.costs.published import PUBLISHED, Published
 from transformer_jax.models.config import LanguageModelConfig, SequenceToSequenceConfig
 from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import CONFIG, KINDS, Spec, read_spec
 
@@ -294,7 +295,7 @@ def _compiled(spec: Any, batch: int, length: int) -> dict[str, Any]:
     jaxpr's count.
     """
     make = KINDS[spec.model].model
-    abstract = nnx.eval_shape(lambda: make(spec.config, rngs=nnx.Rngs(0)))
+    abstract = nnx.eval_shape(lambda: make(spec.config, rngs=AbstractRngs()))
     graph, params = nnx.split(abstract)
 
     def forward(params, *args):

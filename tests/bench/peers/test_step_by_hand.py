@@ -26,8 +26,6 @@ from train.recipes.imdb import FAST
 from transformer_jax.text.batching import Batch
 from transformer_jax.text.tokenizer import train_tokenizer
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 STEPS = 4
 # The sizes alone are smaller; every switch is the default recipe's.
 SMALL = replace(

@@ -28,7 +28,7 @@ from train.optim.optimizers import make_optimizer as our_optimizer
 from train.recipes.imdb import TUTORIAL
 from train.trainer.step import TrainState, make_train_step
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.parameters import parameter_name
+from transformer_jax.nn.parameters import AbstractRngs, parameter_name
 from transformer_jax.text.batching import Batch
 from transformer_jax.text.tokenizer import train_tokenizer
 
@@ -80,7 +80,7 @@ def config_of(dropout_rate=0.1):
 
 def ours_with(weights, config):
     """(graph, parameters) of our classifier with these weights."""
-    model = nnx.eval_shape(lambda: TextClassifier(config, rngs=nnx.Rngs(0)))
+    model = nnx.eval_shape(lambda: TextClassifier(config, rngs=AbstractRngs()))
     graph, shapes = nnx.split(model, nnx.Param)
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
     names = [parameter_name(path) for path, _ in paths]
@@ -113,7 +113,7 @@ def test_parameters_are_as_many_as_in_the_recipe():
     with torch.device("meta"):
         theirs = TutorialClassifier()
         as_printed = TutorialClassifier(num_layers=6)  # by listing 1.36; its constructor asks for 4
-    ours = nnx.eval_shape(lambda: TextClassifier(TUTORIAL.model, rngs=nnx.Rngs(0)))
+    ours = nnx.eval_shape(lambda: TextClassifier(TUTORIAL.model, rngs=AbstractRngs()))
     expected = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(ours, nnx.Param)))
     counts = [sum(p.numel() for p in model.parameters()) for model in (theirs, as_printed)]
     assert counts == [expected, 17_672_194] and expected == 16_092_674

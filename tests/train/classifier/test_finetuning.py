@@ -33,8 +33,6 @@ FILLERS = ("the", "film", "plot", "was", "it", "and")
 TOKENS = jnp.array([[2, 5, 6, 7, 8, 3], [2, 9, 3, 0, 0, 0]])
 IS_TOKEN = TOKENS != 0
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):

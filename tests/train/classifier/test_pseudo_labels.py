@@ -26,7 +26,7 @@ SHORT = ["--epochs", "4", "--max-length", "16", "--no-baseline", "--dtype", "flo
 
 SMALL = replace(FAST_VECTORS, vectors=VectorConfig(features=16, negatives=64, learning_rate=5e-3))
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly", "small_vectors")
+pytestmark = pytest.mark.usefixtures("small_vectors")
 
 
 @pytest.fixture(scope="module")

@@ -37,8 +37,6 @@ def some_texts(number, seed=0):
 
 TEXTS = some_texts(150)
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 
 def tokenizer_of(spec):
     # The last word is not among those that it is learned from: unknown, or letters.

@@ -30,7 +30,7 @@ from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.layers import Linear
-from transformer_jax.nn.parameters import parameter_name
+from transformer_jax.nn.parameters import AbstractRngs, parameter_name
 from transformer_jax.text.batching import Batch
 from transformer_jax.text.tokenizer import train_tokenizer
 
@@ -333,7 +333,7 @@ def test_kernels_decay_and_embeddings_norms_and_biases_do_not():
     encoder = StackConfig(1, 6, 2, 8, norm="pre")
     for regions in (0, 4):
         config = ClassifierConfig(11, 5, encoder=encoder, region_features=regions)
-        model = nnx.eval_shape(lambda c=config: TextClassifier(c, rngs=nnx.Rngs(0)))
+        model = nnx.eval_shape(lambda c=config: TextClassifier(c, rngs=AbstractRngs()))
         params = nnx.state(model, nnx.Param)
         flat = jax.tree_util.tree_flatten_with_path(decayed(params))[0]
         names = {

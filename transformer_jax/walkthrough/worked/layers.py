@@ -10,6 +10,7 @@ from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.layers import FeedForward, MultiHeadAttention
+from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.walkthrough.step import Step
 from transformer_jax.walkthrough.worked.notation import compiled, numbers, tell
 
@@ -150,7 +151,7 @@ def scale_table(example: dict) -> list[Step]:
 
 def _shapes(make) -> dict:
     """The parameters of a module by path: shapes alone, without memory for any."""
-    state = nnx.state(nnx.eval_shape(lambda: make(nnx.Rngs(0))), nnx.Param)
+    state = nnx.state(nnx.eval_shape(lambda: make(AbstractRngs())), nnx.Param)
     return {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(state)}
 
 
