@@ -5,7 +5,6 @@ on.
 import json
 import shutil
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -354,7 +353,6 @@ def test_it_computes_in_the_faster_dtype_but_for_the_sample(
 @pytest.mark.slow
 def test_the_sample_is_told_by_an_encoder_that_was_pretrained_on_it(tmp_path):
     """As the programs come, six minutes on one core."""
-    jax.config.update("jax_disable_most_optimizations", False)
     encoder, classifier = tmp_path / "encoder", tmp_path / "classifier"
     assert main(["--data", "sample", "--out", str(encoder)]) == 0
     options = ["--data", "sample", "--pretrained", str(encoder), "--out", str(classifier)]
