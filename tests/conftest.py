@@ -20,7 +20,7 @@ def pytest_configure(config):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
     """Skip LLVM's optimizations, which take longer than they save; those of XLA remain."""
-    optimized = any(item.iter_markers("slow")) or any(item.iter_markers("optimized"))
+    optimized = item.get_closest_marker("optimized") is not None
     jax.config.update("jax_disable_most_optimizations", not optimized)
 
 

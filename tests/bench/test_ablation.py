@@ -92,6 +92,7 @@ def test_data_that_are_not_there_are_one_line(capsys):
     assert line.startswith("error: ")
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_it_trains_and_writes(tmp_path):
     assert main(["--small", "--docs", str(tmp_path), "--only", WHOLE]) == 0

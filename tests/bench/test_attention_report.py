@@ -244,6 +244,7 @@ def test_resident_memory_says_what_it_wants(words, says, capsys, monkeypatch):
     assert says in captured.out + captured.err
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 @pytest.mark.skipif(
     not resident_memory.can_be_read(), reason="reads Linux's /proc, of a CPU's memory"
@@ -265,7 +266,10 @@ def test_child_sees_the_logits_of_who_stores_them():
 
 @pytest.mark.parametrize(
     "subject",
-    [pytest.param(name, marks=pytest.mark.slow) for name in ("step without dropout", "step")],
+    [
+        pytest.param(name, marks=(pytest.mark.slow, pytest.mark.optimized))
+        for name in ("step without dropout", "step")
+    ],
 )
 def test_training_step_is_measured_and_its_page_written(tmp_path, subject):
     pytest.importorskip("torch")
@@ -286,6 +290,7 @@ def test_training_step_is_measured_and_its_page_written(tmp_path, subject):
     assert quotient(step["ratios"][OURS]["eager"]) in page
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_step_that_computes_something_else_is_refused(tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")

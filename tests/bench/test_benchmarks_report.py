@@ -192,6 +192,7 @@ def test_the_command_writes_page_figures_and_records(tmp_path, capsys):
     assert kept["goals"][1]["met"] is False
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_the_same_measurements_give_the_same_figures(run, tmp_path):
     once, again = (

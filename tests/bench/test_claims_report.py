@@ -126,6 +126,7 @@ def test_batch_norm_sees_padding_and_batch_mates_and_layer_norm_does_not():
     assert set(running.values()) == set(layer.values()) == {0.0}
 
 
+@pytest.mark.optimized
 @pytest.mark.slow  # stacks of sixty-four layers
 class TestGradients:
     @pytest.fixture(scope="class")
@@ -150,6 +151,7 @@ class TestGradients:
         assert spread["norm alone"] > spread["residual and norm"]
 
 
+@pytest.mark.optimized
 @pytest.mark.slow  # two trainings
 class TestLossSurface:
     @pytest.fixture(scope="class")

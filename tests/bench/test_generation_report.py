@@ -19,6 +19,7 @@ SMALL = LanguageModelConfig(
 )
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_the_law_is_linear_with_the_cache_and_quadratic_without(tmp_path):
     words = "--parts law --lengths 16 32 64 128 --seconds 0".split()
@@ -34,6 +35,7 @@ def test_the_law_is_linear_with_the_cache_and_quadratic_without(tmp_path):
     assert "With the cache and without" in (tmp_path / "benchmarks/generation.md").read_text()
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_decoding_is_measured(tmp_path, monkeypatch):
     def sleeping(batch, new):
@@ -75,6 +77,7 @@ def test_time_that_is_lost_in_the_noise_is_measured_again_or_said(monkeypatch):
         generation.timed(dict.fromkeys(text), ["ours"], 4, 1)
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_sizes_are_trained_and_fitted(tmp_path):
     book = tmp_path / "book.txt"

@@ -18,6 +18,7 @@ def test_without_a_gpu_one_line_says_so(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_every_part_is_measured_and_written(tmp_path, monkeypatch):
     """On a processor that says that it is a GPU when the program asks."""

@@ -255,6 +255,7 @@ def test_the_names_of_contenders_differ():
     assert len({OURS, NETWORK, TUTORIAL, *LINEAR}) == 3 + len(LINEAR)
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_it_trains_fits_draws_and_says_what_the_numbers_are(tmp_path, capsys):
     log = write_log(tmp_path / "log", [(100.0, 0.6), (200.0, 0.9)])

@@ -34,6 +34,7 @@ def test_data_that_are_not_there_are_one_line(capsys):
     assert line.startswith("error: ")
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_it_trains_them_all_and_writes_numbers_and_picture(tmp_path, capsys):
     encoder = replace(

@@ -7,6 +7,7 @@ import pytest
 from bench import utilization
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_a_small_step_is_measured(tmp_path, capsys):
     words = "--model tutorial --layers 1 --rows 1 --length 8 --rounds 2 --dtype float32".split()

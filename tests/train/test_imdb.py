@@ -245,6 +245,7 @@ def test_help_reads_well():
         assert option in done.stdout
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_the_built_in_sample_is_learnt_where_counting_words_is_at_chance(tmp_path):
     assert main(["--data", "sample", "--out", str(tmp_path / "run")]) == 0

@@ -350,6 +350,7 @@ def test_it_computes_in_the_faster_dtype_but_for_the_sample(
     assert json.loads((folder / "options.json").read_text())["options"]["dtype"] == found
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_the_sample_is_told_by_an_encoder_that_was_pretrained_on_it(tmp_path):
     """As the programs come, six minutes on one core."""

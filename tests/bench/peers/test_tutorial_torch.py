@@ -220,6 +220,7 @@ def test_learning_rate_of_the_recipe_is_the_same_from_the_first_step_on():
     assert [float(rate(step)) for step in (0, 1, 999)] == pytest.approx([group["lr"]] * 3)
 
 
+@pytest.mark.optimized
 @pytest.mark.slow
 def test_training_step_of_the_recipe_is_the_same_update(batch):
     """Without dropout: three steps of `make_train_step` and of `make_step`."""
