@@ -27,14 +27,14 @@ test-slow: $(STAMP)
 	$(SUITE) -m slow $(ARGS)
 
 commands: $(STAMP)  ## every documented command at its smallest
-	$(SUITE) tests/commands -m commands $(ARGS)
+	$(RUN) -m pytest -n auto --dist worksteal tests/commands -m commands $(ARGS)
 
 newest:  ## the contracts and the commands, with the newest Python and jax
 	$(MAKE) --no-print-directory test commands VENV=.venv-newest PINS=constraints-newest.txt PYTHON="$$(.ci/newest-python)" FILES=tests/contracts
 
 peers: $(STAMP)  ## installs PyTorch, and compares with it
 	$(INSTALL) ".[peers]"
-	$(SUITE) -k torch $(ARGS)
+	$(SUITE) -k torch -m 'not slow' $(ARGS)
 
 bench: $(STAMP)
 	$(RUN) -m pytest bench --benchmark-only $(ARGS)

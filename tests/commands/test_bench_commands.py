@@ -10,25 +10,25 @@ SMALL = [
     "bench.ablation --small --only 'the whole' --data {reviews} --docs out",
     "bench.attention --lengths 16 --kinds causal --dtypes float32 --parts cells --seconds 0.01"
     " --docs out",
-    "bench.generation --parts law --lengths 8 16 --batches 1 --tokens 2 --rounds 1 --seconds 0.01"
+    "bench.generation --parts law --lengths 8 16 32 --batches 1 --tokens 2 --rounds 1 --seconds 0.01"
     " --docs out",
     "bench.imdb_race --help",
-    "bench.loss_curves --data {reviews} --steps 2 --rows 2 --length 8 --docs out",
+    "bench.loss_curves --data {reviews} --steps 30 --rows 2 --length 8 --docs out",
     "bench.mistakes {classifier} --data {reviews} --number 2 --docs out",
     "bench.pretrained --help",
     "bench.report --help",
-    "bench.scaling --data {book} --widths 8 16 --layers 1 --length 8 --steps 2 --batch-tokens 64"
+    "bench.scaling --data {book} --widths 16 32 48 --layers 1 --length 8 --steps 2 --batch-tokens 64"
     " --docs out",
     "bench.utilization --model tutorial --dtype float32 --rows 1 --length 8 --layers 1 --rounds 1"
     " --docs out",
     "bench.claims --help",
     "docs.build.walkthrough --help",
-    # What needs a GPU or PyTorch only says how it is used.
+    # What needs a GPU only says how it is used.
     "bench.gpu --help",
     "bench.training_step --help",
-    "bench.tutorial_torch --help",
     "tests.contracts.mutations --only cls_takes_the_first_place",
     "tests.helpers.kills --help",
+    "tests.helpers.record_behaviour --help",
     "tests.data.checkpoints.make --help",
     "tests.data.checkpoints.sentences --help",
     "tests.data.tokenizers.make --help",
@@ -38,6 +38,11 @@ SMALL = [
 @pytest.mark.parametrize("command", SMALL)
 def test_the_command_runs(command, python, root, words_of, tmp_path, request):
     python(words_of(command, request), root if command.startswith("tests.") else tmp_path)
+
+
+def test_the_tutorial_in_torch_says_how_it_is_used(python, tmp_path):
+    pytest.importorskip("torch")
+    python(["bench.tutorial_torch", "--help"], tmp_path)
 
 
 @pytest.mark.parametrize("program", ["docs.build.errata", "docs.build.tables"])

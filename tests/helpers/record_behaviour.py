@@ -401,7 +401,12 @@ def text_of(record: dict) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def main(wanted: list[str]) -> None:
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("records", nargs="*", metavar="RECORD", help=", ".join(RECORDS))
+    wanted = parser.parse_args(arguments).records
+    if unknown := set(wanted) - set(RECORDS):
+        parser.error(f"no record is called {', '.join(sorted(unknown))}: {', '.join(RECORDS)}")
     FOLDER.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_disable_most_optimizations", True)  # as the tests
     for name in wanted or RECORDS:
@@ -411,4 +416,4 @@ def main(wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
