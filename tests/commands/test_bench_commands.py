@@ -10,15 +10,15 @@ SMALL = [
     "bench.ablation --small --only 'the whole' --data {reviews} --docs out",
     "bench.attention --lengths 16 --kinds causal --dtypes float32 --parts cells --seconds 0.01"
     " --docs out",
-    "bench.generation --parts law --lengths 8 16 32 --batches 1 --tokens 2 --rounds 1 --seconds 0.01"
-    " --docs out",
+    "bench.generation --parts law --lengths 8 16 32 --batches 1 --tokens 2 --rounds 1"
+    " --seconds 0.01 --docs out",
     "bench.imdb_race --help",
     "bench.loss_curves --data {reviews} --steps 30 --rows 2 --length 8 --docs out",
     "bench.mistakes {classifier} --data {reviews} --number 2 --docs out",
     "bench.pretrained --help",
     "bench.report --help",
-    "bench.scaling --data {book} --widths 16 32 48 --layers 1 --length 8 --steps 2 --batch-tokens 64"
-    " --docs out",
+    "bench.scaling --data {book} --widths 16 32 48 --layers 1 --length 8 --steps 2"
+    " --batch-tokens 64 --docs out",
     "bench.utilization --model tutorial --dtype float32 --rows 1 --length 8 --layers 1 --rounds 1"
     " --docs out",
     "bench.claims --help",

@@ -13,7 +13,6 @@ import inspect
 import io
 import json
 import shutil
-import sys
 import tempfile
 import types
 from collections.abc import Callable
