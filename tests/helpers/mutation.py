@@ -4,8 +4,8 @@ A mutation names a definition (`dot_product_attention`, `MaskedRows.zero_keys`, 
 in it, wherever the file stands. Where several files have such a definition, the name of the file
 stands before it: `gpt2.ACTIVATIONS`. A test is named alone, or behind its file in the same case.
 
-pytest runs in processes that are forked from one which has imported JAX already: a mutation costs
-its test, and not the imports.
+pytest runs in processes that are forked from one which has imported JAX already, on a copy of the
+project whose files are compiled already: a mutation costs its test, and not the imports.
 """
 
 import ast
@@ -17,13 +17,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 COPIED = ("transformer_jax", "train", "tests", "bench", "pyproject.toml")
 # Imported once, before the forks. Nothing of the project is: every copy has its own.
 IMPORTED = ["jax", "jax.numpy", "flax.nnx", "optax", "orbax.checkpoint", "pytest", "hypothesis"]
-IMPORTED += ["beartype.claw", "jaxtyping", "numpy.testing", "safetensors.numpy", "tokenizers"]
+IMPORTED += ["jaxtyping", "numpy.testing", "safetensors.numpy", "tokenizers"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Mutation:
     def apply(self, folder: Path) -> None:
         """Change the copy of the package in a folder. Raises ValueError as `find` does."""
         path, text = self.find(folder / "transformer_jax")
+        path.unlink()  # it may be a link to the file of another copy
         path.write_text(text, encoding="utf-8")
 
     @property
@@ -91,47 +93,63 @@ def failure_without_mutation(mutations: list[Mutation], cache: Path) -> str:
     return printed if code else ""
 
 
+@cache
+def _whole_copy() -> tempfile.TemporaryDirectory:
+    """A copy of the project without mutations, removed when the process ends."""
+    copy = tempfile.TemporaryDirectory()
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, Path(copy.name) / name, ignore=ignored, symlinks=True)
+        else:
+            shutil.copy(ROOT / name, copy.name)
+    return copy
+
+
 def _run_tests(tests: list[str], cache: Path, mutation: Mutation | None = None) -> tuple[int, str]:
     """pytest on a copy of the tree: its exit code, and what it printed."""
+    whole = Path(_whole_copy().name)
+    if mutation is None:  # what Python compiles here is used again by every mutation
+        return _pytest_apart(whole, tests, cache)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for copied in COPIED:
-            if (ROOT / copied).is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(ROOT / copied, folder / copied, ignore=ignored, symlinks=True)
-            else:
-                shutil.copy(ROOT / copied, folder / copied)
-        if mutation is not None:
-            mutation.apply(folder)
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(IMPORTED)
-        process = context.Process(target=_pytest_in, args=(folder, tests, cache))
-        process.start()
-        process.join()
-        printed = (folder / "printed").read_text(encoding="utf-8", errors="replace")
-        return process.exitcode, printed
+        folder = Path(name) / "copy"
+        shutil.copytree(whole, folder, copy_function=os.link, symlinks=True)
+        mutation.apply(folder)
+        return _pytest_apart(folder, tests, cache)
+
+
+def _pytest_apart(folder: Path, tests: list[str], cache: Path) -> tuple[int, str]:
+    """Run pytest in a process of its own; return the exit code and what it printed."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    process = context.Process(target=_pytest_in, args=(folder, tests, cache))
+    process.start()
+    process.join()
+    printed = (folder / "printed").read_text(encoding="utf-8", errors="replace")
+    return process.exitcode, printed
 
 
 def _pytest_in(folder: Path, tests: list[str], cache: Path) -> None:
     """Run pytest in a folder, on its own copy of the project; ends the process."""
+    (folder / "printed").unlink(missing_ok=True)  # as in `apply`
     printed = os.open(folder / "printed", os.O_WRONLY | os.O_CREAT)
     os.dup2(printed, 1)
     os.dup2(printed, 2)
     os.chdir(folder)
     sys.path[:] = [str(folder), *(p for p in sys.path if p and Path(p).resolve() != ROOT)]
-    sys.dont_write_bytecode = True
     for name in [n for n in sys.modules if n.partition(".")[0] in COPIED]:
         del sys.modules[name]
     # Subprocesses of a test import the copy too; a narrow summary would be cut.
     os.environ |= {"PYTHONPATH": str(folder), "COLUMNS": "1000"}
-    import jax
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)  # read by tests/conftest.py
     import pytest
 
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    options = ["-x", "-q", "-rf", "-p", "no:cacheprovider", "-m", "not slow"]
+    # Signatures are not checked: a test must notice by itself.
+    options += ["--override-ini=addopts=--import-mode=importlib --benchmark-skip"]
     # Plugins that were imported before the fork have no assertions worth rewriting.
-    quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    code = pytest.main(["-x", "-q", "-rf", "-p", "no:cacheprovider", *quiet, *tests])
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    code = pytest.main([*options, *tests])
     sys.stdout.flush()
     os._exit(int(code))
 
