@@ -73,10 +73,10 @@ def test_it_equals_any_over_the_rendered_mask(name, T, S):
 def test_the_blocks_say_what_the_whole_says(monkeypatch):
     """The same lengths, above the edge and below it."""
     for mask in (causal(), sliding_window(2, 1) & padding(few(B, 29, share=0.3)), prefix(5)):
-        whole = find_masked_rows(mask, 23, 29)
+        whole = jax.jit(lambda mask: find_masked_rows(mask, 23, 29))(mask)
         with monkeypatch.context() as patched:
             patched.setattr(masked_rows, "EDGE", 8)
-            blocks = find_masked_rows(mask, 23, 29)
+            blocks = jax.jit(lambda mask: find_masked_rows(mask, 23, 29))(mask)
         for ours, theirs in zip(blocks, whole, strict=True):
             np.testing.assert_array_equal(*np.broadcast_arrays(ours, theirs))
 

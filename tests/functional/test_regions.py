@@ -110,15 +110,23 @@ def test_a_patch_has_the_largest_of_its_real_neighbours(width):
     x = jnp.where(is_token[..., None], x, jnp.nan)
     P = -(-T // width)
     cotangent = jnp.array(normal(2, B, P, D), jnp.float32)
-    patches, is_patch = max_patches(x, is_token, width)
-    gradient = jax.grad(lambda x: (max_patches(x, is_token, width)[0] * cotangent).sum())(x)
-    expected, slope = np.zeros((B, P, D), np.float32), np.zeros(x.shape, np.float32)
+
+    @jax.jit
+    def both(x):
+        patches, pull, is_patch = jax.vjp(
+            lambda x: max_patches(x, is_token, width), x, has_aux=True
+        )
+        return patches, is_patch, *pull(cotangent)
+
+    patches, is_patch, gradient = both(x)
+    values, slope = np.asarray(x), np.zeros(x.shape, np.float32)
+    expected = np.zeros((B, P, D), np.float32)
     for b, p in np.ndindex(B, P):
         real = [t for t in range(p * width, min(T, (p + 1) * width)) if is_token[b, t]]
         assert bool(is_patch[b, p]) == bool(real)
         for d in range(D) if real else ():
-            best = max(real, key=lambda t: float(x[b, t, d]))
-            expected[b, p, d] = x[b, best, d]
+            best = max(real, key=lambda t: float(values[b, t, d]))
+            expected[b, p, d] = values[b, best, d]
             slope[b, best, d] = cotangent[b, p, d]
     np.testing.assert_array_equal(patches, expected)
     np.testing.assert_array_equal(gradient, slope)

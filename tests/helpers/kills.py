@@ -62,7 +62,7 @@ class Runner:
     def start(self, run: Path, *more: str) -> subprocess.Popen:
         """A new run, or the next process of one that was begun."""
         arguments = [
-            "--data", str(self.data), "--out", str(run), "--epochs", "12", "--max-length", "32",
+            "--data", str(self.data), "--out", str(run), "--epochs", "5", "--max-length", "32",
             "--batch-tokens", "64", "--dtype", "float32", "--no-baseline",
             "--checkpoint-minutes", "0.005",
         ]  # fmt: skip

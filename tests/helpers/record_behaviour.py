@@ -29,6 +29,7 @@ from safetensors import safe_open
 import transformer_jax as tj
 
 # Only these imports name the files of the library and of the programs.
+from tests.helpers.compiled import compiled
 from train.lm import main as train_lm
 from train.trainer import fit
 from transformer_jax.__main__ import main as use
@@ -199,7 +200,7 @@ def classified(folder: Path) -> dict:
     lines = [json.loads(line) for line in printed("predict", folder, *TEXTS, "", "--json")]
     return {
         "tokens": tokens.tolist(),
-        "logits": run.model(tokens, is_token).tolist(),
+        "logits": compiled(run.model)(tokens, is_token).tolist(),
         "probabilities": [list(line["probabilities"].values()) for line in lines],
         "labels": [line["label"] for line in lines],
     }
@@ -216,7 +217,7 @@ def filled(folder: Path) -> dict:
     lines = printed("fill", folder, "the film was [MASK] and the [MASK] was it", "--top", 2)
     return {
         "tokens": tokens.tolist(),
-        "logits": run.model(tokens, is_token)[:, :4].tolist(),
+        "logits": compiled(run.model)(tokens, is_token)[:, :4].tolist(),
         "embeddings": embedded,
         "fill": [line.split("%", 1)[1].split() for line in lines if line],
     }
@@ -231,7 +232,7 @@ def written(folder: Path) -> dict:
     ways = {"greedy": ("--greedy",), "beams": ("--beams", 3), "drawn": drawn, "cut": (*drawn, *cut)}
     return {
         "tokens": tokens.tolist(),
-        "logits": run.model(tokens, is_token)[:, :8].tolist(),
+        "logits": compiled(run.model)(tokens, is_token)[:, :8].tolist(),
         **{f"generate {name}": printed(*prompt, *options) for name, options in ways.items()},
         "next": [line.split("%", 1)[1] for line in printed("next", folder, "the fil")[:2]],
     }
@@ -244,7 +245,7 @@ def translated(folder: Path) -> dict:
     target = jnp.roll(source, 1, axis=1)
     return {
         "tokens": source.tolist(),
-        "logits": run.model(source, is_source, target, is_source)[:, :6].tolist(),
+        "logits": compiled(run.model)(source, is_source, target, is_source)[:, :6].tolist(),
         "translate 1": printed("translate", folder, *texts, "", "--beams", 1),
         "translate 4": printed("translate", folder, *texts, "", "--beams", 4, "--alpha", 0.6),
     }

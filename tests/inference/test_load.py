@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from tests.helpers.checkpoint_files import FOLDER
+from tests.helpers.compiled import compiled
 from tests.serialization.test_run_folder import MODELS, write
 from transformer_jax.inference.classify import predict
 from transformer_jax.inference.load import load
@@ -62,7 +63,7 @@ def test_a_published_classifier_predicts_its_own_classes(published):
     found = load(folder)
     assert (found.published, found.spec.classes) == (folder, ("bad", "good"))
     (row,) = found.tokenizer.encode(TEXTS[:1], found.spec.max_length)
-    logits = np.asarray(model(jnp.asarray(row[None]), jnp.ones((1, len(row)), bool)))[0]
+    logits = np.asarray(compiled(model)(row[None], np.ones((1, len(row)), bool)))[0]
     (one,) = predict(found, TEXTS[:1])
     assert one.label == ("bad", "good")[int(logits.argmax())]
     right = np.exp(logits) / np.exp(logits).sum()

@@ -2,12 +2,12 @@
 
 from functools import cache
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.compiled import compiled
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.models.text_encoder import EncoderClassifier
@@ -32,7 +32,7 @@ def model_of(positions):
 
 @cache
 def logits_of(positions):
-    return jax.jit(model_of(positions))
+    return compiled(model_of(positions))
 
 
 def drawn(*lengths, seed=0):
@@ -46,11 +46,11 @@ def test_a_long_text_is_the_mean_over_its_passages(positions):
     """Each read by itself, as a text of its own."""
     model = model_of(positions)
     tokens, is_token = drawn(14, 11, 5, 1)
-    found = logits_of(positions)(tokens, is_token)
+    found, vector_of = logits_of(positions)(tokens, is_token), compiled(model.text)
     for row, mask, logits in zip(tokens, is_token, found, strict=True):
         text = row[: int(mask.sum())]
         parts = [text[None, k : k + MOST] for k in range(0, len(text), MOST)]
-        vectors = [model.text(part, jnp.ones(part.shape, bool))[0] for part in parts]
+        vectors = [vector_of(part, np.ones(part.shape, bool))[0] for part in parts]
         expected = model.head(jnp.concatenate(vectors).mean(axis=0))
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
@@ -69,7 +69,7 @@ def test_where_padding_stands_changes_nothing():
 def test_a_text_that_fits_is_read_as_ever():
     """In a row for long ones, too."""
     tokens, is_token = drawn(5, 3, 4, 1)
-    short = model_of("rotary")(tokens[:, :MOST], is_token[:, :MOST])
+    short = logits_of("rotary")(tokens[:, :MOST], is_token[:, :MOST])
     np.testing.assert_allclose(logits_of("rotary")(tokens, is_token), short, rtol=1e-4, atol=1e-6)
 
 
@@ -95,9 +95,11 @@ def test_the_logits_of_n_grams_are_added():
         getattr(evidence, name)[...] = values
         getattr(with_ngrams.evidence, name)[...] = values
     tokens, is_token = drawn(14, 11, 5, 1)
-    apart = logits_of("rotary")(tokens, is_token) + evidence(tokens, is_token)
-    np.testing.assert_allclose(with_ngrams(tokens, is_token), apart, rtol=1e-4, atol=1e-5)
-    assert np.abs(evidence(tokens, is_token)).min() > 1e-3
+    added = compiled(evidence)(tokens, is_token)
+    apart = logits_of("rotary")(tokens, is_token) + added
+    together = compiled(with_ngrams)(tokens, is_token)
+    np.testing.assert_allclose(together, apart, rtol=1e-4, atol=1e-5)
+    assert np.abs(added).min() > 1e-3
 
 
 @pytest.mark.parametrize(

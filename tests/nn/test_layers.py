@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.compiled import compiled
 from transformer_jax.attention.masks import causal
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.dropout import dropout
@@ -375,11 +376,11 @@ def test_the_head_hears_the_encoder_as_loud_as_asked_for():
     tokens = jnp.arange(1, T + 1)[None]
     quiet = TextClassifier(replace(config, encoder_scale=0.25), rngs=nnx.Rngs(0))
     plain = TextClassifier(config, rngs=nnx.Rngs(0))
-    loud = plain(tokens, tokens > 0)
+    loud = compiled(plain)(tokens, tokens > 0)
     weights = plain.head.kernel[...]
     plain.head.kernel[...] = weights.at[F:].multiply(0.25)
-    logits = quiet(tokens, tokens > 0)
-    np.testing.assert_allclose(logits, plain(tokens, tokens > 0), rtol=1e-5, atol=1e-7)
+    logits, expected = (compiled(model)(tokens, tokens > 0) for model in (quiet, plain))
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-7)
     assert not np.allclose(logits, loud, rtol=1e-2)
 
 
@@ -392,6 +393,6 @@ def test_without_attention_no_place_moves_another(patch_width):
     tokens = jnp.arange(1, 7)[None]
     for attends in (True, False):
         model = TextClassifier(replace(config, attends=attends), rngs=nnx.Rngs(0))
-        _, (weights,) = model(tokens, tokens > 0, return_weights=True)
+        _, (weights,) = compiled(model, return_weights=True)(tokens, tokens > 0)
         itself = np.broadcast_to(np.eye(weights.shape[-1]), weights.shape)
         assert np.allclose(weights, itself, atol=1e-6) == (not attends)

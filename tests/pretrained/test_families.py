@@ -14,6 +14,7 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from tests.helpers.checkpoint_files import ENCODERS, FOLDER, LANGUAGE, NAMES, expected
+from tests.helpers.compiled import compiled
 from transformer_jax import pretrained
 from transformer_jax.inference.embed import SentenceEncoder
 from transformer_jax.models.config import (
@@ -62,7 +63,7 @@ def outputs(name, model, side="right", rows=slice(None)):
     """{what: values of the real tokens, or of the texts}, as they are stored."""
     tokens, is_token, options = arguments(name, side, rows)
     if isinstance(model, EncoderClassifier):
-        return {"logits": np.asarray(model(tokens, is_token, **options))}
+        return {"logits": np.asarray(compiled(model)(tokens, is_token, **options))}
 
     @jax.jit
     def run(tokens, is_token, options):
@@ -125,7 +126,8 @@ def test_one_text_alone_gives_what_it_gives_in_a_batch(name):
 def test_every_implementation_of_attention_gives_the_same(implementation):
     tokens, is_token, _ = arguments("modernbert")
     model = from_pretrained(FOLDER / "modernbert", kind="encoder")
-    _, states = model(tokens, is_token, return_states=True, implementation=implementation)
+    run = compiled(model, return_states=True, implementation=implementation)
+    _, states = run(tokens, is_token)
     is_token = np.asarray(is_token)
     right = expected("modernbert")["hidden_states"][:, is_token]
     np.testing.assert_allclose(np.stack(states)[:, is_token], right, **TOLERANCE)
@@ -136,7 +138,7 @@ def test_bfloat16_parameters_stay_close():
     model = from_pretrained(FOLDER / "roberta", dtype=jnp.bfloat16)
     leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype(jnp.bfloat16)}
-    found = np.asarray(model(tokens, is_token), np.float32)[np.asarray(is_token)]
+    found = np.asarray(compiled(model)(tokens, is_token), np.float32)[np.asarray(is_token)]
     right = expected("roberta")["logits"][np.asarray(is_token)]
     assert 1e-4 < np.abs(found - right).max() < 0.1 * np.abs(right).max()
 
@@ -340,7 +342,8 @@ def test_a_fresh_model_is_saved_like_a_loaded_one(tmp_path):
     save_pretrained(model, tmp_path)
     again = from_pretrained(tmp_path)
     tokens, is_token = jnp.arange(12).reshape(2, 6), jnp.ones((2, 6), bool)
-    np.testing.assert_array_equal(again(tokens, is_token), model(tokens, is_token))
+    found, expected = (compiled(one)(tokens, is_token) for one in (again, model))
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_a_configuration_is_of_one_family():

@@ -24,8 +24,8 @@ class TrainState(NamedTuple):
         """Before any step; the average has buffers of its own, since it is donated beside the
         parameters.
         """
-        copy = jax.tree.map(jnp.copy, params)
-        return cls(jnp.zeros((), jnp.int32), params, copy, optimizer.init(params))
+        average, state = jax.jit(lambda params: (params, optimizer.init(params)))(params)
+        return cls(jnp.zeros((), jnp.int32), params, average, state)
 
 
 @dataclass(frozen=True)

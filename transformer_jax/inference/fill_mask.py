@@ -2,11 +2,13 @@
 section 3.1).
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from scipy.special import softmax
 
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
@@ -47,10 +49,11 @@ def fill_masks(
     room = min(-(-len(tokens) // 16) * 16, model.config.max_length) - len(tokens)
     padded = np.pad(tokens, (0, room), constant_values=special_id(tokenizer, "pad"))
     is_real = np.arange(len(padded)) < len(tokens)
-    x = model.text(jnp.asarray(padded[None]), jnp.asarray(is_real[None]))
-    probabilities = jax.nn.softmax(model.logits(x[0, places])[:, : tokenizer.vocab_size])
+    graph, params = nnx.split(model, nnx.Param)
+    logits = _logits_at(graph, params, padded[None], is_real[None], places)
+    probabilities = softmax(np.asarray(logits)[:, : tokenizer.vocab_size], axis=-1)
     guesses = []
-    for place, row in zip(places, np.asarray(probabilities), strict=True):
+    for place, row in zip(places, probabilities, strict=True):
         best = np.argsort(-row, kind="stable")[:top]
         filled = np.array(tokens)
         found = []
@@ -61,3 +64,9 @@ def fill_masks(
             found.append(guess)
         guesses.append(found)
     return guesses
+
+
+@partial(jax.jit, static_argnums=0)
+def _logits_at(graph, params, tokens, is_token, places):
+    model = nnx.merge(graph, params)
+    return model.logits(model.text(tokens, is_token)[0, places])

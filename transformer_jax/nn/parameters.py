@@ -1,6 +1,7 @@
 """Parameters of Flax modules: how they are drawn, read and named."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -30,10 +31,16 @@ def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
 
 def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:
     """Return LeCun-normal weights (variance 1/fan-in); the first `inputs` axes are summed over."""
+    return drawn(rngs, _lecun_normal(inputs, len(shape)), *shape)
+
+
+@cache
+def _lecun_normal(inputs: int, axes: int) -> Callable:
+    """An initializer compiled as one program for each shape."""
     init = jax.nn.initializers.lecun_normal(
-        in_axis=tuple(range(inputs)), out_axis=tuple(range(inputs, len(shape)))
+        in_axis=tuple(range(inputs)), out_axis=tuple(range(inputs, axes))
     )
-    return drawn(rngs, init, *shape)
+    return jax.jit(init, static_argnums=(1, 2))
 
 
 def zeros(*shape: int) -> nnx.Param:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from safetensors import SafetensorError, safe_open
@@ -159,7 +158,7 @@ def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise RunFolderError(f"{path}: {name} holds values that are not finite; it is damaged")
-    leaves = [jnp.asarray(arrays[name]) for name in expected]
+    leaves = jax.device_put([arrays[name] for name in expected])
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 

@@ -13,6 +13,7 @@ from flax import nnx
 from sklearn.svm import LinearSVC
 
 from tests.functional.test_ngrams import hashed
+from tests.helpers.compiled import compiled
 from train.classifier.build import FromScratch
 from train.classifier.calibration import only
 from train.classifier.ngram_solver import (
@@ -55,7 +56,7 @@ def logits_of(evidence, examples):
     tokens = np.zeros((len(examples), 12), np.int32)
     for row, ids in zip(tokens, examples, strict=True):
         row[: len(ids)] = ids
-    return np.asarray(evidence(jnp.asarray(tokens), jnp.asarray(tokens != PAD)))
+    return np.asarray(compiled(evidence)(tokens, tokens != PAD))
 
 
 def same_tables(ours, expected):

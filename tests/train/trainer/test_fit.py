@@ -371,7 +371,9 @@ def test_muon_takes_the_matrices_of_the_layers_and_nothing_else():
         1e-3, muon_rate=0.02, schedule="constant", warmup_fraction=0, weight_decay=0
     )
     optimizer = make_optimizer(config, 1)
-    steps = optimizer.update(gradient, optimizer.init(params), params)[0]
+    steps = jax.jit(lambda *of: optimizer.update(of[0], optimizer.init(of[1]), of[1])[0])(
+        gradient, params
+    )
     found = set()
     for path, step in jax.tree_util.tree_flatten_with_path(steps)[0]:
         name = parameter_name(path)
