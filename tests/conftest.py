@@ -19,9 +19,13 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Skip LLVM's optimizations, which take longer than they save; those of XLA remain."""
+    """Skip LLVM's optimizations, which take longer than they save; those of XLA remain.
+
+    Processes that the test starts do the same.
+    """
     optimized = item.get_closest_marker("optimized") is not None
     jax.config.update("jax_disable_most_optimizations", not optimized)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not optimized))
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ import argparse
 import json
 import os
 import random
+import runpy
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +24,8 @@ from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file
+
+from tests.helpers.forked import forked
 
 ROOT = Path(__file__).parents[2]
 TIMES = {
@@ -46,20 +48,60 @@ def write_reviews(path: Path) -> Path:
     return path
 
 
+class Training:
+    """A process that runs `python -m train.imdb`, with what `subprocess.Popen` has of it."""
+
+    def __init__(self, arguments: list[str], folder: Path, error: Path):
+        self.error = error
+        self.process = forked(_train, arguments, folder, error)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.join()
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def finish(self) -> str:
+        """Wait for its end; what it said on stderr."""
+        self.process.join()
+        return self.error.read_text(encoding="utf-8")
+
+
+def _train(arguments: list[str], folder: Path, error: Path) -> None:
+    """What the process does."""
+    os.chdir(folder)
+    sys.path.insert(0, str(ROOT))
+    for number, path in ((1, os.devnull), (2, error)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), number)
+    import jax
+
+    # A process lives for seconds: what XLA compiled is kept for the next one.
+    jax.config.update("jax_compilation_cache_dir", str(folder / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_disable_most_optimizations", True)
+    sys.argv = ["train.imdb", *arguments]
+    runpy.run_module("train.imdb", run_name="__main__", alter_sys=True)
+
+
 class Runner:
-    """Starts `train.imdb` on the reviews as people do: in a process of its own."""
+    """Starts `train.imdb` on the reviews, in a process of its own."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.data = write_reviews(folder / "reviews.csv")
-        # A process lives for seconds: what XLA compiled is kept for the next one.
-        self.environment = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "PYTHONPATH": str(ROOT),
-        }
+        self.started = 0
 
-    def start(self, run: Path, *more: str) -> subprocess.Popen:
+    def start(self, run: Path, *more: str) -> Training:
         """A new run, or the next process of one that was begun."""
         arguments = [
             "--data", str(self.data), "--out", str(run), "--epochs", "5", "--max-length", "32",
@@ -68,19 +110,18 @@ class Runner:
         ]  # fmt: skip
         if (run / "options.json").exists():
             arguments = ["--resume", str(run)]
-        return subprocess.Popen(
-            [sys.executable, "-m", "train.imdb", *arguments, *more],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return self.train(*arguments, *more)
+
+    def train(self, *arguments: str) -> Training:
+        """`train.imdb` with these arguments."""
+        self.started += 1
+        error = self.folder / f"stderr-{self.started}.txt"
+        return Training(list(arguments), self.folder, error)
 
     def finish(self, run: Path, *more: str) -> str:
         """To the end, undisturbed; what it said on stderr."""
         with self.start(run, *more) as process:
-            error = process.communicate()[1]
+            error = process.finish()
         assert process.returncode == 0, error
         return error
 
@@ -134,7 +175,7 @@ def state_arrays(run: Path) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in flat}
 
 
-def kill(process: subprocess.Popen, run: Path, rng: random.Random, seconds: float) -> str | None:
+def kill(process: Training, run: Path, rng: random.Random, seconds: float) -> str | None:
     """Kills at a drawn moment; in which phase that was, or None if the process was done before."""
     if rng.random() < 0.5:
         deadline = time.monotonic() + rng.uniform(0, seconds)
@@ -149,7 +190,7 @@ def kill(process: subprocess.Popen, run: Path, rng: random.Random, seconds: floa
     if process.poll() is not None:
         return None
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.finish()
     if not (run / "options.json").exists():
         return "before training"
     if (run / "report.json").exists():
@@ -182,7 +223,7 @@ def kill_runs(folder: Path, kills: int, seed: int = 0, say=lambda line: None) ->
             with runner.start(run) as process:
                 phase = kill(process, run, rng, seconds)
                 if phase is None:
-                    error = process.communicate()[1]
+                    error = process.finish()
                     ended = True
                     if process.returncode != 0:
                         lost.append(f"{run.name}: {error.strip()[-500:]}")

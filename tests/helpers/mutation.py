@@ -9,7 +9,6 @@ project whose files are compiled already: a mutation costs its test, and not the
 """
 
 import ast
-import multiprocessing
 import os
 import re
 import shutil
@@ -20,11 +19,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.helpers.forked import forked
+
 ROOT = Path(__file__).parents[2]
 COPIED = ("transformer_jax", "train", "tests", "bench", "pyproject.toml")
-# Imported once, before the forks. Nothing of the project is: every copy has its own.
-IMPORTED = ["jax", "jax.numpy", "flax.nnx", "optax", "orbax.checkpoint", "pytest", "hypothesis"]
-IMPORTED += ["jaxtyping", "numpy.testing", "safetensors.numpy", "tokenizers"]
 
 
 @dataclass(frozen=True)
@@ -120,10 +118,7 @@ def _run_tests(tests: list[str], cache: Path, mutation: Mutation | None = None) 
 
 def _pytest_apart(folder: Path, tests: list[str], cache: Path) -> tuple[int, str]:
     """Run pytest in a process of its own; return the exit code and what it printed."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
-    process = context.Process(target=_pytest_in, args=(folder, tests, cache))
-    process.start()
+    process = forked(_pytest_in, folder, tests, cache)
     process.join()
     printed = (folder / "printed").read_text(encoding="utf-8", errors="replace")
     return process.exitcode, printed

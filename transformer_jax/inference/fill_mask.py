@@ -8,7 +8,6 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from flax import nnx
-from scipy.special import softmax
 
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
@@ -50,10 +49,11 @@ def fill_masks(
     padded = np.pad(tokens, (0, room), constant_values=special_id(tokenizer, "pad"))
     is_real = np.arange(len(padded)) < len(tokens)
     graph, params = nnx.split(model, nnx.Param)
-    logits = _logits_at(graph, params, padded[None], is_real[None], places)
-    probabilities = softmax(np.asarray(logits)[:, : tokenizer.vocab_size], axis=-1)
+    probabilities = _probabilities_at(
+        graph, params, padded[None], is_real[None], places, rows=tokenizer.vocab_size
+    )
     guesses = []
-    for place, row in zip(places, probabilities, strict=True):
+    for place, row in zip(places, np.asarray(probabilities), strict=True):
         best = np.argsort(-row, kind="stable")[:top]
         filled = np.array(tokens)
         found = []
@@ -66,7 +66,8 @@ def fill_masks(
     return guesses
 
 
-@partial(jax.jit, static_argnums=0)
-def _logits_at(graph, params, tokens, is_token, places):
+@partial(jax.jit, static_argnums=0, static_argnames="rows")
+def _probabilities_at(graph, params, tokens, is_token, places, *, rows):
     model = nnx.merge(graph, params)
-    return model.logits(model.text(tokens, is_token)[0, places])
+    logits = model.logits(model.text(tokens, is_token)[0, places])
+    return jax.nn.softmax(logits[:, :rows])

@@ -5,8 +5,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -58,7 +56,7 @@ def test_a_run_that_lost_something_is_told_from_one_that_did_not(reference, tmp_
 
 def wait_for(condition, process):
     while not condition():
-        assert process.poll() is None, process.communicate()[1]
+        assert process.poll() is None, process.finish()
         time.sleep(0.01)
 
 
@@ -76,18 +74,14 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(
     with runner.start(run) as process:
         wait_for(lambda: training(run), process)
         process.send_signal(number)
-        error = process.communicate()[1]
+        error = process.finish()
     assert process.returncode == code, error
     assert "finishing this step and saving" in error
     command = re.search(r"go on with\n +(python -m train\.imdb --resume .*)", error).group(1)
-    _, *arguments = shlex.split(command)
-    subprocess.run(
-        [sys.executable, *arguments],
-        cwd=runner.folder,
-        env=runner.environment,
-        check=True,
-        capture_output=True,
-    )
+    _, _, _, *arguments = shlex.split(command)
+    with runner.train(*arguments) as process:
+        error = process.finish()
+    assert process.returncode == 0, error
     assert differences(run, reference) == []
 
 
@@ -98,7 +92,7 @@ def test_a_second_ctrl_c_stops_at_once_and_loses_nothing_older(runner, reference
         process.send_signal(signal.SIGINT)
         time.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        process.communicate()
+        process.finish()
     assert process.returncode in (-signal.SIGINT, 130)  # 130: it had saved by then
     runner.finish(run)
     assert differences(run, reference) == []
@@ -109,7 +103,7 @@ def test_ctrl_c_before_training_leaves_nothing(runner):
     with runner.start(run) as process:
         wait_for(lambda: (run / ".lock").exists(), process)
         process.send_signal(signal.SIGINT)
-        error = process.communicate()[1]
+        error = process.finish()
     assert process.returncode == 130 and "nothing was kept" in error
     assert not run.exists()
 
@@ -120,10 +114,10 @@ def test_a_second_process_is_refused_and_the_first_undisturbed(runner, reference
         wait_for(lambda: training(run), first)
         first.send_signal(signal.SIGSTOP)  # or it may be done before the second is there
         with runner.start(run) as second:
-            error = second.communicate()[1]
+            error = second.finish()
         first.send_signal(signal.SIGCONT)
         assert second.returncode == 2 and "another process is training in" in error
-        assert first.communicate()[1] is not None
+        assert first.finish() is not None
     assert first.returncode == 0
     assert differences(run, reference) == []
 
@@ -131,7 +125,7 @@ def test_a_second_process_is_refused_and_the_first_undisturbed(runner, reference
 def test_a_finished_run_says_so_and_more_epochs_extend_it(runner, reference):
     report = (reference / "report.json").read_text()
     with runner.start(reference, "--epochs", "5") as process:
-        process.communicate()
+        process.finish()
     assert process.returncode == 0 and (reference / "report.json").read_text() == report
     run = runner.folder / "longer"
     runner.finish(run)
