@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.arrays import jax_normal
 from transformer_jax.attention.biases import (
     Bias,
     alibi,
@@ -31,12 +32,7 @@ MAX_DISTANCE = 6
 bucketed = partial(relative_bias, max_distance=MAX_DISTANCE)
 
 
-def normal(seed, *shape):
-    values = np.random.default_rng([seed, *shape]).standard_normal(shape)
-    return jnp.asarray(values, jnp.float32)
-
-
-SLOPES, TABLE, ARRAY = normal(1, N), normal(2, R, N), normal(3, B, 1, T, S)
+SLOPES, TABLE, ARRAY = jax_normal(1, N), jax_normal(2, R, N), jax_normal(3, B, 1, T, S)
 RULES = {
     "alibi": lambda **positions: alibi(SLOPES, **positions),
     "relative": lambda **positions: bucketed(TABLE, **positions),
@@ -216,7 +212,7 @@ def test_a_sum_adds_rules_and_arrays_from_either_side():
 
 @pytest.mark.parametrize("shape", [(T, S), (S,), (N, 1, 1), (B, 1, T, 1), (1, 1, 1, 1), ()])
 def test_an_array_broadcasts_to_four_axes(shape):
-    array = normal(4, *shape)
+    array = jax_normal(4, *shape)
     expected = np.broadcast_to(array, (B, N, T, S))
     whole = rendered(as_bias(array), T, S)
     assert whole.ndim == 4
@@ -228,7 +224,7 @@ def test_an_array_broadcasts_to_four_axes(shape):
 
 @pytest.mark.parametrize("name", RULES)
 def test_attention_with_a_rule_is_attention_with_its_array(name):
-    query, key = normal(5, B, T, N, 3), normal(6, B, S, 2, 3)
+    query, key = jax_normal(5, B, T, N, 3), jax_normal(6, B, S, 2, 3)
     attend = jax.jit(lambda bias: dot_product_attention(query, key, key, bias=bias))
     rule = RULES[name]()  # through jit as an argument: a rule is a pytree
     by_array = attend(rule.to_array(T, S))

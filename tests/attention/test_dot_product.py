@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers.arrays import float32, normal
 from transformer_jax.attention.additive import additive_attention
 from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
 from transformer_jax.attention.multi_head import multi_head_attention
@@ -18,14 +19,6 @@ pytestmark = pytest.mark.usefixtures("strict")
 B, T, S, N, H, O, D, E, M = 2, 5, 7, 6, 11, 3, 13, 17, 19  # noqa: E741
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 PRINTED = {"rtol": 1e-4, "atol": 1e-5}  # numbers of six digits
-
-
-def normal(seed, *shape):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
-
-
-def float32(*arrays):
-    return [jnp.asarray(x, jnp.float32) for x in arrays]
 
 
 def numpy_attention(query, key, value, bias, mask, scale, cotangent):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import IMPLEMENTATIONS, attend, forced
 from transformer_jax.attention import inputs, masked_rows
 from transformer_jax.attention.additive import additive_attention
@@ -39,19 +40,15 @@ B, T, S, N, K, H, O, D = 2, 5, 7, 6, 2, 3, 11, 12  # noqa: E741
 IS_TOKEN = np.arange(S) < np.array([[3], [0]])
 
 
-def normal(seed, *shape):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
-
-
 def qkv():
-    return normal(1, B, T, N, H), normal(2, B, S, K, H), normal(3, B, S, K, O)
+    return jax_normal(1, B, T, N, H), jax_normal(2, B, S, K, H), jax_normal(3, B, S, K, O)
 
 
 def whole():
     """Inputs with something in every field."""
     given = AttentionInputs(
         *qkv(),
-        bias=alibi(normal(4, N)),
+        bias=alibi(jax_normal(4, N)),
         mask=padding(IS_TOKEN),
         dropout_rng=jax.random.key(0),
         soft_cap=1.5,
@@ -113,7 +110,7 @@ def test_jit_takes_them_as_one_argument(implementation):
     assert len(calls) == 1  # the same arrays' shapes, the same static fields
     expected = attend(
         *qkv(),
-        bias=alibi(normal(4, N)),
+        bias=alibi(jax_normal(4, N)),
         mask=padding(IS_TOKEN),
         dropout_rng=jax.random.key(0),
         soft_cap=1.5,
@@ -156,8 +153,13 @@ def test_a_kernel_returns_what_was_asked_for_and_no_more():
 
 # Once a call -----------------------------------------------------------------------------------
 
-KERNELS = (normal(5, D, N, H), normal(6, D, K, H), normal(7, D, K, O), normal(8, N, O, D))
-TEXT = normal(9, B, T, D)
+KERNELS = (
+    jax_normal(5, D, N, H),
+    jax_normal(6, D, K, H),
+    jax_normal(7, D, K, O),
+    jax_normal(8, N, O, D),
+)
+TEXT = jax_normal(9, B, T, D)
 
 
 def encoder_layer():
@@ -171,7 +173,7 @@ CALLS = {
     "attention_plan": lambda mask: attention_plan(*qkv(), mask=mask),
     "multi_head_attention": lambda mask: multi_head_attention(TEXT, TEXT, *KERNELS, mask=mask),
     "additive_attention": lambda mask: additive_attention(
-        TEXT, TEXT, TEXT, normal(1, D, 3), normal(2, D, 3), normal(3, 3), mask=mask
+        TEXT, TEXT, TEXT, jax_normal(1, D, 3), jax_normal(2, D, 3), jax_normal(3, 3), mask=mask
     ),
     "MultiHeadAttention": lambda mask: MultiHeadAttention(D, N, rngs=nnx.Rngs(0))(
         TEXT, TEXT, LayerContext(mask=mask)
@@ -212,7 +214,7 @@ def test_no_kernel_validates_again(implementation, count):
     checks = ("check_fit", "as_mask", "check_attention", "check_rate")
     counts = [count(inputs, check) for check in checks]
     counts += [count(inputs, "find_masked_rows")]
-    x = normal(1, B, T, N, H)
+    x = jax_normal(1, B, T, N, H)
     attend(x, x, x, mask=padding(IS_TOKEN[:, :T]), implementation=implementation)
     assert [len(calls) for calls in counts] == [2, 1, 1, 1, 1]  # `check_fit` of bias and mask
 
@@ -276,7 +278,7 @@ def test_a_mask_with_rows_is_a_mask_like_any_other():
     assert isinstance(attached, Mask) and attached.show(T) == mask.show(T)
     assert attached.includes_diagonal is mask.includes_diagonal
     np.testing.assert_array_equal((attached & causal()).to_array(T), mask.to_array(T))
-    x = normal(1, B, T, N, H)
+    x = jax_normal(1, B, T, N, H)
     for implementation in IMPLEMENTATIONS:
         ours, theirs = (
             jax.jit(lambda m, i=implementation: attend(x, x, x, mask=m, implementation=i))(m)
@@ -292,13 +294,13 @@ def test_the_plan_knows_the_mask_behind_its_rows(monkeypatch):
         "transformer_jax.attention.kernels.dispatch.why_not_cudnn",
         lambda given: seen.append(given.mask) or "no",
     )
-    x = normal(1, B, T, N, H)
+    x = jax_normal(1, B, T, N, H)
     attention_plan(x, x, x, mask=attach_masked_rows(causal(), T, T))
     assert type(seen[0]) is type(causal())
 
 
 def test_nothing_is_hidden_where_every_row_sees_itself():
-    x = normal(1, B, T, N, H)
+    x = jax_normal(1, B, T, N, H)
     given = validate(AttentionInputs(x, x, x, mask=causal())).zero_masked_rows()
     assert given.masked_rows == MaskedRows()
     assert given.query is x and given.value is x

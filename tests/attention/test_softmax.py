@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers.arrays import jax_normal
 from transformer_jax.attention.softmax import masked_logsumexp, masked_softmax
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -15,11 +16,6 @@ B, S = 5, 7
 MASK = np.random.default_rng(0).random((B, S)) < 0.5
 MASK[1], MASK[2] = False, True
 SEEING = MASK.any(-1)
-
-
-def normal(seed, *shape):
-    values = np.random.default_rng([seed, *shape]).standard_normal(shape)
-    return jnp.asarray(values, jnp.float32)
 
 
 @jax.jit
@@ -40,15 +36,15 @@ def theirs(logits, mask, d_weights, d_sum):
 
 def test_value_and_gradient_equal_jax_nn_where_a_row_sees_anything():
     for seed in range(5):
-        args = normal(seed, B, S), MASK, normal(seed, B, S), normal(seed, B)
+        args = jax_normal(seed, B, S), MASK, jax_normal(seed, B, S), jax_normal(seed, B)
         for one, other in zip(ours(*args), theirs(*args), strict=True):
             np.testing.assert_allclose(one[SEEING], other[SEEING], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("hidden", [0.0, np.nan, np.inf, -np.inf, 1e30])
 def test_what_is_hidden_reaches_nothing(hidden):
-    logits = normal(1, B, S)
-    args = MASK, normal(2, B, S), normal(3, B)
+    logits = jax_normal(1, B, S)
+    args = MASK, jax_normal(2, B, S), jax_normal(3, B)
     clean, dirty = ours(logits, *args), ours(jnp.where(MASK, logits, hidden), *args)
     for one, other in zip(clean, dirty, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -60,14 +56,14 @@ def test_what_is_hidden_reaches_nothing(hidden):
 
 
 def test_the_gradient_of_the_logsumexp_is_the_softmax():
-    logits = normal(4, B, S)
+    logits = jax_normal(4, B, S)
     weights, _, _, gradient = ours(logits, MASK, jnp.zeros((B, S)), jnp.ones(B))
     np.testing.assert_allclose(gradient, weights, rtol=1e-6)
 
 
 @pytest.mark.parametrize("constant", [50.0, 300.0, -300.0])  # exp(300) is inf, exp(-300) is 0
 def test_what_is_added_to_a_row_adds_to_the_logsumexp_alone(constant):
-    logits, args = normal(5, B, S), (MASK, normal(6, B, S), normal(7, B))
+    logits, args = jax_normal(5, B, S), (MASK, jax_normal(6, B, S), jax_normal(7, B))
     before, after = ours(logits, *args), ours(logits + constant, *args)
     np.testing.assert_allclose(after[0], before[0], rtol=0, atol=1e-4)
     np.testing.assert_allclose(after[1], before[1] + constant, rtol=1e-5)
@@ -75,8 +71,8 @@ def test_what_is_added_to_a_row_adds_to_the_logsumexp_alone(constant):
 
 @pytest.mark.parametrize("size", [1e4, 1e30])
 def test_huge_logits_give_a_one_and_zeros(size):
-    logits = normal(8, B, S) * size
-    weights, total, *gradients = ours(logits, MASK, normal(9, B, S), normal(10, B))
+    logits = jax_normal(8, B, S) * size
+    weights, total, *gradients = ours(logits, MASK, jax_normal(9, B, S), jax_normal(10, B))
     largest = jnp.where(MASK, logits, -jnp.inf).max(-1)
     np.testing.assert_array_equal(total, largest)
     np.testing.assert_array_equal(weights, MASK & (logits == largest[:, None]))
@@ -90,7 +86,7 @@ def test_rows_of_no_keys_at_all():
 
 
 def test_the_second_derivative_is_that_of_jax_nn():
-    logits, direction = normal(11, S), normal(12, S)
+    logits, direction = jax_normal(11, S), jax_normal(12, S)
     mask = MASK[0]
 
     def curvature(softmax, logsumexp):

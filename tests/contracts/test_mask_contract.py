@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 from jax import lax
 
+from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import IMPLEMENTATIONS, forced
 from tests.helpers.implementations import attend as attend_by
 from transformer_jax.attention.additive import additive_attention
@@ -35,10 +36,6 @@ B, T, S, N, K, H, O, D = 2, 5, 7, 6, 2, 3, 11, 30  # noqa: E741
 SIZES = H, O
 RATE = 0.3
 BOUND = {"rtol": 0, "atol": 1e-5}
-
-
-def normal(seed, *shape, dtype=jnp.float32):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), dtype)
 
 
 def encoder(norm):
@@ -68,7 +65,7 @@ def drawn(make):
 
     def draw(path, leaf):
         name = jax.tree_util.keystr(path)
-        values = np.asarray(normal(len(name), *leaf.shape))
+        values = np.asarray(jax_normal(len(name), *leaf.shape))
         if "kernel" in name:
             values = values / np.sqrt(leaf.size / leaf.shape[-1])
         if "bias" in name:
@@ -160,14 +157,14 @@ def attention_path(dtype, implementation="reference"):
     # NVIDIA's kernel takes keys and values of one width; as wide as S the weights can be read off.
     H, O = (S, S) if implementation == "cudnn" else SIZES  # noqa: E741
     shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
-    inputs = tuple(normal(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
+    inputs = tuple(jax_normal(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
     return Path(run_function(dot_product_attention, implementation, weights_read_off), inputs)
 
 
 def multi_head_path(implementation="reference"):
     shapes = ((D, N, H), (D, K, H), (D, K, O), (N, O, 13))
-    inputs = normal(1, B, T, D), normal(2, B, S, D)
-    parameters = tuple(normal(i, *shape) / 8 for i, shape in enumerate(shapes))
+    inputs = jax_normal(1, B, T, D), jax_normal(2, B, S, D)
+    parameters = tuple(jax_normal(i, *shape) / 8 for i, shape in enumerate(shapes))
     return Path(run_function(multi_head_attention, implementation), inputs, parameters)
 
 
@@ -176,8 +173,8 @@ def additive_path():
         output, weights = additive_attention(*inputs, *parameters, mask=mask, return_weights=True)
         return output, weights[:, None]
 
-    inputs = normal(1, B, T, D), normal(2, B, S, 13), normal(3, B, S, O)
-    parameters = normal(4, D, 17) / 4, normal(5, 13, 17) / 4, normal(6, 17)
+    inputs = jax_normal(1, B, T, D), jax_normal(2, B, S, 13), jax_normal(3, B, S, O)
+    parameters = jax_normal(4, D, 17) / 4, jax_normal(5, 13, 17) / 4, jax_normal(6, 17)
     return Path(run, inputs, parameters, heads=1)
 
 
@@ -189,9 +186,9 @@ def biased(query, key, value, slopes, table, *, query_positions=None, **options)
 
 
 def biased_path(implementation="reference"):
-    inputs = normal(1, B, T, N, H), normal(2, B, S, K, H), normal(3, B, S, K, O)
+    inputs = jax_normal(1, B, T, N, H), jax_normal(2, B, S, K, H), jax_normal(3, B, S, K, O)
     run = run_function(biased, implementation, weights_read_off)
-    return Path(run, inputs, (normal(4, N), normal(5, 8, N)))
+    return Path(run, inputs, (jax_normal(4, N), jax_normal(5, 8, N)))
 
 
 def module_path(implementation="reference"):
@@ -199,12 +196,12 @@ def module_path(implementation="reference"):
         lambda: MultiHeadAttention(D, N, num_kv_heads=K, dropout_rate=RATE, rngs=nnx.Rngs(0)),
         implementation,
     )
-    return Path(run, (normal(1, B, T, D), normal(2, B, S, D)), parameters)
+    return Path(run, (jax_normal(1, B, T, D), jax_normal(2, B, S, D)), parameters)
 
 
 def encoder_path(norm, implementation="reference"):
     run, parameters = run_module(lambda: encoder(norm), implementation)
-    return Path(run, (normal(1, B, T, D),), parameters, keys=T)
+    return Path(run, (jax_normal(1, B, T, D),), parameters, keys=T)
 
 
 PATHS = {
@@ -297,7 +294,7 @@ def test_examples_without_keys_get_zeros_and_pass_no_gradient(paths, name):
 def test_an_encoder_without_keys_stays_finite_and_keeps_its_rows_apart(paths, name):
     path = paths(name)
     nothing = np.zeros((B, N, T, T), bool)
-    output, weights, *grads = path(nothing, cotangent=normal(5, B, T, D))
+    output, weights, *grads = path(nothing, cotangent=jax_normal(5, B, T, D))
     assert is_finite((output, grads))
     assert not any(layer.any() for layer in weights)
     (x,) = path.inputs
@@ -318,7 +315,7 @@ def test_an_encoder_without_keys_stays_finite_and_keeps_its_rows_apart(paths, na
 def test_without_jit_the_same(paths, name):
     path = paths(name)
     mask = random_mask(0, path.mask_shape)
-    cotangent = normal(3, 1, 1, 1)
+    cotangent = jax_normal(3, 1, 1, 1)
     query, *rest = path.inputs
     inputs = (query.at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in rest))
     result = path(mask, inputs, cotangent, eager=True)
@@ -467,7 +464,7 @@ def test_the_logsumexp_of_a_query_without_keys_is_minus_infinity_and_passes_no_g
     name, jitted, implementation
 ):
     shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
-    clean = [normal(i, *shape, dtype=name) for i, shape in enumerate(shapes)]
+    clean = [jax_normal(i, *shape, dtype=name) for i, shape in enumerate(shapes)]
     mask = random_mask(5, (B, N, T, S))
     dirty = [clean[0].at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in clean[1:])]
 
@@ -496,7 +493,7 @@ def test_the_logsumexp_of_a_query_without_keys_is_minus_infinity_and_passes_no_g
 
 @pytest.fixture(scope="module")
 def tokens():
-    return normal(1, B, 11, N, H), normal(2, B, 11, K, H), normal(3, B, 11, K, H)
+    return jax_normal(1, B, 11, N, H), jax_normal(2, B, 11, K, H), jax_normal(3, B, 11, K, H)
 
 
 @pytest.fixture(params=["reference", "blockwise", pytest.param("cudnn", marks=pytest.mark.slow)])
@@ -546,7 +543,7 @@ def test_a_half_filled_cache_agrees_with_the_full_pass(tokens, rule, attend):
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 def test_biases_of_a_half_filled_cache_agree_with_the_full_pass(tokens, implementation):
     query, key, value = tokens
-    parameters = normal(4, N), normal(5, 8, N)
+    parameters = jax_normal(4, N), jax_normal(5, 8, N)
     full = jax.jit(partial(biased, mask=causal()))(*tokens, *parameters)
     written = jnp.arange(13)[:, None, None]
 
@@ -785,13 +782,13 @@ SELF_ATTENTION = {
     **{
         f"soft cap and bias rules {implementation}": (
             partial(self_biased, implementation),
-            (normal(1, N), normal(2, 8, N)),
+            (jax_normal(1, N), jax_normal(2, 8, N)),
         )
         for implementation in ("reference", "blockwise")
     },
     "additive_attention": (
         lambda parameters, x, mask: additive_attention(x, x, x, *parameters, mask=mask),
-        (normal(3, D, 7) / 4, normal(4, D, 7) / 4, normal(5, 7)),
+        (jax_normal(3, D, 7) / 4, jax_normal(4, D, 7) / 4, jax_normal(5, 7)),
     ),
 }
 
@@ -809,13 +806,13 @@ def test_padding_changes_neither_a_text_nor_the_gradient_of_its_parameters(funct
 
         return jax.grad(loss, has_aux=True)(parameters)
 
-    text = normal(1, 1, LENGTH, D)
+    text = jax_normal(1, 1, LENGTH, D)
     alone = run(parameters, text, np.ones((1, LENGTH), bool), 0)
     assert all(np.abs(gradient).max() > 1e-2 for gradient in jax.tree.leaves(alone[0]))
     for left in range(ROOM - LENGTH + 1):
         is_token = np.zeros((B, ROOM), bool)
         is_token[0, left : left + LENGTH] = is_token[1, left // 2 :] = True
-        padded = (50 * normal(left, B, ROOM, D)).at[0, left : left + LENGTH].set(text[0])
+        padded = (50 * jax_normal(left, B, ROOM, D)).at[0, left : left + LENGTH].set(text[0])
         assert_same(run(parameters, padded, is_token, left), alone)
 
 
@@ -826,7 +823,7 @@ def causal_encoder(request):
 
 
 def test_texts_packed_into_one_row_do_not_mix(causal_encoder):
-    first, second = normal(1, 1, LENGTH, D), normal(2, 1, ROOM - LENGTH, D)
+    first, second = jax_normal(1, 1, LENGTH, D), jax_normal(2, 1, ROOM - LENGTH, D)
     ids = np.repeat([0, 1], [LENGTH, ROOM - LENGTH])[None]
     row = jnp.concatenate([first, second], axis=1)
     packed = causal_encoder(row, causal() & segments(ids))
@@ -836,7 +833,7 @@ def test_texts_packed_into_one_row_do_not_mix(causal_encoder):
 
 
 def test_packed_texts_in_another_order_keep_their_outputs(causal_encoder):
-    first, second = normal(1, 1, LENGTH, D), normal(2, 1, ROOM - LENGTH, D)
+    first, second = jax_normal(1, 1, LENGTH, D), jax_normal(2, 1, ROOM - LENGTH, D)
     ids = np.repeat([0, 1], [LENGTH, ROOM - LENGTH])[None]
     one = causal_encoder(jnp.concatenate([first, second], 1), causal() & segments(ids))
     ids = np.repeat([1, 0], [ROOM - LENGTH, LENGTH])[None]
@@ -845,17 +842,17 @@ def test_packed_texts_in_another_order_keep_their_outputs(causal_encoder):
 
 
 def test_causal_with_padding_on_either_side_changes_nothing(causal_encoder):
-    text = normal(1, 1, LENGTH, D)
+    text = jax_normal(1, 1, LENGTH, D)
     alone = causal_encoder(text, causal())
     for left in range(ROOM - LENGTH + 1):
         is_token = (np.arange(ROOM) >= left) & (np.arange(ROOM) < left + LENGTH)
-        row = normal(left, 1, ROOM, D).at[:, left : left + LENGTH].set(text)
+        row = jax_normal(left, 1, ROOM, D).at[:, left : left + LENGTH].set(text)
         padded = causal_encoder(row, causal() & padding(is_token[None]))
         assert_same(padded[:, is_token], alone)
         assert is_finite(padded)
 
 
 def test_an_example_is_the_same_in_any_batch(causal_encoder):
-    x = normal(1, 1, LENGTH, D)
-    batch = jnp.concatenate([normal(2, 2, LENGTH, D), x])
+    x = jax_normal(1, 1, LENGTH, D)
+    batch = jnp.concatenate([jax_normal(2, 2, LENGTH, D), x])
     assert_same(causal_encoder(batch, causal())[2:], causal_encoder(x, causal()))

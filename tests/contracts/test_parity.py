@@ -17,6 +17,7 @@ from flax import nnx
 from flax.nnx.nn.attention import dot_product_attention_weights
 from jax import lax
 
+from tests.helpers.arrays import jax_normal
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.masks import causal, padding, sliding_window
 from transformer_jax.attention.multi_head import multi_head_attention
@@ -37,14 +38,10 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 IS_TOKEN = np.array([[True] * S, [False, True, True, True, True, False, False]])
 
 
-def normal(seed, *shape):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
-
-
 def with_gradient(function, *arrays):
     """What the function gives, and the gradient of a weighted sum of it by every array."""
     y, pull = jax.vjp(function, *arrays)
-    return y, pull(jax.tree.map(lambda leaf: normal(99, *leaf.shape), y))
+    return y, pull(jax.tree.map(lambda leaf: jax_normal(99, *leaf.shape), y))
 
 
 def assert_same(ours, theirs, *arrays, **tolerance):
@@ -65,12 +62,16 @@ def assert_close(one, other, **tolerance):
 
 
 def qkv(K=N, queries=T, keys=S):
-    return normal(1, B, queries, N, H), normal(2, B, keys, K, H), normal(3, B, keys, K, H)
+    return (
+        jax_normal(1, B, queries, N, H),
+        jax_normal(2, B, keys, K, H),
+        jax_normal(3, B, keys, K, H),
+    )
 
 
 def seen():
     """A mask by head, in which every query sees something."""
-    mask = np.asarray(normal(4, B, N, T, S)) > 0.3
+    mask = np.asarray(jax_normal(4, B, N, T, S)) > 0.3
     mask[..., 3] = True
     return jnp.array(mask)
 
@@ -119,7 +120,7 @@ def test_a_bias_and_its_gradient_equal_jax_nn():
         each(lambda q, k, v, b, m: dot_product_attention(q, k, v, bias=b, mask=m)),
         each(jax.nn.dot_product_attention),
         *qkv(2),
-        *(normal(5, *shape) for shape in shapes),
+        *(jax_normal(5, *shape) for shape in shapes),
     )
 
 
@@ -143,7 +144,7 @@ def test_softmax_and_logsumexp_equal_jax_nn_where_something_is_seen():
             jax.nn.softmax(x, where=mask),
             jax.nn.logsumexp(x, axis=-1, where=mask),
         ),
-        100 * normal(6, B, N, T, S),  # beyond what exp can take
+        100 * jax_normal(6, B, N, T, S),  # beyond what exp can take
     )
 
 
@@ -160,7 +161,7 @@ def test_a_soft_cap_stands_before_the_bias():
         lambda q, k, v, bias: dot_product_attention(q, k, v, bias=bias, mask=mask, soft_cap=2.0),
         peer,
         *qkv(),
-        normal(5, B, N, T, S),
+        jax_normal(5, B, N, T, S),
     )
 
 
@@ -172,10 +173,10 @@ def test_gates_equal_jax_nn():
     assert_same(
         lambda *arrays: [gated_feed_forward(*arrays, gate=gate) for gate in ("swiglu", "geglu")],
         peer,
-        normal(1, B, T, D),
-        normal(2, D, F) / 4,
-        normal(3, D, F) / 4,
-        normal(4, F, M) / 4,
+        jax_normal(1, B, T, D),
+        jax_normal(2, D, F) / 4,
+        jax_normal(3, D, F) / 4,
+        jax_normal(4, F, M) / 4,
     )
 
 
@@ -192,7 +193,7 @@ def test_rope_is_a_product_of_complex_numbers(layout):
         turned = lax.complex(a, b) * jnp.exp(1j * positions[:, :, None, None] * frequencies)
         return jnp.stack([turned.real, turned.imag], axis=axis).reshape(x.shape)
 
-    assert_same(lambda x: rope(x, positions, layout=layout), peer, normal(1, B, T, N, 14))
+    assert_same(lambda x: rope(x, positions, layout=layout), peer, jax_normal(1, B, T, N, 14))
 
 
 # flax.nnx: the same
@@ -227,8 +228,8 @@ def test_multi_head_attention_equals_nnx(K, rule):
         biases = {"query_bias": bq, "key_bias": bk, "value_bias": bv, "out_bias": bo}
         return multi_head_attention(x, y, wq, wk, wv, wo, mask=mask, **biases)
 
-    parameters = [normal(i, *shape) / 4 for i, shape in enumerate(shapes)]
-    assert_same(ours, theirs, *parameters, normal(9, B, T, D), normal(8, B, S, E))
+    parameters = [jax_normal(i, *shape) / 4 for i, shape in enumerate(shapes)]
+    assert_same(ours, theirs, *parameters, jax_normal(9, B, T, D), jax_normal(8, B, S, E))
 
 
 def test_attention_equals_the_unfused_path_of_nnx():
@@ -242,7 +243,7 @@ def test_attention_equals_the_unfused_path_of_nnx():
             jnp.repeat(v, N // 2, axis=2),
         ),
         *qkv(2),
-        normal(5, B, N, T, S),
+        jax_normal(5, B, N, T, S),
     )
 
 
@@ -258,8 +259,8 @@ def test_layer_norm_equals_nnx():
     assert_same(
         lambda bias, scale, x: layer_norm(x, scale, bias, epsilon=1e-3),
         theirs,
-        *(normal(i, *shape) for i, shape in enumerate(shapes)),
-        3 * normal(5, B, T, D),
+        *(jax_normal(i, *shape) for i, shape in enumerate(shapes)),
+        3 * jax_normal(5, B, T, D),
     )
 
 
@@ -268,8 +269,8 @@ def test_rms_norm_equals_nnx():
     assert_same(
         lambda scale, x: rms_norm(x, scale, epsilon=1e-3),
         theirs,
-        *(normal(i, *shape) for i, shape in enumerate(shapes)),
-        3 * normal(5, B, T, D),
+        *(jax_normal(i, *shape) for i, shape in enumerate(shapes)),
+        3 * jax_normal(5, B, T, D),
     )
 
 
@@ -282,8 +283,8 @@ def test_batch_norm_equals_nnx(running):
         return batch_norm(x, scale, bias, statistics=statistics, epsilon=1e-3)
 
     assert shapes == [(D,)] * 4
-    parameters = [normal(i, D) for i in range(3)] + [jnp.exp(normal(4, D))]
-    assert_same(ours, theirs, *parameters, 3 * normal(5, B, T, D))
+    parameters = [jax_normal(i, D) for i in range(3)] + [jnp.exp(jax_normal(4, D))]
+    assert_same(ours, theirs, *parameters, 3 * jax_normal(5, B, T, D))
 
 
 def test_lookup_equals_nnx_embed():
@@ -291,7 +292,7 @@ def test_lookup_equals_nnx_embed():
     theirs, _ = as_function(
         lambda: nnx.Embed(T, D, rngs=nnx.Rngs(0)), lambda module: module(tokens)
     )
-    assert_same(lambda table: lookup(table, tokens), theirs, normal(1, T, D))
+    assert_same(lambda table: lookup(table, tokens), theirs, jax_normal(1, T, D))
 
 
 # jax.nn and flax.nnx: different
@@ -389,7 +390,7 @@ def test_jax_nn_differs_on_float64():
 
 def test_jax_nn_differs_on_values_of_other_features_than_the_keys():
     query, key, _ = qkv()
-    value = normal(3, B, S, N, M)
+    value = jax_normal(3, B, S, N, M)
     with pytest.raises(ValueError, match="value shape should be"):
         jax.nn.dot_product_attention(query, key, value)
     assert dot_product_attention(query, key, value).shape == (B, T, N, M)
@@ -408,7 +409,7 @@ def test_nnx_and_jax_nn_differ_on_layer_norm_at_a_large_mean(peer):
     """One pass, E[x^2] - E[x]^2, there by default: no digit is right at a mean of 5000. Two passes
     here.
     """
-    x = normal(1, B, T, D) + 5000
+    x = jax_normal(1, B, T, D) + 5000
     wide = np.asarray(x, np.float64)
     expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
     theirs = {
@@ -422,7 +423,7 @@ def test_nnx_and_jax_nn_differ_on_layer_norm_at_a_large_mean(peer):
 
 def test_nnx_differs_on_the_default_epsilons():
     """1e-6 for its layer norm, 1e-5 here, as in PyTorch: it shows where a row hardly varies."""
-    x, scale = 1e-3 * normal(1, B, T, D), jnp.ones(D)
+    x, scale = 1e-3 * jax_normal(1, B, T, D), jnp.ones(D)
     theirs = nnx.LayerNorm(D, rngs=nnx.Rngs(0))(x)
     np.testing.assert_allclose(theirs, layer_norm(x, scale, epsilon=1e-6), rtol=1e-4, atol=1e-4)
     assert np.abs(theirs - layer_norm(x, scale)).max() > 0.1
@@ -434,7 +435,7 @@ def test_nnx_differs_on_the_running_variance_of_batch_norm():
     """The biased variance goes into the average there; the unbiased one here, as in the paper and
     in PyTorch.
     """
-    x = 3 * normal(1, B, T, D)
+    x = 3 * jax_normal(1, B, T, D)
     norm = nnx.BatchNorm(D, momentum=0.9, use_fast_variance=False, rngs=nnx.Rngs(0))
     norm(x)
     ours = running_statistics(BatchStatistics(jnp.zeros(D), jnp.ones(D)), x, momentum=0.9)
@@ -487,7 +488,7 @@ def test_nnx_differs_on_the_dtype_of_masks():
 
 def test_nnx_differs_on_a_negative_index():
     """Counted from the end there; a mistake here, which shows as NaN."""
-    table, tokens = normal(1, T, D), jnp.array([-1, T])
+    table, tokens = jax_normal(1, T, D), jnp.array([-1, T])
     embed = nnx.Embed(T, D, rngs=nnx.Rngs(0))
     embed.embedding[...] = table
     theirs, ours = embed(tokens), lookup(table, tokens)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.arrays import normal
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.masks import causal, padding
 from transformer_jax.attention.multi_head import multi_head_attention
@@ -40,10 +41,6 @@ D = N * H  # nn.MultiheadAttention knows no other
 EXACT = {"rtol": 1e-11, "atol": 1e-12}
 IS_TOKEN = np.array([[True] * T, [False, True, True, True, True, False, False]])
 IN_MEMORY = np.arange(S) < np.array([[S], [4]])
-
-
-def normal(seed, *shape):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 def cotangents(leaves):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers.arrays import float32, normal
 from transformer_jax.functional.feed_forward import (
     ACTIVATIONS,
     GATES,
@@ -17,10 +18,6 @@ from transformer_jax.functional.feed_forward import (
 pytestmark = pytest.mark.usefixtures("strict")
 
 B, T, D, F, M = 2, 5, 13, 17, 7
-
-
-def normal(seed, *shape):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 def phi(z):
@@ -44,10 +41,6 @@ FORMULAS = {
 
 def parameters():
     return normal(1, D, F) / 4, normal(2, F), normal(3, F, M) / 4, normal(4, M)
-
-
-def float32(*arrays):
-    return [jnp.asarray(x, jnp.float32) for x in arrays]
 
 
 def test_every_activation_has_its_formula_here():

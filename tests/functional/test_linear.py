@@ -5,15 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers.arrays import normal
 from transformer_jax.functional.linear import linear
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 B, T, D, F, N, H = 2, 5, 13, 17, 6, 3
-
-
-def normal(seed, *shape):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 @pytest.mark.parametrize(

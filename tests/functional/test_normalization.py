@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.arrays import normal
 from transformer_jax.functional.normalization import (
     BatchStatistics,
     batch_norm,
@@ -20,10 +21,6 @@ pytestmark = pytest.mark.usefixtures("strict")
 
 B, T, D = 2, 5, 7
 EPSILON = 1e-3
-
-
-def normal(seed, *shape):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 @jax.jit

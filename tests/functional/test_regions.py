@@ -5,16 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers.arrays import normal
 from transformer_jax.functional.positions import lookup
 from transformer_jax.functional.regions import max_patches, region_embedding, to_front
 
 pytestmark = pytest.mark.usefixtures("strict")
 
 V, B, T, D = 11, 2, 7, 5
-
-
-def normal(seed, *shape):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
 
 
 @jax.jit

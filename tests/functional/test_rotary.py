@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.arrays import float32, normal
 from transformer_jax.functional.rotary import (
     LAYOUTS,
     SCALINGS,
@@ -25,14 +26,6 @@ from transformer_jax.functional.rotary import (
 pytestmark = pytest.mark.usefixtures("strict")
 
 B, T, N, H = 2, 5, 3, 10
-
-
-def normal(seed, *shape):
-    return np.random.default_rng([seed, *shape]).standard_normal(shape)
-
-
-def float32(*arrays):
-    return [jnp.asarray(x, jnp.float32) for x in arrays]
 
 
 def loops(x, positions, frequencies, layout):

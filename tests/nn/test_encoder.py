@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.arrays import jax_normal
 from transformer_jax.attention.masks import padding
 from transformer_jax.functional.pooling import mean_pool
 from transformer_jax.nn.config import StackConfig
@@ -22,10 +23,6 @@ pytestmark = pytest.mark.usefixtures("strict")
 B, T, N, K, D, F = 2, 5, 6, 2, 30, 17
 RATE = 0.25
 IS_TOKEN = np.array([[True] * 5, [False, True, True, True, False]])
-
-
-def normal(seed, *shape):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
 
 
 def config(norm, **changes):
@@ -51,7 +48,7 @@ def drawn(make):
     """(structure, parameters) with parameters from NumPy, none of them at its initial 0 or 1."""
     graph, abstract = nnx.split(nnx.eval_shape(make))
     leaves, structure = jax.tree.flatten(abstract)
-    leaves = [normal(i, *leaf.shape) / 3 for i, leaf in enumerate(leaves)]
+    leaves = [jax_normal(i, *leaf.shape) / 3 for i, leaf in enumerate(leaves)]
     return graph, jax.tree.unflatten(structure, leaves)
 
 
@@ -132,7 +129,7 @@ def numpy_encoder(module, x, is_token, norm):
 
 
 def test_the_encoder_equals_its_equations_in_numpy(encoder):
-    x = normal(1, B, T, D)
+    x = jax_normal(1, B, T, D)
     output, maps = encoder(x)
     module = nnx.merge(encoder.graph, encoder.parameters)
     expected, expected_maps = numpy_encoder(
@@ -146,7 +143,7 @@ def test_the_encoder_equals_its_equations_in_numpy(encoder):
 
 
 def test_without_positions_the_order_of_the_tokens_is_the_order_of_the_outputs(encoder):
-    x, order = normal(2, B, T, D), np.array([3, 0, 4, 1, 2])
+    x, order = jax_normal(2, B, T, D), np.array([3, 0, 4, 1, 2])
     output, _ = encoder(x)
     permuted, _ = encoder(x[:, order], IS_TOKEN[:, order])
     np.testing.assert_allclose(permuted, output[:, order], rtol=1e-4, atol=2e-5)
@@ -157,13 +154,13 @@ def test_without_positions_the_order_of_the_tokens_is_the_order_of_the_outputs(e
 
 
 def test_examples_do_not_mix(encoder):
-    x = normal(3, B, T, D)
+    x = jax_normal(3, B, T, D)
     changed = np.asarray(encoder(x)[0] != encoder(x.at[1].multiply(2.0))[0]).any((1, 2))
     np.testing.assert_array_equal(changed, [False, True])
 
 
 def test_a_key_decides_the_dropout_and_its_absence_is_evaluation(post):
-    encoder, x = post, normal(4, B, T, D)
+    encoder, x = post, jax_normal(4, B, T, D)
     (one, maps), (again, _), (other, _) = (encoder(x, key=jax.random.key(s)) for s in (0, 0, 1))
     evaluated, _ = encoder(x)
     np.testing.assert_array_equal(one, again)
@@ -175,7 +172,7 @@ def test_a_key_decides_the_dropout_and_its_absence_is_evaluation(post):
 
 
 def test_attention_weights_and_sublayers_have_rates_of_their_own():
-    x, key = normal(5, B, T, D), jax.random.key(0)
+    x, key = jax_normal(5, B, T, D), jax.random.key(0)
 
     def output(parameters, dropout_rate, attention_dropout_rate):
         rates = {"dropout_rate": dropout_rate, "attention_dropout_rate": attention_dropout_rate}
@@ -203,7 +200,7 @@ def test_residual_dropout_falls_on_what_is_added_not_on_the_sum():
         lambda path, leaf: jnp.full(leaf.shape, float("out_bias" in jax.tree_util.keystr(path))),
         abstract,
     )
-    x = normal(6, 11, T, D)
+    x = jax_normal(6, 11, T, D)
     run = jax.jit(lambda x: nnx.merge(graph, parameters)(x, rngs=nnx.Rngs(dropout=0)))
     added = np.asarray(run(x) - x, np.float64) * (1 - RATE)
     np.testing.assert_allclose(added, np.round(added), rtol=0, atol=1e-5)
@@ -215,7 +212,7 @@ def test_residual_dropout_falls_on_what_is_added_not_on_the_sum():
 @pytest.mark.parametrize("graph_mode", [True, False], ids=["graph", "tree"])
 def test_graph_mode_does_not_matter(graph_mode):
     """Built, split, merged, run and differentiated in either mode."""
-    x = normal(7, B, T, D)
+    x = jax_normal(7, B, T, D)
     with nnx.set_graph_mode(graph_mode):
         make = config("pre", num_layers=1)
         graph, parameters = drawn(lambda: Encoder(make, rngs=nnx.Rngs(0)))
@@ -235,14 +232,14 @@ def test_graph_mode_does_not_matter(graph_mode):
 def test_nnx_transforms_take_the_encoder():
     make = config("pre", num_layers=1, dropout_rate=0.0, attention_dropout_rate=0.0)
     module = nnx.merge(*drawn(lambda: Encoder(make, rngs=nnx.Rngs(0))))
-    x = normal(8, B, T, D)
+    x = jax_normal(8, B, T, D)
     value, grads = nnx.jit(nnx.value_and_grad(lambda m, x: m(x).sum()))(module, x)
     assert np.isfinite(value)
     assert jax.tree.structure(grads) == jax.tree.structure(nnx.state(module))
 
 
 def test_no_layers_is_the_identity():
-    x = normal(9, B, T, D)
+    x = jax_normal(9, B, T, D)
     output, maps = Encoder(config("post", num_layers=0), rngs=nnx.Rngs(0))(
         x, LayerContext(return_weights=True)
     )
@@ -252,7 +249,7 @@ def test_no_layers_is_the_identity():
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_bfloat16_in_bfloat16_out_near_float32(post):
-    x = normal(10, B, T, D).astype(jnp.bfloat16)
+    x = jax_normal(10, B, T, D).astype(jnp.bfloat16)
     parameters = jax.tree.map(lambda p: p.astype(jnp.bfloat16), post.parameters)
     low = jax.jit(lambda p, x: nnx.merge(post.graph, p)(x, LayerContext(mask=padding(IS_TOKEN))))(
         parameters, x

@@ -64,7 +64,8 @@ def model_of(name):
     # Large enough that attention matters, and none at its initial 0 or 1.
     leaves, structure = jax.tree.flatten(params)
     rng = np.random.default_rng(1)
-    leaves = [leaf + 0.3 * jnp.asarray(rng.normal(size=leaf.shape), jnp.float32) for leaf in leaves]
+    leaves = map(np.asarray, leaves)
+    leaves = [leaf + np.float32(0.3) * np.float32(rng.normal(size=leaf.shape)) for leaf in leaves]
     return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
 
 

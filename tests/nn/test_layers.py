@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.arrays import jax_normal
 from tests.helpers.compiled import compiled
 from transformer_jax.attention.masks import causal
 from transformer_jax.attention.multi_head import multi_head_attention
@@ -42,19 +43,15 @@ H = D // N
 RATE = 0.4
 
 
-def normal(seed, *shape):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), jnp.float32)
-
-
 def drawn(make):
     """A module with parameters from NumPy, none of them at its initial 0 or 1."""
     graph, abstract = nnx.split(nnx.eval_shape(make))
     leaves, structure = jax.tree.flatten(abstract)
-    leaves = [normal(i, *leaf.shape) / 3 for i, leaf in enumerate(leaves)]
+    leaves = [jax_normal(i, *leaf.shape) / 3 for i, leaf in enumerate(leaves)]
     return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
 
 
-X, Y = normal(1, B, T, D), normal(2, B, S, D)
+X, Y = jax_normal(1, B, T, D), jax_normal(2, B, S, D)
 TOKENS = jnp.array(np.random.default_rng(0).integers(0, V, (B, T)))
 IS_TOKEN = jnp.array([[False, True, True, True, True], [True, True, True, False, False]])
 
@@ -352,8 +349,8 @@ def test_bfloat16_loses_no_gradient_of_what_many_tokens_share(name):
     make, call = SHARED_BY_MANY[name]
     graph, params = nnx.split(drawn(lambda: make(nnx.Rngs(0))))
     params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
-    x = (1 + normal(3, *MANY.shape, D) / 10).astype(jnp.bfloat16)
-    cotangent = normal(4, D)
+    x = (1 + jax_normal(3, *MANY.shape, D) / 10).astype(jnp.bfloat16)
+    cotangent = jax_normal(4, D)
 
     @jax.jit
     def gradient(params, x):

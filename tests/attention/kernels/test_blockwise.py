@@ -17,6 +17,7 @@ import pytest
 from jax import lax
 
 from bench import naive
+from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import attend
 from transformer_jax.attention.biases import alibi, relative_bias
 from transformer_jax.attention.coverage import Grid
@@ -33,13 +34,9 @@ B, T, S, N, K, H, O = 2, 7, 11, 6, 2, 3, 5  # noqa: E741
 RATE = 0.3
 
 
-def normal(seed, *shape, dtype=jnp.float32):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), dtype)
-
-
 def qkv(seed=0, dtype=jnp.float32, T=T, S=S):
     shapes = (B, T, N, H), (B, S, K, H), (B, S, K, O)
-    return tuple(normal(seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
+    return tuple(jax_normal(seed + i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
 
 
 def assert_close(ours, theirs, bound=1e-5):
@@ -72,10 +69,10 @@ def data(seed):
 def numbers(seed):
     """What biases are made of, with a gradient."""
     return {
-        "slopes": normal(seed, N),
-        "table": normal(seed, 8, N),
-        "whole": normal(seed, 1, N, T, S),
-        "keys": normal(seed, B, 1, 1, S),
+        "slopes": jax_normal(seed, N),
+        "table": jax_normal(seed, 8, N),
+        "whole": jax_normal(seed, 1, N, T, S),
+        "keys": jax_normal(seed, B, 1, 1, S),
     }
 
 
@@ -147,7 +144,7 @@ def both_ways(mask, bias, implementation, **options):
 
 
 def drawn(seed, dtype=jnp.float32):
-    cotangents = normal(seed + 3, B, T, N, O), normal(seed + 4, B, T, N)
+    cotangents = jax_normal(seed + 3, B, T, N, O), jax_normal(seed + 4, B, T, N)
     if dtype == jnp.float64:
         cotangents = tuple(x.astype(dtype) for x in cotangents)
     floats = jax.tree.map(lambda x: x.astype(dtype), numbers(seed))
@@ -211,7 +208,7 @@ def test_runs_of_keys_equal_the_reference(queries, keys, left, right, run, at_on
 
 
 def test_a_fused_tile_computes_nothing_but_the_output_where_that_alone_is_asked_for():
-    x = normal(0, 2, 16, 2, 4)
+    x = jax_normal(0, 2, 16, 2, 4)
     run = partial(attend, implementation="fused")
     flops = [count(partial(run, return_logsumexp=asked), x, x, x).flops for asked in (False, True)]
     assert flops[0] < flops[1]
@@ -240,7 +237,7 @@ def test_bfloat16_is_no_less_accurate_than_the_reference(operands, monkeypatch):
     """Against loops in float64, also where a machine multiplies in bfloat16."""
     if operands == "bfloat16":
         monkeypatch.setattr(tiles, "operands_dtype", jnp.dtype)
-    inputs = [normal(i, 1, 64, 2, 16, dtype=jnp.bfloat16) for i in range(3)]
+    inputs = [jax_normal(i, 1, 64, 2, 16, dtype=jnp.bfloat16) for i in range(3)]
     exact = naive.attention(
         *(np.asarray(x, np.float64) for x in inputs), mask=np.tri(64, dtype=bool)
     )

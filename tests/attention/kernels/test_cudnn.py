@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import forced, without_a_gpu
 from transformer_jax.attention.biases import alibi, dense_bias, relative_bias
 from transformer_jax.attention.dot_product import dot_product_attention
@@ -31,13 +32,9 @@ pytestmark = pytest.mark.usefixtures("strict")
 B, T, S, N, K, H = 2, 7, 11, 6, 2, 8
 
 
-def normal(seed, *shape, dtype=jnp.float32):
-    return jnp.asarray(np.random.default_rng([seed, *shape]).standard_normal(shape), dtype)
-
-
 def qkv(T=T, S=S, dtype=jnp.float32):
     shapes = (B, T, N, H), (B, S, K, H), (B, S, K, H)
-    return tuple(normal(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
+    return tuple(jax_normal(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
 
 
 def seen(*shape):
@@ -56,9 +53,12 @@ CASES = {
     "causal or prefix": {"mask": causal() | prefix(np.array([2, 5]))},
     "array of heads": {"mask": seen(N, T, S)},
     "array of queries": {"mask": seen(B, 1, T, 1)},
-    "alibi": {"bias": alibi(normal(1, N)), "mask": causal()},
-    "array of keys": {"bias": normal(2, B, 1, 1, S), "scale": 0.3},
-    "sum": {"bias": relative_bias(normal(3, 8, N)) + normal(4, N, T, S), "mask": seen(B, 1, T, S)},
+    "alibi": {"bias": alibi(jax_normal(1, N)), "mask": causal()},
+    "array of keys": {"bias": jax_normal(2, B, 1, 1, S), "scale": 0.3},
+    "sum": {
+        "bias": relative_bias(jax_normal(3, 8, N)) + jax_normal(4, N, T, S),
+        "mask": seen(B, 1, T, S),
+    },
 }
 
 
@@ -74,7 +74,7 @@ OBLONG = ("array of heads", "array of queries", "sum")  # they have T rows
 )
 def test_value_and_gradient_equal_the_reference(name, queries):
     inputs = qkv(queries)
-    cotangent = normal(5, *inputs[0].shape)
+    cotangent = jax_normal(5, *inputs[0].shape)
 
     def run(implementation):
         def loss(bias, *inputs):
@@ -145,7 +145,7 @@ def test_any_other_mask_goes_as_an_array(mask, queries):
 
 def test_a_bias_goes_whole_and_in_the_dtype_of_the_query():
     bias, _, _ = given_to_the_kernel(
-        None, bias=dense_bias(normal(0, 1, N, 1, S).astype(jnp.float16))
+        None, bias=dense_bias(jax_normal(0, 1, N, 1, S).astype(jnp.float16))
     )
     assert bias.shape == (1, N, S, S) and bias.dtype == jnp.float32
 
@@ -187,15 +187,15 @@ def given(name, T):
         "padding": {"mask": padding(np.arange(T)[None] < np.array([[0], [T // 3]]))},
         "array of heads": {"mask": mask},
         "array of queries": {"mask": np.arange(T)[None, None, :, None] % 3 > 0},
-        "alibi": {"bias": alibi(abs(normal(1, N)) / 10), "mask": causal()},
-        "array of keys": {"bias": normal(2, B, 1, 1, T)},
+        "alibi": {"bias": alibi(abs(jax_normal(1, N)) / 10), "mask": causal()},
+        "array of keys": {"bias": jax_normal(2, B, 1, 1, T)},
         "array of keys, padding": {
-            "bias": normal(2, 1, N, 1, T),
+            "bias": jax_normal(2, 1, N, 1, T),
             "mask": padding(np.arange(T)[None] < np.array([[T], [T // 3]])),
         },
     }[name]
     shapes = (B, T, N, 64), (B, T, K, 64), (B, T, K, 64)
-    return [normal(i, *shape, dtype=jnp.bfloat16) for i, shape in enumerate(shapes)], options
+    return [jax_normal(i, *shape, dtype=jnp.bfloat16) for i, shape in enumerate(shapes)], options
 
 
 @on_a_gpu
@@ -208,7 +208,7 @@ def given(name, T):
 )  # fmt: skip
 def test_the_kernel_itself_equals_the_reference(name, T):
     inputs, options = given(name, T)
-    cotangent = normal(5, *inputs[0].shape)
+    cotangent = jax_normal(5, *inputs[0].shape)
 
     def run(implementation, dtype):
         def loss(bias, *inputs):
@@ -234,7 +234,7 @@ def test_the_kernel_itself_equals_the_reference(name, T):
 @pytest.mark.parametrize("T", [64, LONG])
 def test_the_kernel_itself_never_reads_what_is_hidden(T):
     (query, key, value), options = given("padding", T)
-    cotangent = normal(5, *query.shape)
+    cotangent = jax_normal(5, *query.shape)
 
     def run(key, value):
         def loss(*inputs):

@@ -5,11 +5,11 @@ import inspect
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from bench import naive
+from tests.helpers.arrays import float32
 from transformer_jax.attention import masks
 from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
 from transformer_jax.attention.multi_head import multi_head_attention
@@ -43,10 +43,6 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 def rendered(mask, T: int, S: int) -> np.ndarray | None:
     return np.asarray(mask.to_array(T, S)) if isinstance(mask, masks.Mask) else mask
-
-
-def float32(*arrays):
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), arrays)
 
 
 def query_key_value(queries: int, K: int) -> tuple[np.ndarray, ...]:
