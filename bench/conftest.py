@@ -1,6 +1,5 @@
 """The option of the longer run, the guard around every benchmark, and the tables at the end."""
 
-import math
 import os
 import shlex
 
@@ -16,7 +15,6 @@ from bench.pages import benchmarks
 # Before PyTorch starts its threads: spinning, they collapse as soon as anything else runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-SHORT = 512  # the longest length of --bench-once
 
 
 def pytest_addoption(parser):
@@ -28,7 +26,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--bench-once",
         action="store_true",
-        help=f"one round of each to length {SHORT}, to see that all benchmarks run",
+        help="one round of each at its shortest length, to see that all benchmarks run",
     )
 
 
@@ -38,18 +36,29 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    long = [item for item in items if is_long(item, config)]
-    config.hook.pytest_deselected(items=long)
-    items[:] = [item for item in items if item not in long]
+    kept = items
+    if config.getoption("--bench-once"):
+        kept = shortest(items)
+    elif not config.getoption("--bench-full"):
+        kept = [item for item in items if not any(isinstance(n, Long) for n in parameters(item))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
-def is_long(item, config) -> bool:
-    """Whether a benchmark is of a length that this run leaves out."""
-    if config.getoption("--bench-full"):
-        return False
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    longest = SHORT if config.getoption("--bench-once") else math.inf
-    return any(isinstance(v, int) and (isinstance(v, Long) or v > longest) for v in parameters)
+def parameters(item) -> list:
+    return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+
+
+def shortest(items: list) -> list:
+    """Of every benchmark that is run at several lengths the one at the shortest."""
+    found = {}
+    for item in items:
+        lengths = [v for v in parameters(item) if isinstance(v, int)]
+        others = [str(v) for v in parameters(item) if not isinstance(v, int)]
+        key = item.nodeid.partition("[")[0], *others
+        if key not in found or lengths < found[key][0]:
+            found[key] = lengths, item
+    return [item for _, item in found.values()]
 
 
 @pytest.fixture

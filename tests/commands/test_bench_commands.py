@@ -56,5 +56,5 @@ def test_every_benchmark_runs_once(make, tmp_path):
     file = tmp_path / "benchmarks.json"
     make(["bench", f"ARGS=--bench-once --benchmark-json={file}"])
     found = json.loads(file.read_text())["benchmarks"]
-    assert len(found) > 100
+    assert len(found) > 50
     assert max(one["stats"]["rounds"] for one in found) <= 2
