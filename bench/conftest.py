@@ -16,7 +16,6 @@ from bench.pages import benchmarks
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-
 def pytest_addoption(parser):
     parser.addoption(
         "--bench-full",
