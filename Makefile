@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 PINS := constraints.txt
-# Python compiles what is imported when it is imported: an installation takes half as long.
+# pip would compile every installed file to bytecode, in as long again; Python does so on import.
 INSTALL = $(RUN) -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(PINS) --editable
 SUITE = $(RUN) -m pytest -n auto --dist loadfile
 # Said to make, that is: a variable DATA of the shell may mean anything.

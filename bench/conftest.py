@@ -49,7 +49,7 @@ def parameters(item) -> list:
 
 
 def shortest(items: list) -> list:
-    """Of every benchmark that is run at several lengths the one at the shortest."""
+    """Return each benchmark once, at the shortest of its lengths."""
     found = {}
     for item in items:
         lengths = [v for v in parameters(item) if isinstance(v, int)]

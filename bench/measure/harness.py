@@ -225,9 +225,8 @@ def clock(call: Callable, *args: Any) -> tuple[float, Any]:
 def check(value: Any, expected: Any, atol: float) -> None:
     """Refuses to time a function that computes something else."""
     np_value, np_expected = (jax.tree.map(to_numpy, tree) for tree in (value, expected))
-    # A sum of thousands in float32 is wrong in its last bits.
     jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=atol), np_value, np_expected
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=atol), np_value, np_expected
     )
 
 

@@ -52,6 +52,7 @@ def test_the_page_is_written_as_it_is_kept(program, python, root, copy):
         assert (copy / page.relative_to(root)).read_bytes() == page.read_bytes(), page.name
 
 
+@pytest.mark.optimized  # as users run it: each benchmark compares values before it is timed
 def test_every_benchmark_runs_once(make, tmp_path):
     file = tmp_path / "benchmarks.json"
     make(["bench", f"ARGS=--bench-once --benchmark-json={file}"])

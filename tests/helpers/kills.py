@@ -72,7 +72,7 @@ class Training:
         os.kill(self.process.pid, number)
 
     def finish(self) -> str:
-        """Wait for its end; what it said on stderr."""
+        """Wait for its end and return what it said on stderr."""
         self.process.join()
         return self.error.read_text(encoding="utf-8")
 
@@ -119,7 +119,7 @@ class Runner:
         return Training(list(arguments), self.folder, error)
 
     def finish(self, run: Path, *more: str) -> str:
-        """To the end, undisturbed; what it said on stderr."""
+        """Train to the end undisturbed and return what was said on stderr."""
         with self.start(run, *more) as process:
             error = process.finish()
         assert process.returncode == 0, error

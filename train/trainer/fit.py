@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from tqdm import tqdm
@@ -26,7 +25,7 @@ from train.trainer.checkpoints import Progress
 from train.trainer.faults import TrainingError
 from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
-from train.trainer.step import FitConfig, TrainState, make_train_step
+from train.trainer.step import FitConfig, TrainState, copied, make_train_step
 from transformer_jax.parallel.mesh import replicate, split_rows
 
 LOG_EVERY = 10  # steps between lines of metrics.jsonl, and between reads of the loss
@@ -105,7 +104,7 @@ class _Loop:
         self.schedule = learning_rate_schedule(config.optimizer, self.total_steps)
         graph, params = nnx.split(objective.trained, nnx.Param)
         state = TrainState.first(params, optimizer)
-        self.state, self.best = replicate((state, jax.tree.map(jnp.copy, params)))
+        self.state, self.best = replicate((state, copied(params)))
         self.train_step = make_train_step(graph, objective.loss, optimizer, config)
         self.progress = Progress()
         if resume:
@@ -190,7 +189,7 @@ class _Loop:
         better = None not in finite.values() and (best is None or scores[select] > best)
         self._update(epoch=epoch + 1)
         if better:
-            self.best = jax.tree.map(jnp.copy, self.state.average)
+            self.best = copied(self.state.average)
             self.objective.keep(self.best)
             self._update(
                 best_score=scores[select],

@@ -24,8 +24,14 @@ class TrainState(NamedTuple):
         """Before any step; the average has buffers of its own, since it is donated beside the
         parameters.
         """
-        average, state = jax.jit(lambda params: (params, optimizer.init(params)))(params)
-        return cls(jnp.zeros((), jnp.int32), params, average, state)
+        state = jax.jit(optimizer.init)(params)
+        return cls(jnp.zeros((), jnp.int32), params, copied(params), state)
+
+
+@jax.jit
+def copied(params: Any) -> Any:
+    """Return the same values in buffers of their own."""
+    return jax.tree.map(jnp.copy, params)
 
 
 @dataclass(frozen=True)
