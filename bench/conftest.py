@@ -36,10 +36,10 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     kept = items
-    if config.getoption("--bench-once"):
-        kept = shortest(items)
-    elif not config.getoption("--bench-full"):
+    if not config.getoption("--bench-full"):
         kept = [item for item in items if not any(isinstance(n, Long) for n in parameters(item))]
+    if config.getoption("--bench-once"):
+        kept = shortest(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
 
