@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 from flax import nnx
 
+from tests.helpers.compiled import compiled as compiled_module
 from tests.nn.test_kv_cache import MODELS, B, T, V, compiled, model_of, stack
 from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.generate import generate, generate_target, next_tokens, stream
@@ -139,23 +141,20 @@ def every_target(b, begin, stop, most):
     """(log-probability, tokens) of every text that ends with `stop`, or has `most` tokens without
     it.
     """
-    model, found = translator(), []
-    call = nnx.jit(lambda model, *args: jax.nn.log_softmax(model(*args)))
-    for length in range(1, most + 1):
-        texts = [
-            text
-            for text in itertools.product(range(5), repeat=length)
-            if stop not in text[:-1] and (text[-1] == stop or length == most)
-        ]
-        n = len(texts)
-        targets = np.array([[begin, *text[:-1]] for text in texts])
-        source = np.repeat(SOURCE[b : b + 1], n, axis=0), np.repeat(IS_SOURCE[b : b + 1], n, axis=0)
-        logp = np.asarray(
-            call(model, *map(jnp.array, source), jnp.array(targets), jnp.ones(targets.shape, bool))
-        )
-        each = np.take_along_axis(logp, np.array(texts)[..., None], axis=2)[..., 0].sum(axis=1)
-        found += list(zip(each.tolist(), texts, strict=True))
-    return found
+    texts = [
+        text
+        for length in range(1, most + 1)
+        for text in itertools.product(range(5), repeat=length)
+        if stop not in text[:-1] and (text[-1] == stop or length == most)
+    ]
+    # One batch: what pads a text stands behind it, where no token of the text sees it.
+    padded = np.array([[*text, *[stop] * (most - len(text))] for text in texts])
+    targets = np.insert(padded, 0, begin, axis=1)[:, :-1]
+    source, is_source = (np.repeat(x[b : b + 1], len(texts), axis=0) for x in (SOURCE, IS_SOURCE))
+    logits = compiled_module(translator())(source, is_source, targets, np.ones(targets.shape, bool))
+    logp = scipy.special.log_softmax(np.asarray(logits, np.float64), axis=2)
+    each = np.take_along_axis(logp, padded[..., None], axis=2)[..., 0]
+    return [(sum(row[: len(text)]), text) for row, text in zip(each.tolist(), texts, strict=True)]
 
 
 @pytest.mark.parametrize("alpha", [0.0, pytest.param(0.6, marks=pytest.mark.slow), 2.0])
@@ -189,11 +188,8 @@ def test_one_beam_is_greedy_and_more_are_never_worse_without_a_penalty():
     model = translator()
     options = {"begin": 0, "max_tokens": 5, "stop": [1]}
     greedy = generate_target(model, SOURCE, IS_SOURCE, search=BeamSearch(1, 0.0), **options)
-    for beams in (2, 4):
-        found = generate_target(model, SOURCE, IS_SOURCE, search=BeamSearch(beams, 0.0), **options)
-        assert (
-            np.asarray(found.log_probability) >= np.asarray(greedy.log_probability) - 1e-5
-        ).all()
+    found = generate_target(model, SOURCE, IS_SOURCE, search=BeamSearch(3, 0.0), **options)
+    assert (np.asarray(found.log_probability) >= np.asarray(greedy.log_probability) - 1e-5).all()
 
 
 def test_beams_of_a_language_model_go_on_from_one_another():

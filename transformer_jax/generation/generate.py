@@ -95,7 +95,7 @@ def generate(
     _check_tokens(model, options.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
     key = _key(options, key)
-    return _generate(graph, params, jnp.asarray(tokens), is_token, key, options=options)
+    return _generate(graph, params, _array(tokens), is_token, key, options=options)
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="options")
@@ -203,7 +203,7 @@ def stream(
     _check_tokens(model, options.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
     key = _key(options, key)
-    state = _first(graph, params, jnp.asarray(tokens), is_token, key, options=options)
+    state = _first(graph, params, _array(tokens), is_token, key, options=options)
     for i in range(max_tokens):
         token, state, is_new = _drawn(state, options=options)
         yield np.asarray(token)
@@ -248,7 +248,7 @@ def generate_target(
     _check_tokens(model, (begin,), "begin with")
     _check_tokens(model, options.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
-    source, is_source = jnp.asarray(source), jnp.asarray(is_source)
+    source, is_source = _array(source), _array(is_source)
     key = _key(options, key)
     return _generate_target(graph, params, source, is_source, key, begin=begin, options=options)
 
@@ -271,7 +271,7 @@ def next_tokens(
     """The likeliest next tokens and their probabilities, the likeliest first."""
     is_token = _prompt(model, tokens, is_token, 0)
     graph, params = nnx.split(model, nnx.Param)
-    return _next_tokens(graph, params, jnp.asarray(tokens), is_token, count=count)
+    return _next_tokens(graph, params, _array(tokens), is_token, count=count)
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="count")
@@ -281,13 +281,18 @@ def _next_tokens(graph, params, tokens, is_token, *, count):
     return best, probabilities
 
 
-def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[Array, "B T"]:
+def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[np.ndarray, "B T"]:
     """`is_token`, checked."""
     is_token = np.asarray(np.ones(np.shape(tokens), bool) if is_token is None else is_token)
     if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
     _check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
-    return jnp.asarray(is_token)
+    return is_token
+
+
+def _array(values) -> Array | np.ndarray:
+    """As an array; NumPy's stay so, of which `jnp.asarray` compiles a program for each shape."""
+    return values if isinstance(values, jax.Array) else np.asarray(values)
 
 
 def _check_fits(model, tokens: int, max_tokens: int) -> None:
