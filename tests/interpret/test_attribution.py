@@ -52,8 +52,8 @@ MODELS = {
 # Rows that are looked up: a table of one, regions of three for the encoder and three beside it; of
 # n-grams both tables, and squares.
 PRODUCTS = {"tokens": 1, "regions": 6, "patches": 3, "n-grams": 4, "encoder": 1, "passages": 1}
-TOKENS = jnp.array([[0, 3, 5, 3, 9, 1, 0]])
-IS_TOKEN = jnp.array([[False, True, True, True, True, True, False]])
+TOKENS = np.array([[0, 3, 5, 3, 9, 1, 0]], np.int32)
+IS_TOKEN = np.array([[False, True, True, True, True, True, False]])
 
 
 @cache
@@ -150,10 +150,11 @@ def test_nodes_integrate_the_powers_that_they_should(count):
 def test_log_odds_are_those_of_the_softmax():
     logits = np.random.default_rng(0).normal(0, 3, (4, C)).astype(np.float32)
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    compiled_log_odds = jax.jit(log_odds)
     for index in range(C):
-        found = log_odds(jnp.asarray(logits), jnp.asarray(index))
+        found = compiled_log_odds(logits, index)
         np.testing.assert_allclose(found, np.log(p / (1 - p))[:, index], rtol=1e-5)
-    two = log_odds(jnp.asarray(logits[:, :2]), 0)
+    two = compiled_log_odds(logits[:, :2], 0)
     np.testing.assert_allclose(two, logits[:, 0] - logits[:, 1], rtol=1e-6)
 
 
@@ -181,7 +182,7 @@ def test_in_a_region_each_neighbour_has_its_own_presence():
     random = np.random.default_rng(0)
     table = random.standard_normal((3, V, 5)).astype(np.float32)
     presence = random.random((1, T)).astype(np.float32)
-    found = region_embedding(jnp.asarray(table), TOKENS, IS_TOKEN, jnp.asarray(presence))
+    found = jax.jit(region_embedding)(table, TOKENS, IS_TOKEN, presence)
     expected = np.zeros((T, 5))
     for t, r in np.ndindex(T, 3):
         place = t + r - 1
@@ -191,19 +192,24 @@ def test_in_a_region_each_neighbour_has_its_own_presence():
 
 
 def test_the_presence_of_padding_is_not_read_even_where_its_row_is_nan():
-    rows = jnp.where(IS_TOKEN[..., None], 2.0, jnp.nan) * jnp.ones(3)
-    presence = jnp.where(IS_TOKEN, 0.25, jnp.nan)
-    np.testing.assert_array_equal(weaken(rows, IS_TOKEN, presence)[IS_TOKEN], 0.5)
-    np.testing.assert_array_equal(weaken(jnp.ones_like(rows), IS_TOKEN, presence)[~IS_TOKEN], 1)
+    is_token = IS_TOKEN[..., None]
+    rows = np.where(is_token, 2.0, np.nan).astype(np.float32) * np.ones(3, np.float32)
+    presence = np.where(IS_TOKEN, 0.25, np.nan).astype(np.float32)
+    weakened = jax.jit(weaken)
+    found, ones = (np.asarray(weakened(x, IS_TOKEN, presence)) for x in (rows, np.ones_like(rows)))
+    np.testing.assert_array_equal(found[IS_TOKEN], 0.5)
+    np.testing.assert_array_equal(ones[~IS_TOKEN], 1)
 
-    def seen(presence):
-        return jnp.where(IS_TOKEN[..., None], weaken(rows, IS_TOKEN, presence), 0).sum()
+    @jax.jit
+    @jax.grad
+    def gradient(presence):
+        return jnp.where(is_token, weaken(*map(jnp.asarray, (rows, IS_TOKEN)), presence), 0).sum()
 
-    np.testing.assert_array_equal(jax.grad(seen)(presence), jnp.where(IS_TOKEN, 6.0, 0.0))
+    np.testing.assert_array_equal(gradient(presence), np.where(IS_TOKEN, 6.0, 0.0))
 
 
 def test_a_presence_moves_to_the_front_with_its_token():
-    moved = to_front(TOKENS, IS_TOKEN, TOKENS.astype(jnp.float32))
+    moved = jax.jit(to_front)(TOKENS, IS_TOKEN, TOKENS.astype(np.float32))
     np.testing.assert_array_equal(moved[2], moved[0])
     np.testing.assert_array_equal(moved[0][0, :5], TOKENS[0, 1:6])
 
@@ -215,15 +221,16 @@ def test_of_a_text_without_words_its_places_are_left(region_width):
     )
     graph, state = nnx.split(shapes)
     random = np.random.default_rng(0)
-    embed = nnx.merge(
-        graph,
-        jax.tree.map(
-            lambda leaf: jnp.asarray(random.standard_normal(leaf.shape, np.float32)), state
-        ),
-    )
-    x = embed.position.embedding[...][:5] + embed.segment.embedding[...][0]
-    expected = layer_norm(x, embed.norm.scale[...], embed.norm.bias[...])
-    found = embed(TOKENS, IS_TOKEN, presence=jnp.zeros((1, T)))
+    state = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), state)
+
+    @jax.jit
+    def expected_and_found(state, presence):
+        embed = nnx.merge(graph, state)
+        x = embed.position.embedding[...][:5] + embed.segment.embedding[...][0]
+        expected = layer_norm(x, embed.norm.scale[...], embed.norm.bias[...])
+        return expected, embed(jnp.asarray(TOKENS), jnp.asarray(IS_TOKEN), presence=presence)
+
+    expected, found = expected_and_found(state, np.zeros((1, T), np.float32))
     np.testing.assert_allclose(found[0, 1:6], expected, rtol=1e-5)
 
 
@@ -259,18 +266,19 @@ def test_regions_without_a_presence_are_traced_as_they_were():
 @pytest.mark.parametrize("name", MODELS)
 def test_a_presence_of_one_is_the_model_and_of_nothing_knows_no_word(name):
     logits, params = compiled(name)[0], drawn(name, 1)
-    presence = jnp.ones((1, T))
+    presence = np.ones((1, T), np.float32)
     np.testing.assert_allclose(
         logits(params, TOKENS, IS_TOKEN, presence), logits(params, TOKENS, IS_TOKEN), rtol=1e-6
     )
-    other = jnp.where(IS_TOKEN, (TOKENS + 1) % V, 0)
+    other = np.where(IS_TOKEN, (TOKENS + 1) % V, 0)
     nothing, nothing_else = (logits(params, x, IS_TOKEN, 0 * presence) for x in (TOKENS, other))
     np.testing.assert_array_equal(nothing, nothing_else)
     assert np.abs(logits(params, other, IS_TOKEN) - logits(params, TOKENS, IS_TOKEN)).max() > 0.01
     # Each word for itself: its presence alone is missing, and it alone does not matter.
     for t in (1, 3, 5):
-        without = presence.at[0, t].set(0)
-        same = logits(params, TOKENS.at[0, t].set(7), IS_TOKEN, without)
+        without, tokens = presence.copy(), TOKENS.copy()
+        without[0, t], tokens[0, t] = 0, 7
+        same = logits(params, tokens, IS_TOKEN, without)
         if (
             t == 5 or name != "n-grams"
         ):  # how often the others stand there is read of absent ones too
@@ -292,8 +300,8 @@ def test_attributions_are_the_riemann_sum_of_finite_differences(name, error):
         points = np.repeat(alphas[:, None] * np.ones(T), 2 * T, axis=0).reshape(nodes, 2, T, T)
         points[:, 0] += step * np.eye(T)
         points[:, 1] -= step * np.eye(T)
-        rows = [jnp.repeat(x, points.size // T, axis=0) for x in (TOKENS, IS_TOKEN)]
-        logits = np.asarray(compiled(name)[0](params, *rows, jnp.asarray(points.reshape(-1, T))))
+        rows = [np.repeat(x, points.size // T, axis=0) for x in (TOKENS, IS_TOKEN)]
+        logits = np.asarray(compiled(name)[0](params, *rows, points.reshape(-1, T)))
     odds = logits[:, 1] - np.logaddexp(logits[:, 0], logits[:, 2])
     odds = odds.reshape(nodes, 2, T)
     slow = ((odds[:, 0] - odds[:, 1]) / (2 * step)).mean(axis=0)
@@ -309,7 +317,7 @@ def test_attributions_add_up_to_the_difference_of_the_log_odds(name, seed, index
     found = attributed(name, params, index, limit=2048)
     p = []
     for presence in (0.0, 1.0):
-        logits = compiled(name)[0](params, TOKENS, IS_TOKEN, jnp.full((1, T), presence))
+        logits = compiled(name)[0](params, TOKENS, IS_TOKEN, np.full((1, T), presence, np.float32))
         logits = np.asarray(logits[0], np.float64)
         p.append(np.exp(logits - np.logaddexp.reduce(logits))[index])
     difference = np.log(p[1] / (1 - p[1])) - np.log(p[0] / (1 - p[0]))
@@ -323,7 +331,7 @@ def test_padding_has_no_share_and_changes_none(name):
     """On both sides, against the same text alone in its array."""
     params = drawn(name, 3)
     padded = attributed(name, params, limit=64)
-    assert (padded.values[~np.asarray(IS_TOKEN[0])] == 0).all()
+    assert (padded.values[~IS_TOKEN[0]] == 0).all()
     assert (padded.values[1:6] != 0).all()
     evaluate = partial(compiled(name)[1], params, TOKENS[:, 1:6], IS_TOKEN[:, 1:6], 1)
     alone = integrated_gradients(evaluate, np.ones(5, np.float32), limit=padded.nodes)

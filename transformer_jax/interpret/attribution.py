@@ -159,7 +159,7 @@ def _along(evaluate, x, alphas):
         chunk = np.zeros(NODES)
         some = alphas[start : start + NODES]
         chunk[: len(some)] = some
-        value, gradient = evaluate(jnp.asarray(chunk[:, None] * x, x.dtype))
+        value, gradient = evaluate(jax.device_put((chunk[:, None] * x).astype(x.dtype)))
         values.append(np.asarray(value, np.float64)[: len(some)])
         gradients.append(np.asarray(gradient, np.float64)[: len(some)])
     return np.concatenate(values), np.concatenate(gradients)
