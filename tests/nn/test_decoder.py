@@ -2,6 +2,8 @@
 padding holds.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,10 +175,10 @@ def test_a_decoder_says_what_it_lacks():
     step = cache.step(jnp.ones((B, 1), bool))
     for given in ({"cache": cache}, {"step": step}):
         with pytest.raises(ValueError, match=r"step is cache\.step\(is_token\)"):
-            decoder(x, **given)
+            jax.eval_shape(partial(decoder, **given), x)
     for read in (
         lambda: decoder.memory_of(x, jnp.ones((B, 1), bool)),
         lambda: decoder(x, memory=cache.layers),
     ):
         with pytest.raises(ValueError, match="no cross-attention; make it with cross=True"):
-            read()
+            jax.eval_shape(read)
