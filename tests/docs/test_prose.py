@@ -1,0 +1,136 @@
+"""Docstrings begin as those of NumPy do, replaced phrases stay replaced, and prose fits a page."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("transformer_jax", "train", "bench", "docs/build")
+CODE = [path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+COLUMNS = 100
+
+VERBS = set(
+    """
+    Add Apply Assert Attend Average Build Calibrate Call Check Choose Clip Collect Combine Compare
+    Compile Compute Concatenate Convert Copy Count Create Cut Decide Decode Delete Describe Download
+    Draw Drop Embed Encode Escape Estimate Evaluate Explain Export Fill Find Fit Format Generate
+    Give Group Hash Hide Import Initialize Interpolate Iterate Join Keep List Load Look Lower Make
+    Map Mask Match Measure Merge Minimize Move Multiply Normalize Open Pad Parse Place Plot Pool
+    Predict Prepare Print Project Raise Read Record Refuse Register Release Remove Rename Render
+    Repeat Replace Report Resample Reset Restore Resume Return Rotate Round Run Sample Save Scale
+    Score Search Select Send Set Shard Show Shuffle Skip Sort Split Stack Start Stop Stream Sum Take
+    Tell Time Tokenize Trace Train Transform Translate Truncate Try Undo Update Use Validate Verify
+    Wait Warn Wrap Write Yield Zero
+    """.split()
+)
+# Openings that leave a reader without a subject.
+VAGUE = {"What", "Where", "Which", "Of", "How", "When", "Why", "Who", "Such", "As", "In", "By"}
+
+# Each was read twice by somebody; the plainer form stands behind it.
+REPLACED = {
+    r"\bgoes? on (from|to|with|where)\b": "resumes, continues",
+    r"\bgone on with\b": "resumed",
+    r"\bgo on (from|to|with|where)\b": "resume, continue",
+    r"\bwould have had anyway\b": "bit-identical",
+    r"\bcompilation apart\b": "compile time excluded",
+    r"\bof nothing\b": "of the empty baseline, from scratch",
+    r"\bknows? no word\b": "ignores every word",
+    r"\bhears?\b|\bas loud\b": "scale",
+    r"\bat hand\b": "available, on disk",
+    r"\bwhat (their|its) names? says?\b": "list it",
+    r"\btexts? without labels\b": "unlabelled texts",
+    r"\bsplit off\b": "held out",
+    r"\bguess(es)?\b": "pseudo-labels",
+    r"\bWrite on\b": "continue the text",
+    r"\bstands? beside\b": "compares with, is next to",
+    r"\bin turns\b": "interleaved",
+    r"\bcounted alone\b": "by operation count",
+}
+
+
+def documented() -> Iterator[tuple[str, str, str, str]]:
+    """(where, kind, name, docstring) of every class and function of the product."""
+    for path in CODE:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for kind, node in _definitions(tree, is_local=False):
+            text = ast.get_docstring(node)
+            if text:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", kind, node.name, text
+
+
+def _definitions(node: ast.AST, is_local: bool) -> Iterator[tuple[str, ast.AST]]:
+    for child in ast.iter_child_nodes(node):
+        is_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+        if isinstance(child, ast.ClassDef):
+            yield "private" if is_local or child.name.startswith("_") else "class", child
+        elif is_function:
+            names = {
+                getattr(each, "id", getattr(each, "attr", "")) for each in child.decorator_list
+            }
+            private = is_local or (child.name.startswith("_") and not child.name.startswith("__"))
+            is_property = names & {"property", "cached_property"}
+            yield "private" if private else "property" if is_property else "function", child
+        yield from _definitions(child, is_local or is_function)
+
+
+DOCUMENTED = list(documented())
+
+
+def first_word(text: str) -> str:
+    return re.split(r"[\s,.:;]", text, maxsplit=1)[0]
+
+
+def test_a_function_begins_with_a_verb():
+    found = [
+        f"{where} {name}: {text.splitlines()[0]}"
+        for where, kind, name, text in DOCUMENTED
+        if kind == "function" and first_word(text) not in VERBS
+    ]
+    assert not found, "\n".join([str(len(found)), *found])
+
+
+def test_a_class_or_property_begins_with_a_noun():
+    found = [
+        f"{where} {name}: {text.splitlines()[0]}"
+        for where, kind, name, text in DOCUMENTED
+        if kind in ("class", "property") and first_word(text) in VERBS | VAGUE
+    ]
+    assert not found, "\n".join([str(len(found)), *found])
+
+
+def test_what_is_private_has_one_line():
+    found = [
+        f"{where} {name}" for where, kind, name, text in DOCUMENTED
+        if kind == "private" and "\n" in text
+    ]  # fmt: skip
+    assert not found, "\n".join([str(len(found)), *found])
+
+
+@pytest.mark.parametrize("phrase", REPLACED)
+def test_a_replaced_phrase_stays_replaced(phrase):
+    texts = {path: path.read_text(encoding="utf-8") for path in [*CODE, *PAGES]}
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path, text in texts.items()
+        for number, line in enumerate(text.split("\n"), 1)
+        if re.search(phrase, line, re.IGNORECASE)
+    ]
+    assert not found, "\n".join([f"{len(found)}, say: {REPLACED[phrase]}", *found])
+
+
+def test_prose_is_not_wider_than_the_page():
+    found = []
+    for path in PAGES:
+        is_code = False
+        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+            is_code ^= line.lstrip().startswith("```")
+            without_links = re.sub(r"\]\([^)]*\)|<https?://[^>]*>|https?://\S+", "", line)
+            is_table = line.lstrip().startswith(("|", "<"))
+            if len(without_links) > COLUMNS and not is_code and not is_table:
+                found.append(f"{path.relative_to(ROOT)}:{number}")
+    assert not found, "\n".join([str(len(found)), *found])
