@@ -1,27 +1,33 @@
-"""Fills the tables of the written pages and of the README from the files in docs/results.
+"""Tables and sentences of README and the written pages, filled in from the files in docs/results.
 
-    python -m docs.build.tables             every table below a line `<!-- table: NAME -->`
+    python -m docs.build.tables
 
-What is typed around a table stays as it is. `tests/docs/test_results.py` shows that nothing is out
-of date.
+fills in the table below each line `<!-- table: NAME -->`, and the text between a line
+`<!-- filled: NAME -->` and the next `<!-- end -->`. The rest of a page stays as it is.
+`tests/docs/test_results.py` checks that nothing is out of date.
 """
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from bench.pages.markdown import milliseconds, table
+from train.evaluation.report import summary
 from transformer_jax.runtime.files import write_text
 
 DOCS = Path(__file__).parents[1]
 PAGES = [DOCS.parent / "README.md", *sorted((DOCS / "research").glob("*.md"))]
-MARKED = re.compile(r"(<!-- table: (.*) -->\n)((?:\|.*\n)*)")
+TABLE = re.compile(r"(<!-- table: (.*) -->\n)((?:\|.*\n)*)")
+TEXT = re.compile(r"(<!-- filled: ([^\n]*) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
+COLUMNS = 100
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 TABLES: dict[str, Callable[[], Table]] = {}
+TEXTS: dict[str, Callable[[], str]] = {}
 
 
 def named(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
@@ -35,8 +41,14 @@ def named(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
 
 
 def filled(text: str) -> str:
-    """Return the text of a page with its tables made anew."""
-    return MARKED.sub(lambda found: found[1] + "\n".join(table(*TABLES[found[2]]())) + "\n", text)
+    """Return the text of a page with its tables and filled-in sentences made anew."""
+    text = TABLE.sub(lambda found: found[1] + "\n".join(table(*TABLES[found[2]]())) + "\n", text)
+    return TEXT.sub(lambda found: f"{found[1]}{TEXTS[found[2]]()}{found[4]}", text)
+
+
+def sentences(text: str) -> str:
+    """Wrap a paragraph to the width of a page."""
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 @cache
@@ -87,40 +99,94 @@ def epochs(values: Sequence[float], number: int) -> list[str]:
 @named("imdb")
 def imdb() -> Table:
     run, best = results("imdb"), results("imdb-vectors")
-    linear, ngrams = run["baseline"], run["alone"]["evidence"]
+    linear = run["baseline"]
     rows = {
         "TF-IDF bigrams + logistic regression": (linear, linear["seconds"]),
-        "its n-grams alone, a linear model (NB-SVM)": (ngrams, run["evidence_seconds"]),
-        "**transformer with n-grams**, `make imdb`": (run, fitting_seconds(run)),
-        "the same, from unlabelled reviews too, `make imdb-best`": (best, fitting_seconds(best)),
+        "`make imdb`: transformer with n-grams": (run, fitting_seconds(run)),
+        "`make imdb-best`: learns from unlabelled reviews too": (best, fitting_seconds(best)),
     }
-    header = ["model", "test accuracy", "95% interval", "seconds to train"]
+    header = ["model", "test accuracy", "95% interval", "training"]
     return header, (
-        [name, accuracy(found), interval(found), f"{seconds:.0f}"]
+        [name, accuracy(found), interval(found), duration(seconds)]
         for name, (found, seconds) in rows.items()
     )
 
 
-@named("attention")
-def attention() -> Table:
-    columns = {
-        "Python loops": "Python loops, ms",
-        "NumPy, loop over queries": "NumPy, a query at a time",
-        "NumPy": "NumPy",
-        "transformer_jax": "transformer_jax",
-        "jax.nn": "`jax.nn`",
-        "PyTorch": "PyTorch",
-    }
-    seconds = {
-        (record["implementation"], record["length"]): record["seconds"]
-        for record in results("bench")["records"]
-        if record["subject"] == "attention" and "ratio" not in record
-    }
-    return ["T", *columns.values()], (
-        [T, *(milliseconds(seconds[name, T]) if (name, T) in seconds else "" for name in columns)]
-        for T in (64, 1024, 2048)
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{minutes(seconds)} min"
+
+
+def verdict() -> str:
+    """Return the last lines that `make imdb` prints."""
+    lines = summary(results("imdb")).splitlines()
+    return "\n".join(["```text", *lines[-2:], "```", ""])
+
+
+def classifier() -> str:
+    """Return what the three seeds of `make imdb` and `make imdb-best` reach."""
+    runs, best = seeds("imdb"), seeds("imdb-vectors")
+    gains = [100 * (run["test_accuracy"] - ngrams(run)["test_accuracy"]) for run in runs]
+    ps = [f"{ngrams(run)['mcnemar']['p_value']:.1g}" for run in runs]
+    mean = sum(run["test_accuracy"] for run in best) / len(best)
+    longest = max(map(fitting_seconds, best))
+    return sentences(
+        f"Three seeds of `make imdb` reach {listed([accuracy(run) for run in runs])}: "
+        f"{listed([f'{gain:.2f}' for gain in gains])} points above their own n-grams "
+        f"(McNemar p = {listed(ps)}). `make imdb-best` reaches {mean:.2%} (mean of three seeds) in "
+        f"at most {minutes(longest)} minutes. The test split is read once per run; models are "
+        "selected on held-out movies ([more](docs/guides/training.md))."
     )
 
+
+def ngrams(run: dict) -> dict:
+    """Return the scores of the n-grams of a run without its network."""
+    return run["alone"]["evidence"]
+
+
+def listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def writing() -> str:
+    """Return what the language model and the translator reach."""
+    characters, pairs = results("shakespeare"), results("multi30k")
+    return sentences(
+        f"On two CPU cores: tiny Shakespeare, {characters['held_out_loss']:.3f} nats per "
+        f"character after {minutes(characters['train_seconds'])} minutes; Multi30k, English to "
+        f"German, BLEU {pairs['bleu']:.1f} after {minutes(pairs['train_seconds'])} minutes "
+        "([translation](docs/research/translation.md), [speed](docs/benchmarks/generation.md))."
+    )
+
+
+def attention() -> str:
+    """Return the figure of the cost of attention, and a sentence on it."""
+    bench, T = results("bench"), 1024
+    found = {
+        record["implementation"]: milliseconds(record["seconds"])
+        for record in bench["records"]
+        if record["subject"] == "attention" and record["length"] == T and "ratio" not in record
+    }
+    law = next(
+        law["time"]
+        for law in bench["laws"]
+        if (law["subject"], law["implementation"]) == ("attention", "transformer_jax")
+    )
+    low, high = law["interval"]
+    figure = "![Time of attention by length](docs/figures/attention-cost.svg)"
+    return f"{figure}\n\n" + sentences(
+        f"One example of {T} tokens, 8 heads of 64, float32, forward: the jitted function takes "
+        f"{found['transformer_jax']} ms, NumPy {found['NumPy']} ms, `jax.nn` {found['jax.nn']} ms; "
+        f"its time grows as T^{law['exponent']:.2f} (95% interval {low:.2f} to {high:.2f}) "
+        "([more](docs/benchmarks/benchmarks.md))."
+    )
+
+
+TEXTS |= {
+    "make imdb": verdict,
+    "classifier": classifier,
+    "writing": writing,
+    "attention": attention,
+}
 
 # Pages on one subject -----------------------------------------------------------------------------
 
