@@ -1,6 +1,6 @@
 """What the written pages say is what the files of results hold."""
 
-from statistics import mean, median
+from statistics import mean
 
 import pytest
 
@@ -9,6 +9,7 @@ from docs.build.tables import (
     DOCS,
     PAGES,
     TABLES,
+    TEXTS,
     accuracy,
     earlier_run,
     filled,
@@ -18,8 +19,6 @@ from docs.build.tables import (
     seeds,
 )
 
-README = DOCS.parent / "README.md"
-
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_table_is_out_of_date(page):
@@ -28,9 +27,11 @@ def test_no_table_is_out_of_date(page):
     assert filled(text) == text
 
 
-def test_every_table_is_on_one_page_and_changes_with_its_results(monkeypatch):
+def test_every_table_and_text_is_on_one_page_and_changes_with_its_results():
     pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert all(pages.count(f"<!-- table: {name} -->\n|") == 1 for name in TABLES)
+    assert all(pages.count(f"<!-- filled: {name} -->\n") == 1 for name in TEXTS)
+    assert filled("<!-- filled: writing -->\n1 nat.<!-- end -->\nAfter it.").count("nats") == 1
     page = "<!-- table: few labels -->\n| a |\n| --- |\n| 1 |\n\nAfter it."
     assert filled(page).endswith("%** |\n\nAfter it.") and "| a |" not in filled(page)
 
@@ -47,10 +48,6 @@ def gain(run):
     return f"{100 * (run['test_accuracy'] - run['alone']['evidence']['test_accuracy']):.2f}"
 
 
-def chance(run):
-    return f"{run['alone']['evidence']['mcnemar']['p_value']:.1g}"
-
-
 def of_three(of, runs):
     return "{}, {} and {}".format(*map(of, runs))
 
@@ -61,14 +58,6 @@ def part(name):
 
 def minutes(run):
     return round(run["train_seconds"] / 60)
-
-
-def adds(of):
-    """What attention adds, in points: the whole recipe against the one without, seed by seed."""
-    runs = results("ablation")["runs"]
-    last = {(run["variant"].split(":")[0], run["seed"]): run["epochs"][-1] for run in runs}
-    without = {seed: epoch for (name, seed), epoch in last.items() if name == "attention removed"}
-    return f"{100 * mean(of(last['the whole recipe', s]) - of(without[s]) for s in without):.2f}"
 
 
 def race():
@@ -87,34 +76,6 @@ def vectors():
     runs = seeds("imdb-vectors")
     took = [fitting_seconds(run) / 60 for run in runs]
     return f"{mean(run['test_accuracy'] for run in runs):.2%}", took
-
-
-def readme():
-    run, (first, tutorial), (average, took) = results("imdb"), race(), vectors()
-    again = [results(f"imdb-vectors-again-seed-{seed}") for seed in (1, 2)]
-    seconds, compiling = (median(p[key] for p in first) for key in ("seconds", "compile_seconds"))
-    encoder, tuned = results("imdb-mlm"), results("imdb-mlm-classifier")
-    of_run = f"jax {run['versions']['jax']}, {run['date']}"
-    yield f"two cores of a Xeon, {of_run}; the last row of an EPYC"
-    yield f"Three seeds have {of_three(percent, seeds('imdb'))}%"
-    yield f"{of_three(gain, seeds('imdb'))} points above their own n-grams"
-    yield f"(McNemar p = {of_three(chance, seeds('imdb'))})"
-    yield f"part of the answer by itself has {of_three(percent, part('head'))}%"
-    yield f"attention adds {adds(lambda e: e['alone']['head'])} points to the network, and only "
-    yield f"and only {adds(lambda e: e['accuracy'])} where"
-    yield f"after {seconds:.0f} s of training, {compiling:.0f} of them compiling"
-    best = max(point["accuracy"] for point in tutorial)
-    yield f"its own PyTorch program stood at {best:.2%} after half an hour"
-    yield f"{average}, mean of three seeds, in {min(took):.0f} to {max(took):.0f} minutes"
-    networks = " and ".join(percent(run["alone"]["head"]) for run in again)
-    yield f"by itself its network has {networks}%"
-    yield f"{accuracy(tuned)} after {minutes(encoder) + minutes(tuned)} minutes"
-
-
-def status():
-    average, took = vectors()
-    yield f"n-grams alone {of_three(percent, part('evidence'))}"
-    yield f"{average}, mean of three seeds, within {max(took):.0f} minutes"
 
 
 def experiments():
@@ -183,12 +144,8 @@ def pretraining():
 
 
 SAYS = {
-    README: readme,
-    DOCS / "status.md": status,
-    **{
-        DOCS / f"research/{says.__name__}.md": says
-        for says in (experiments, finetuning, pretraining, translation, unlabelled)
-    },
+    DOCS / f"research/{says.__name__}.md": says
+    for says in (experiments, finetuning, pretraining, translation, unlabelled)
 }
 
 
