@@ -66,8 +66,8 @@ def mask_name(inputs: AttentionInputs) -> str | None:
 
 
 def _tokens_first(key, value, is_token):
-    """Return keys and values, real tokens first and zeros behind, and the number of tokens (>= 1)."""
-    # The sum over the keys does not depend on their order.
+    """Return keys and values with the real tokens first, and their number, 1 or more."""
+    # The sum over the keys does not depend on their order. The rest is filled with zeros.
     is_token = jnp.broadcast_to(is_token, key.shape[:2])
     order = jnp.argsort(~is_token, axis=1, stable=True)
     lengths = is_token.sum(axis=1, dtype=jnp.int32)

@@ -108,7 +108,7 @@ class Tiles:
         return row._replace(block=replace(row.block, key_start=start, keys=run))
 
     def over_keys(self, body: Callable, row: Tile, state: Any) -> Any:
-        """Return the state after `body(tile, state, mask)` for each block of keys that the row sees.
+        """Return the state after `body(tile, state, mask)` for each block of keys that a row sees.
 
         The mask is None for a tile that is visible as a whole. Most tiles are, and need no masking.
         """
