@@ -53,7 +53,6 @@ def masked_logsumexp(
 def _masked_logsumexp_jvp(primals, tangents):
     """Return the value and d = sum_s p_s dx_s, with p the softmax."""
     # In a fully masked row, where log 0 has no derivative, p and therefore d are 0.
-    # In a fully masked row, where log 0 has no derivative, p and therefore d are 0.
     return masked_logsumexp(*primals), (masked_softmax(*primals) * tangents[0]).sum(axis=-1)
 
 

@@ -49,7 +49,7 @@ class StackConfig:
     head_dim: int | None = None  # of queries and keys; None: embed_dim / num_heads
     value_dim: int | None = None  # of a head's values; None: head_dim
     num_kv_heads: int | None = None  # fewer than num_heads: grouped-query attention
-    norm: str = "post"  # norm after ("post": 2017, BERT) or before a sublayer ("pre": GPT-2, ...)
+    norm: str = "post"  # after a sublayer: "post" (2017, BERT); before: "pre" (GPT-2, most since)
     final_norm: bool = False  # a norm after the last layer, usual in a pre-norm stack
     norm_kind: str = "layer"  # "layer", or "rms", which does not centre and has no bias
     norm_epsilon: float = 1e-5

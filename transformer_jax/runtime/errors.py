@@ -6,7 +6,7 @@ class InputError(ValueError):
 
 
 class TokenizerError(ValueError):
-    """A vocabulary that cannot be made, read or reached; the message, one line, says how to fix it."""
+    """A vocabulary that cannot be made, read or reached; the message says how to fix that."""
 
 
 class RunFolderError(ValueError):
@@ -18,7 +18,7 @@ class PretrainedError(ValueError):
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error in one line of at most 200 characters, or its type if empty."""
+    """Return the message of an error in one line of at most 200 characters; its type if empty."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

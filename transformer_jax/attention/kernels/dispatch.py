@@ -32,7 +32,7 @@ IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 # it (docs/benchmarks/attention.md). That AVX-512 explains the difference is an assumption. On an
 # accelerator only memory matters: that of the logits, and of mask arrays for cuDNN.
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
-WITHOUT_AVX512 = 2**22  # of one example or of several
+WITHOUT_AVX512 = 2**22  # whether there is one example or several
 ON_AN_ACCELERATOR = 2**28
 # The least number of logits, of one head and of all heads, for a fused expression. With fewer, its
 # gradient, which computes the weights three more times, is slower than the reference.
