@@ -1,13 +1,13 @@
 """Dot-product attention (Vaswani et al., 2017, section 3.2) and the mask contract.
 
 `reference_attention` computes the equation as it is written. The faster implementations in
-`kernels` return the same numbers, and `kernels.dispatch` chooses one of them.
+`kernels` return the same numbers up to rounding, and `kernels.dispatch` chooses one of them.
 
 The mask contract. A mask is True where a query may attend to a key. Every implementation, and every
 function and module that takes a mask, keeps these rules in the output and in the gradient:
 
-- A query that sees no key has weights 0 and output 0: no NaN, and no mean of the values. What
-  follows the attention is still added: the bias of a projection, and the residual connection.
+- A query that sees no key has weights 0 and output 0: no NaN, and no mean of the values. Terms
+  after the attention are still added: the bias of a projection, and the residual connection.
 - A hidden key has no influence. If the mask hides a key from a query, the key and its value do not
   change the output of the query, and the output passes no gradient to them.
 - Fully masked rows may hold anything. A query that sees no key, and a key (with its value) that no
