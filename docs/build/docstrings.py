@@ -1,9 +1,9 @@
 """Docstrings as pages: they are plain text for `help()`, and become Markdown here, when the site is
 built.
 
-The first paragraph, which holds the equation, is set in code; examples become code blocks; what
-raises stands out; names of ours in backticks become links. Shapes are shown as they are written,
-`Float[Array, "B T D"]`.
+The equation, an indented line after the first paragraph, is set in code; examples become code
+blocks; what raises stands out; names of ours in backticks become links. Shapes are shown as they
+are written, `Float[Array, "B T D"]`.
 """
 
 import re
@@ -34,11 +34,9 @@ class RenderDocstrings(griffe.Extension):
 def markdown(docstring: str, is_exported: bool, exported: dict[str, str]) -> str:
     """The paragraphs of a docstring as Markdown; `exported` is where each name is found."""
     first, *rest = re.split(r"\n[ ]*\n", docstring)
-    if is_exported:
-        equation = " ".join(first.replace("`", "").split())
-        shown = [f"`` {equation} ``{{ .equation }}"]
-    else:
-        shown = [_prose(first, exported)]
+    shown = [_prose(first, exported)]
+    if is_exported and rest and re.fullmatch("    .*", rest[0]):
+        shown.append(f"`` {rest.pop(0).strip()} ``{{ .equation }}")
     for paragraph in rest:
         is_code = EXAMPLE.match(paragraph)
         shown.append(f"```pycon\n{paragraph}\n```" if is_code else _prose(paragraph, exported))

@@ -64,11 +64,13 @@ def test_a_page_shows_equation_errors_and_example(site):
 
 def test_a_docstring_becomes_markdown():
     shown = markdown(
-        "a * b\nin *words*.\n\nRaises as `f` does.\n\n>>> 1 + 1\n2", True, {"f": "m.f"}
+        "Return it\nin *words*.\n\n    a * b\n\nRaises as `f` does.\n\n>>> 1 + 1\n2",
+        True,
+        {"f": "m.f"},
     )
     assert shown == (
-        "`` a * b in *words*. ``{ .equation }\n\n**Raises as** [`f`][m.f] does.\n\n"
-        "```pycon\n>>> 1 + 1\n2\n```"
+        "Return it\nin *words*.\n\n`` a * b ``{ .equation }\n\n"
+        "**Raises as** [`f`][m.f] does.\n\n```pycon\n>>> 1 + 1\n2\n```"
     )
 
 
