@@ -6,6 +6,7 @@ the caches.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 import jax
@@ -101,8 +102,7 @@ def visited_blocks(mask: MaskLike, T: int, S: int | None = None) -> float:
     if mask is None:
         return 1.0
     jax.eval_shape(lambda: rendered(mask, T, S))  # whether it fits
-    with jax.ensure_compile_time_eval():
-        return float(mask.coverage(_grid(mask, T, S)).some.mean())
+    return float(_seen_blocks(mask, _grid(mask, T, S)).mean())
 
 
 def _grid(mask, T, S):
@@ -120,8 +120,7 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
     """
     if mask is None or jax.tree.leaves(mask):
         return None
-    with jax.ensure_compile_time_eval():
-        some = np.asarray(mask.coverage(grid).some)[0]
+    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)
     first, last = some.argmax(axis=1), grid.columns - some[:, ::-1].argmax(axis=1)
     columns = int((last - first).max())
     run = min(columns * grid.keys, grid.S)
@@ -131,9 +130,24 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
 
 def _area(mask, grid):
     """How many logits the visited blocks of a mask without arrays have."""
-    with jax.ensure_compile_time_eval():
-        some = mask.coverage(grid).some
-        return float(some.mean()) * grid.rows * grid.columns * grid.queries * grid.keys
+    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)
+    return some.sum() * grid.queries * grid.keys
+
+
+@lru_cache
+def _seen_blocks_without_arrays(structure, grid):
+    return _seen_blocks(jax.tree.unflatten(structure, ()), grid)[0]
+
+
+def _seen_blocks(mask, grid):
+    """[#B, rows, columns]: where anything is seen, as numbers also while JAX traces.
+
+    One program of its own: `jax.ensure_compile_time_eval` compiles each operation by itself, which
+    takes a second for the grids of one mask.
+    """
+    arrays, structure = jax.tree.flatten(mask)
+    run = jax.jit(lambda *arrays: jax.tree.unflatten(structure, arrays).coverage(grid).some)
+    return np.asarray(run.lower(*arrays).compile()(*arrays))
 
 
 def _even(length, most):
