@@ -120,7 +120,7 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
     """
     if mask is None or jax.tree.leaves(mask):
         return None
-    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)
+    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)[0]
     first, last = some.argmax(axis=1), grid.columns - some[:, ::-1].argmax(axis=1)
     columns = int((last - first).max())
     run = min(columns * grid.keys, grid.S)
@@ -131,12 +131,12 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
 def _area(mask, grid):
     """How many logits the visited blocks of a mask without arrays have."""
     some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)
-    return some.sum() * grid.queries * grid.keys
+    return some.sum() / len(some) * grid.queries * grid.keys
 
 
 @lru_cache
 def _seen_blocks_without_arrays(structure, grid):
-    return _seen_blocks(jax.tree.unflatten(structure, ()), grid)[0]
+    return _seen_blocks(jax.tree.unflatten(structure, ()), grid)
 
 
 def _seen_blocks(mask, grid):
