@@ -6,6 +6,7 @@ stay in the caches.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 import jax
@@ -101,8 +102,7 @@ def visited_blocks(mask: MaskLike, T: int, S: int | None = None) -> float:
     if mask is None:
         return 1.0
     jax.eval_shape(lambda: rendered(mask, T, S))  # raises if it does not fit
-    with jax.ensure_compile_time_eval():
-        return float(mask.coverage(_grid(mask, T, S)).some.mean())
+    return float(_seen_blocks(mask, _grid(mask, T, S)).mean())
 
 
 def _grid(mask, T, S):
@@ -122,8 +122,7 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
     """
     if mask is None or jax.tree.leaves(mask):
         return None
-    with jax.ensure_compile_time_eval():
-        some = np.asarray(mask.coverage(grid).some)[0]
+    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)[0]
     first, last = some.argmax(axis=1), grid.columns - some[:, ::-1].argmax(axis=1)
     columns = int((last - first).max())
     run = min(columns * grid.keys, grid.S)
@@ -133,9 +132,22 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
 
 def _area(mask, grid):
     """Return how many logits the visited blocks have, for a mask without arrays."""
-    with jax.ensure_compile_time_eval():
-        some = mask.coverage(grid).some
-        return float(some.mean()) * grid.rows * grid.columns * grid.queries * grid.keys
+    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)
+    return some.sum() / len(some) * grid.queries * grid.keys
+
+
+@lru_cache
+def _seen_blocks_without_arrays(structure, grid):
+    return _seen_blocks(jax.tree.unflatten(structure, ()), grid)
+
+
+def _seen_blocks(mask, grid):
+    """Return, as [#B, rows, columns] of NumPy, which blocks have a visible key; also under jit."""
+    # One compiled program: jax.ensure_compile_time_eval compiles each operation by itself, which
+    # takes a second for the grids of one mask.
+    arrays, structure = jax.tree.flatten(mask)
+    run = jax.jit(lambda *arrays: jax.tree.unflatten(structure, arrays).coverage(grid).some)
+    return np.asarray(run.lower(*arrays).compile()(*arrays))
 
 
 def _even(length, most):
