@@ -22,7 +22,10 @@ from transformer_jax.serialization.run_folder import load_classifier
 # Of a class: a word that the labelled texts have, and one that only texts without a label have
 # beside it.
 KNOWN, NEW = {0: "dull", 1: "fine"}, {0: "awful", 1: "superb"}
-SHORT = ["--epochs", "4", "--max-length", "16", "--no-baseline", "--dtype", "float32"]
+SHORT = [
+    "--epochs", "4", "--max-length", "16", "--tokenizer", "word:30", "--batch-tokens", "512",
+    "--no-baseline", "--dtype", "float32",
+]  # fmt: skip
 
 SMALL = replace(FAST_VECTORS, vectors=VectorConfig(features=16, negatives=64, learning_rate=5e-3))
 
