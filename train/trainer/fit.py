@@ -104,10 +104,7 @@ class _Loop:
         self.schedule = learning_rate_schedule(config.optimizer, self.total_steps)
         graph, params = nnx.split(objective.trained, nnx.Param)
         state = TrainState.first(params, optimizer)
-        # Bound to a device from the start, as orbax's arrays are: for others JAX compiles other
-        # programs, and a run that goes on would wait for all of them again.
-        first = jax.device_put((state, copied(params)), jax.local_devices()[0])
-        self.state, self.best = replicate(first)
+        self.state, self.best = replicate((state, copied(params)))
         self.train_step = make_train_step(graph, objective.loss, optimizer, config)
         self.progress = Progress()
         if resume:
