@@ -66,7 +66,7 @@ def run(data, tmp_path_factory):
 def pieces(data, tmp_path_factory):
     """Of byte-level pieces; not trained."""
     folder = tmp_path_factory.mktemp("runs") / "pieces"
-    assert main(arguments(data, folder, "--tokenizer", "bpe:300", "--epochs", "0")) == 0
+    assert main(arguments(data, folder, "--tokenizer", "bpe:400", "--epochs", "0")) == 0
     return folder
 
 
