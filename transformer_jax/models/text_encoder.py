@@ -307,7 +307,7 @@ class EncoderClassifier(nnx.Module):
         return_weights: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]:
-        """Compute the class logits; with `return_weights` also return all layers' attention weights.
+        """Compute the class logits; with `return_weights` also return all attention weights.
 
         The arguments are as in `TextEncoder`.
         """
