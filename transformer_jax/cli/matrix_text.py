@@ -118,7 +118,7 @@ def width(text: str) -> int:
 
 
 def clip(text: str, most: int) -> str:
-    """Shorten a text to one line of at most `most` terminal columns."""
+    """Clip a text to one line of at most `most` terminal columns."""
     text = "".join(c if c.isprintable() else " " for c in text)
     if width(text) <= most:
         return text
@@ -135,7 +135,7 @@ def pad_right(text: str, size: int) -> str:
 
 
 def wrap(text: str, most: int) -> Iterator[str]:
-    """Break a text at spaces into lines of at most `most` columns. Longer words stay whole."""
+    """Wrap a text at spaces into lines of at most `most` columns. Longer words stay whole."""
     line = ""
     for word in text.split():
         if line and width(line) + 1 + width(word) > most:

@@ -61,7 +61,9 @@ def load(
     folder = folder_of(source, revision)
     settings = Settings(folder / CONFIG)
     if kind == "language" and kind not in family_of(settings).ARCHITECTURES.values():
-        raise settings.error(f"a {settings.text('model_type')} does not write; GPT-2 and Llama do")
+        raise settings.error(
+            f"a {settings.text('model_type')} model does not generate text; GPT-2 and Llama do"
+        )
     model = from_pretrained(folder, kind=kind, dtype=dtype)
     tokenizer = load_pretrained_tokenizer(folder)
     if is_run:
