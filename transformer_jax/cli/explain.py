@@ -13,10 +13,10 @@ the share of each word in the log odds of the class, log(p / (1 - p)). The basel
 of the same length: it has positions, but neither words nor the special tokens [CLS] and [SEP]. The
 special tokens have attributions of their own.
 
-All attributions must sum to the log odds of the text minus those of the baseline. The last line
-gives the difference, the gap, and says so if it stays above 1%. The number of integration nodes is
-doubled until the gap is small enough. Each node costs a forward and a backward pass, so --steps
-bounds the time.
+All attributions together should sum to the log odds of the text minus those of the baseline. The
+last line gives the error of this sum, the gap, and warns if it stays above 1%. The number of
+integration nodes is doubled until the gap is small enough. Each node costs a forward and a backward
+pass, so --steps bounds the time.
 
 Words that have an effect only together ("not" with "good") share that effect. The attributions
 describe what the model computes, not what is true, and they depend on the baseline.

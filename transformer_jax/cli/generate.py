@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"maximum number of new tokens (default: all that fit; published models {LONG})",
     )
-    add("--temperature", type=float, default=0.8, metavar="X", help="divides the logits (0.8)")
+    add("--temperature", type=float, default=0.8, metavar="X", help="of sampling (default: 0.8)")
     add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
     add("--top-p", type=float, metavar="P", help="nucleus sampling with total probability P")
     add("--min-p", type=float, metavar="P", help="minimum probability relative to the likeliest")

@@ -7,7 +7,7 @@ prints, for each of the three, the size of its vocabulary, the length of the seq
 tokens, and then the tokens of an unknown word and of a misspelling. [UNK] is the token of anything
 outside the vocabulary, </w> marks the end of a word and _ is a space. The vocabularies are learnt
 from a short built-in text or from --corpus, lower-cased. Subwords are learnt by byte-pair encoding
-with transformer_jax/text/bpe.py, which is written to be read and slow. For real corpora use
+with the readable but slow code of transformer_jax/text/bpe.py. For real corpora use
 train_tokenizer("bpe:N") of transformer_jax/text/tokenizer.py.
 """
 

@@ -114,7 +114,7 @@ def _kind(family: Family, settings: Settings, wanted: str | None) -> str:
     if not isinstance(name, str) or name not in family.ARCHITECTURES:
         raise settings.error(
             f"architecture {name!r:.60} is not among {', '.join(family.ARCHITECTURES)}; "
-            f'pass kind="{usual}" for what is known of it'
+            f'pass kind="{usual}" to load only that part of it'
         )
     return family.ARCHITECTURES[name]
 

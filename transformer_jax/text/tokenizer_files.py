@@ -114,7 +114,7 @@ def _core(
     for name in SENTENCEPIECE:
         if (folder / name).exists():
             raise TokenizerError(
-                f"{folder / name} cannot be read; add a tokenizer.json to the folder"
+                f"{folder / name} cannot be read; tokenizer.json is needed in its folder"
             )
     raise TokenizerError(
         f"{folder} holds no tokenizer: no tokenizer.json, vocab.txt, or vocab.json with merges.txt"

@@ -96,7 +96,7 @@ def _must_be_known(model_type: str | None, known: tuple[str, ...]) -> None:
     if model_type is not None and model_type not in known:
         raise ValueError(
             f"it does not contain the special tokens around a text of {model_type!r}; "
-            "add a tokenizer.json to the folder"
+            "tokenizer.json is needed in its folder"
         )
 
 

@@ -143,7 +143,7 @@ def scale_table(example: dict) -> list[Step]:
     return [
         tell("sizes", "the parameters counted part by part", np.array(table, float), "model size",
              names, ("layers", "heads", "D", "count")),
-        tell("millions", "the same beside what each paper states", in_millions, "model count",
+        tell("millions", "the same, and what each paper states", in_millions, "model count",
              names, ("counted", "stated")),
         tell("gpt3_training_flops", "6 N D with N = 175e9 and D = 300e9 tokens", flops),
     ]  # fmt: skip

@@ -107,7 +107,7 @@ def causal_weights(example: dict) -> list[Step]:
 def neg_inf_mask(example: dict) -> list[Step]:
     a, b = (numbers(example["inputs"][name]) for name in "ab")
     return [
-        tell("scores_a", "the first query: -inf hides the keys behind it", a, "S"),
+        tell("scores_a", "the first query: -inf masks the keys after it", a, "S"),
         tell("a", "softmax(scores_a)", softmax(a, np.isfinite(a)), "S"),
         tell("scores_b", "the second query", b, "S"),
         tell("b", "softmax(scores_b)", softmax(b, np.isfinite(b)), "S"),

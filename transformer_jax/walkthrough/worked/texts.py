@@ -53,7 +53,7 @@ def bert_encode(example: dict) -> list[Step]:
         tell("ids", "their ids in the vocabulary", bare.ids, "T", columns=bare.tokens),
         tell("single", "[CLS] text [SEP], padded", single.ids, "T", columns=single.tokens),
         tell("pair", "[CLS] text [SEP] pair [SEP], padded", pair.ids, "T", columns=pair.tokens),
-        tell("attention_mask_pair", "1 where a token stands", pair.attention_mask, "T",
+        tell("attention_mask_pair", "1 for a token, 0 for padding", pair.attention_mask, "T",
              columns=pair.tokens),
         tell("token_type_ids_pair", "0 up to the first [SEP], then 1; padding 0", pair.type_ids,
              "T", columns=pair.tokens),
@@ -84,7 +84,7 @@ def imdb_special_tokens(example: dict) -> list[Step]:
         tokenizer = train_tokenizer("gpt2", [], gpt2_files=folder)
     return [
         tell("gpt2", "bytes + merges + end of text", len(tokens)),
-        tell("pad", "id of [PAD], the first behind them", tokenizer.pad_id),
+        tell("pad", "id of [PAD], the first after them", tokenizer.pad_id),
         tell("cls", "id of [CLS]", tokenizer.cls_id),
         tell("sep", "id of [SEP]", tokenizer.sep_id),
         tell("vocab", "all tokens", tokenizer.vocab_size),
