@@ -1,4 +1,4 @@
-"""`python -m transformer_jax COMMAND`: using what training left. One file a command."""
+"""Commands that use trained and published models. Each is a module of transformer_jax.cli."""
 
 import argparse
 import sys
@@ -13,8 +13,8 @@ from transformer_jax.runtime.errors import (
 )
 from transformer_jax.runtime.malloc import keep_freed_memory
 
-# The module of each command in transformer_jax.cli. Only the one that is asked for is imported:
-# most of the time of a short command goes into imports.
+# The module of each command in transformer_jax.cli. Only the module of the given command is
+# imported, because imports take most of the time of a short command.
 COMMANDS = {
     "predict": "predict",
     "tokens": "tokens",
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (RunFolderError, PretrainedError, TokenizerError, InputError) as error:
         print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # the reader, such as `| head`, closed the pipe
         sys.stderr.close()
     return 0
 

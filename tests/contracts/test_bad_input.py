@@ -465,7 +465,7 @@ MISTAKES = {
     "tokenizer without its unknown token": (
         edited("run/tokenizer.json", lambda tree: tree["model"].update(unk_token="x")),
         PREDICT,
-        "the tokenizer cannot cut a text",
+        "the tokenizer cannot encode a text",
     ),
     "tokenizer of another run": (other_tokenizer, PREDICT, "they are of different runs"),
     "no such class": (nothing, "explain run fine --class good", "no class 'good'; the classes are negative, positive"),

@@ -745,7 +745,7 @@ def test_a_run_folder_is_measured_by_its_configuration(recipe, tmp_path, capsys)
     assert found["parameters"] == real_parameters(recipe.model)
     assert "published_parameters" not in found
     shown = cost(capsys, tmp_path / "run", "--length", 1000).out
-    assert "note: its table of positions ends before 1000 tokens" in shown
+    assert "note: the position table has fewer rows than 1000 tokens need" in shown
 
 
 def test_xla_is_shown_beside_the_count_for_a_run_folder(tmp_path, capsys):

@@ -238,7 +238,7 @@ def test_embed_writes_the_vectors_a_row_a_line(tiny, encoder, tmp_path, capsys):
     out = tmp_path / "vectors.npy"
     assert main(["embed", str(tiny), str(tmp_path / "texts.txt"), "-o", str(out)]) == 0
     np.testing.assert_allclose(np.load(out), encoder(TEXTS), atol=1e-6)
-    assert f"wrote {out}: 5 vectors of 24" in capsys.readouterr().err
+    assert f"wrote {out}: 5 vectors of length 24" in capsys.readouterr().err
 
 
 def test_similar_prints_the_best_lines_first(tiny, encoder, tmp_path, capsys):

@@ -86,7 +86,7 @@ def test_next_prints_tokens_as_they_stand_in_a_text(published, capsys):
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (str(FOLDER / "bert"), "a bert does not write; GPT-2 and Llama do"),
+        (str(FOLDER / "bert"), "a bert model does not generate text; GPT-2 and Llama do"),
         ("./nowhere", "is not a run folder: it has no config.json"),
         ("runs/nowhere", "is not a run folder: it has no config.json"),
         ("nobody/nothing", "is not in the local cache and"),

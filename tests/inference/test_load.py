@@ -80,7 +80,7 @@ def test_a_published_encoder_has_the_specification_of_one(published):
     ("source", "kind", "error", "says"),
     [
         (FOLDER / "bert", "sentence", ValueError, "kind must be one of classifier, language"),
-        (FOLDER / "bert", "language", PretrainedError, "a bert does not write"),
+        (FOLDER / "bert", "language", PretrainedError, "a bert model does not generate text"),
         (FOLDER / "bert", "seq2seq", RunFolderError, "is not a run folder: it has no tokenizer"),
         (FOLDER / "nowhere", "classifier", RunFolderError, "has no config.json"),
         (FOLDER / "nowhere", None, RunFolderError, "has no config.json"),
@@ -95,5 +95,5 @@ def test_what_is_not_there_is_one_line(source, kind, error, says):
 
 def test_a_masked_model_is_not_another_kind_of_run(tmp_path):
     write(tmp_path / "run", "LanguageModel")
-    with pytest.raises(PretrainedError, match="which is no 'masked'"):
+    with pytest.raises(PretrainedError, match="which is not of the kind 'masked'"):
         load(tmp_path / "run", "masked")

@@ -163,16 +163,17 @@ def test_the_report_has_the_strongest_words_of_both_kinds_and_what_is_missing():
         "for good           against good",
         "  +2.000  Great      -2.000  good (unknown)",
         "",
-        "the frame: [CLS] +0.250",
-        "log odds of good: +1.500 of the text, +1.000 of nothing; "
-        "all numbers add up to +0.500 of +0.500 (gap +0.0e+00, 8 nodes)",
+        "special tokens: [CLS] +0.250",
+        "log odds of good: text 1.500, empty baseline 1.000; "
+        "attributions sum to 0.500 of 0.500 (gap +0.0e+00, 8 nodes)",
     ]
     short = Attribution(np.array([1.0]), 1.5, 0.0, 8, 0.01)
     shown = list(report(explained(PIECES, attribution=short, name="bad"), 5, in_colour=False))
     assert shown[1] == "bad         25.0%  (explained)"
-    assert any("+1.000 of +1.500 (gap -5.0e-01, 8 nodes)" in line for line in shown)
+    assert any("sum to 1.000 of 1.500 (gap -5.0e-01, 8 nodes)" in line for line in shown)
     assert shown[-1].startswith("NOT COMPLETE: the gap is above 1% after 8 nodes")
-    assert "no word moved it" in list(report(explained([Piece(" ")]), 5, in_colour=False))
+    shown = list(report(explained([Piece(" ")]), 5, in_colour=False))
+    assert "no word has a nonzero attribution" in shown
 
 
 class Terminal(io.StringIO):
@@ -267,7 +268,7 @@ def test_a_page_has_the_text_with_a_colour_for_every_word(own, runs, capsys, tmp
         assert ("m" in kind, "u" in kind) == (piece.value < 0, piece.is_unknown)
         assert title == f"{piece.value:+.3f}"
     assert max(int(share) for _, share, _ in marks) == 100
-    assert "all numbers add up to" in html and "the frame: [CLS]" in html
+    assert "attributions sum to" in html and "special tokens: [CLS]" in html
 
 
 def test_a_dash_is_standard_input_and_what_it_says_is_the_same(runs, capsys, monkeypatch):

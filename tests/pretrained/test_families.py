@@ -428,7 +428,7 @@ QUERY = "bert.encoder.layer.0.attention.self.query.weight"
         (lambda f: (f / "config.json").write_text("[1]"), "holds no object"),
         (lambda f: (f / "config.json").unlink(), "has no config.json"),
         (lambda f: change(f, without(QUERY)), "lacks encoder.layer.0.attention.self.query.weight"),
-        (lambda f: change(f, lambda t: t | {"bert.more": np.zeros(1, np.float32)}), "has more, which a model of this kind has not"),
+        (lambda f: change(f, lambda t: t | {"bert.more": np.zeros(1, np.float32)}), "has more, which a model of this kind does not have"),
         (lambda f: change(f, lambda t: t | {QUERY: np.zeros((24, 23), np.float32)}), r"query.weight is of the shape \(24, 23\)"),
         (lambda f: change(f, lambda t: t | {QUERY: np.zeros((24, 24), np.int8)}), "query.weight is of I8; F64, F32, F16, BF16 can be read"),
         (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]), "model.safetensors cannot be read as safetensors, it may be cut"),
@@ -449,7 +449,7 @@ def test_what_does_not_fit_is_one_line_that_names_it(spoil, says, tmp_path):
     ("spoil", "says"),
     [
         (lambda f: (f / "model-00002-of-00002.safetensors").unlink(), "has no model-00002-of-00002.safetensors, which its model.safetensors.index.json names"),
-        (lambda f: index(f, {"lm_head.weight": "../../etc/passwd"}), "is not a file beside it"),
+        (lambda f: index(f, {"lm_head.weight": "../../etc/passwd"}), "is not the name of a file in its folder"),
         (lambda f: index(f, {"lm_head.weight": 3}), "lm_head.weight must be a string, got 3"),
         (lambda f: index(f, {"lm_head.more": "model-00002-of-00002.safetensors"}), "has no lm_head.more, which model.safetensors.index.json says it has"),
         (lambda f: (f / "model.safetensors.index.json").write_text("{}"), "weight_map is missing"),

@@ -164,7 +164,7 @@ def with_tensor(name):
             settings_of(num_attention_heads=0),
             "num_attention_heads must be 1 or more, got 0",
         ),
-        ("llama", lambda f: index(f, {"lm_head.weight": "x" * 5000}), "is not a file beside it"),
+        ("llama", lambda f: index(f, {"lm_head.weight": "x" * 5000}), "is not the name of a file"),
         (
             "modernbert",
             settings_of(global_attn_every_n_layers=0, layer_types=None),
@@ -210,6 +210,6 @@ def test_a_run_folder_is_of_one_kind(tmp_path):
     assert type(from_pretrained(tmp_path)) is EncoderClassifier
     assert type(from_pretrained(tmp_path, kind="encoder")) is TextEncoder
     with pytest.raises(
-        PretrainedError, match="is a run folder of a EncoderClassifier, which is no 'masked'"
+        PretrainedError, match="folder of a EncoderClassifier, which is not of the kind 'masked'"
     ):
         from_pretrained(tmp_path, kind="masked")

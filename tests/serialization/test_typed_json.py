@@ -35,10 +35,10 @@ def test_what_is_left_out_is_the_default():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (CLASSIFIER | {"layers": 3}, "ClassifierConfig has no 'layers'; it knows vocab_size"),
+        (CLASSIFIER | {"layers": 3}, "ClassifierConfig has no 'layers'; its fields are vocab_size"),
         (
             CLASSIFIER | {"encoder": {"heads": 3}},
-            "StackConfig has no 'heads'; it knows num_layers",
+            "StackConfig has no 'heads'; its fields are num_layers",
         ),
         ({"vocab_size": 11}, "ClassifierConfig needs 'max_length'"),
         ([11, 7], r"ClassifierConfig must be an object, got \[11, 7\]"),

@@ -273,7 +273,7 @@ def test_what_cannot_go_on_is_one_line(others, resumed, message, capsys):
         (["fill", "RUN", "no mask"], "the text has no [MASK]"),
         (
             ["fill", "OTHERS/lm", "[MASK]"],
-            "is a run folder of a LanguageModel, which is no 'masked'",
+            "is a run folder of a LanguageModel, which is not of the kind 'masked'",
         ),
         (["fill", "OTHERS/nothing", "[MASK]"], "has no config.json"),
         (["fill", "RUN", "[MASK] " * 40], "the text has 42 tokens; the model holds 32"),

@@ -322,7 +322,7 @@ def test_a_worked_example_shows_its_steps_and_marks_what_the_document_has_wrong(
     assert "  sat    0.274    0.274    0.452" in shown
     whole = " ".join(shown)
     for claim in (
-        "The document prints (! = not what comes out):",
+        "The document prints (! = wrong):",
         "weights: [[0.506, 0.186, 0.307], [0.186, 0.506, 0.307], [0.307!, 0.307!, 0.387!]]",
         "It should print:",
         "[0.274069, 0.274069, 0.451863]",
@@ -334,7 +334,7 @@ def test_a_worked_example_shows_its_steps_and_marks_what_the_document_has_wrong(
 
 def test_a_worked_example_that_agrees_says_so(capsys):
     shown = lines(capsys, "walk", "--worked", "softmax_money")
-    assert "It agrees." in shown and "weights: [0.659, 0.242, 0.099]" in shown
+    assert "All numbers agree." in shown and "weights: [0.659, 0.242, 0.099]" in shown
     assert "should" not in " ".join(shown)
 
 

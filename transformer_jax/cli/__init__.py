@@ -1,3 +1,4 @@
-"""One file a command of `python -m transformer_jax`: its docstring is its help, `add_arguments` and
-`run` the rest.
+"""The commands of `python -m transformer_jax`, one module each.
+
+The docstring of a module is its help text, `add_arguments` declares its options and `run` runs it.
 """

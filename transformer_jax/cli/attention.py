@@ -1,30 +1,31 @@
-"""Show what the heads of a trained classifier attend to in a text.
+"""Show what the attention heads of a trained classifier attend to in a text.
 
     python -m transformer_jax attention RUN "A wonderful film, not dull."
     python -m transformer_jax attention RUN "A wonderful film, not dull." --html maps.html
     python -m transformer_jax attention RUN "A wonderful film." --png maps.png --pca points.png
 
-prints a line for every head: the mean, over the tokens that ask, of the weight that they put
+prints a line for every head with these scores. All but the last are attention weights, averaged
+over the query tokens.
 
-    previous    on the token before
-    next        on the token after
-    itself      on themselves
-    first       on the first token
-    separator   on the last, [SEP]
-    fixed       on the token k places further, for the k of -T..T with the most weight ("-2: 0.41");
-                a k that fewer than half of the tokens have is not compared
-    broad       is the entropy of the weights, divided by the largest possible: 1 looks at
-                everything alike
+    previous    weight on the token before the query
+    next        weight on the token after the query
+    itself      weight on the query token itself
+    first       weight on the first token
+    separator   weight on the last token, [SEP]
+    fixed       weight on the token at offset k, for the k in -T..T with the largest average
+                ("-2: 0.41"); offsets that fewer than half of the queries have are left out
+    broad       entropy of the weights, divided by its maximum: 1 is uniform attention
 
-A token that has no token before it does not count for `previous`, and so on; padding never counts.
-The highest names the head where it is 0.5 or more; else it is "other", or "broad" from 0.9 on.
-"most on" is the token that gets the most weight of all, with its share of it. The line "uniform" is
-what a head that ignores its input would get. Where the model reads patches of neighbouring tokens,
-these stand in place of tokens; [SEP] is in the last patch.
+A query with no token before it does not count for `previous`, and likewise for the other scores.
+Padding never counts. "pattern" is "broad" if broad is 0.9 or more; else it names the highest of the
+other scores if that is 0.5 or more, and is "other" if it is not. "most on" is the token that gets
+the largest part of all weight, with its share. The row "uniform" has the scores of uniform weights,
+which a head that ignores its input would have. If the model reads patches of neighbouring tokens,
+the scores are about patches instead of tokens, and [SEP] is in the last patch.
 
---html has the maps of all heads, and the tokens as points in two dimensions (the two directions of
-the largest variance: PCA) before and after the encoder. Before, a word is one point; after, it is
-one for each context.
+--html writes the attention maps of all heads, and plots the tokens in two dimensions (PCA, the two
+directions of largest variance) before and after the encoder. Before the encoder, a word is the same
+point in every context; after it, each context has its own point.
 """
 
 import argparse
@@ -56,8 +57,8 @@ class Head:
     head: str
     name: str
     scores: dict[str, float]
-    most: str  # the row that gets the most weight
-    share: float  # of all weight
+    most: str  # the row that receives the most weight
+    share: float  # of all weight that this row receives
 
     @property
     def cells(self) -> list[str]:
@@ -74,17 +75,17 @@ class Head:
         ]
 
 
-HEADER = ["layer", "head", *SCORES, "it is", "most on"]
+HEADER = ["layer", "head", *SCORES, "pattern", "most on"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="a run folder, the --out of train.imdb")
-    parser.add_argument("text", metavar="TEXT", help="the text to attend to")
+    parser.add_argument("folder", metavar="RUN", help="run folder of train.imdb (its --out)")
+    parser.add_argument("text", metavar="TEXT", help="text to read")
     parser.add_argument(
-        "--html", metavar="FILE", help="the maps, the table and the points as a page"
+        "--html", metavar="FILE", help="write the table, the maps and the PCA plots as HTML"
     )
-    parser.add_argument("--png", metavar="FILE", help="the maps as a picture")
-    parser.add_argument("--pca", metavar="FILE", help="the points as a picture (PNG)")
+    parser.add_argument("--png", metavar="FILE", help="write the attention maps as PNG")
+    parser.add_argument("--pca", metavar="FILE", help="write the PCA plots as PNG")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -102,11 +103,11 @@ def run(options: argparse.Namespace) -> None:
     for line in _table(heads):
         print(writable(line))
     if inside.cut:
-        print(f"{inside.cut} tokens of the text were not read: it is longer than the model reads")
+        print(f"{inside.cut} tokens of the text were not read: it exceeds the model's max_length")
 
 
 def score_heads(inside: Activations) -> list[Head]:
-    """The scores of every head of every layer, and of one whose weights are uniform."""
+    """Compute the scores of every head of every layer, and of a head with uniform weights."""
     size = len(inside.rows)
     is_token = jnp.ones((1, size), bool)
     uniform = np.full((1, size, size), 1 / size, np.float32)
@@ -142,13 +143,13 @@ _pca = jax.jit(pca)
 
 
 def points(inside: Activations) -> list[tuple[str, np.ndarray, Sequence[str]]]:
-    """Title, coordinates and labels of each picture: before the encoder and after it."""
+    """Return title, PCA coordinates and labels of the plots before and after the encoder."""
     found = []
     if inside.token_vectors is not None:
-        found.append(("before: each token's row of the table", inside.token_vectors, inside.tokens))
+        found.append(("before the encoder: embeddings", inside.token_vectors, inside.tokens))
     else:
-        found.append(("before: patches, with their positions", inside.inputs[0], inside.rows))
-    found.append(("after: what the encoder made of them", inside.output, inside.rows))
+        found.append(("before the encoder: patches + positions", inside.inputs[0], inside.rows))
+    found.append(("after the encoder", inside.output, inside.rows))
     return [(title, np.asarray(_pca(x)), labels) for title, x, labels in found]
 
 
@@ -166,13 +167,11 @@ def _page(options: argparse.Namespace, inside: Activations, heads: list[Head]) -
     sections = [
         html.paragraph(_shortened(options.text)),
         html.paragraph(f"{options.folder}, layers: {len(inside.maps)}", "soft"),
-        html.heading("What each head does"),
+        html.heading("Patterns of the heads"),
         html.text_table(HEADER, [head.cells for head in heads]),
         html.details("What the columns mean", definitions),
-        html.heading("The maps"),
-        html.paragraph(
-            "Row: the token that asks. Column: where its weight goes; every row adds up to 1."
-        ),
+        html.heading("Attention maps"),
+        html.paragraph("Rows are queries, columns are keys. Each row sums to 1."),
     ]
     for layer, maps in enumerate(inside.maps):
         for n, weights in enumerate(maps):
@@ -180,14 +179,14 @@ def _page(options: argparse.Namespace, inside: Activations, heads: list[Head]) -
             title = f"layer {layer}, head {n}: {head.name}"
             sections.append(html.heat_map(weights, inside.rows, title))
     sections += [
-        html.heading("The tokens in two dimensions"),
+        html.heading("Tokens in two dimensions"),
         html.paragraph(
-            "The two directions in which they vary most (PCA). Equal points are drawn once, and a "
-            "label that would cover another is left out."
+            "PCA: the two directions of largest variance. Equal points are drawn once. A label "
+            "that would cover another one is left out; hover over the point to see it."
         ),
         *(html.scatter(xy, labels, title) for title, xy, labels in points(inside)),
     ]
-    return html.page("What the heads attend to", *sections)
+    return html.page("What the attention heads attend to", *sections)
 
 
 def _shortened(text: str) -> str:
@@ -211,8 +210,8 @@ def _write_picture(file: str, draw) -> None:
     finally:
         pyplot.close(figure)
     print(writable(f"wrote {file}"))
-    if missing:  # a warning for each character that the font has not
-        print("the font of the picture lacks characters of the text; a browser shows them: --html")
+    if missing:  # matplotlib warns of each character that its font lacks
+        print("the font of the picture lacks characters of the text; use --html to see them")
 
 
 def _draw_maps(inside: Activations, heads: list[Head]):
@@ -247,7 +246,8 @@ def _draw_points(inside: Activations):
     figure, axes = pyplot.subplots(1, len(pictures), figsize=(13, 5.5), layout="constrained")
     for ax, (title, xy, labels) in zip(axes, pictures, strict=True):
         ax.scatter(*xy.T, s=12)
-        places = xy.round(4 - int(np.log10(max(np.abs(xy).max(), 1e-6))))  # equal but for rounding
+        # Rounded, so that points that differ by float rounding alone are drawn once.
+        places = xy.round(4 - int(np.log10(max(np.abs(xy).max(), 1e-6))))
         for point, label in dict.fromkeys(zip(map(tuple, places.tolist()), labels, strict=True)):
             ax.annotate(
                 _drawable(label), point, xytext=(3, 3), textcoords="offset points", fontsize=7
@@ -257,5 +257,5 @@ def _draw_points(inside: Activations):
 
 
 def _drawable(text: str) -> str:
-    """matplotlib reads $ as mathematics."""
+    """Shorten a label and escape $, which matplotlib reads as mathematics."""
     return (text if len(text) <= 14 else text[:13] + "…").replace("$", r"\$")

@@ -1,12 +1,12 @@
-"""Show what a transformer costs: parameters, operations, bytes.
+"""Show the cost of a transformer: parameters, operations and bytes.
 
     python -m transformer_jax cost bert-base --length 512
-    python -m transformer_jax cost gpt3 --tokens 300e9      (what training on so many tokens takes)
+    python -m transformer_jax cost gpt3 --tokens 300e9      (also the cost of training on 300e9)
     python -m transformer_jax cost RUN --batch 64           (the model of a run folder)
     python -m transformer_jax cost --list
 
-Everything follows from the sizes; nothing is downloaded, and nothing runs. A multiply-add is two
-operations.
+All numbers are computed from the sizes of the model. Nothing is downloaded, and the model does not
+run. A multiply-add counts as two operations.
 """
 
 import argparse
@@ -36,24 +36,30 @@ from transformer_jax.serialization.run_folder import CONFIG, KINDS, Spec, read_s
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="NAME or RUN", nargs="?", help="a published model, or a run folder"
+        "model", metavar="NAME or RUN", nargs="?", help="name of a published model, or run folder"
     )
-    parser.add_argument("--list", action="store_true", help="the published models")
-    parser.add_argument("--length", type=int, default=512, help="tokens of a text (512)")
-    parser.add_argument("--batch", type=int, default=1, help="texts at a time (1)")
+    parser.add_argument("--list", action="store_true", help="list the published models")
+    parser.add_argument("--length", type=int, default=512, help="tokens per text (default: 512)")
+    parser.add_argument("--batch", type=int, default=1, help="texts per batch (default: 1)")
     parser.add_argument(
         "--dtype",
         default="float32",
         choices=("float32", "bfloat16", "float16"),
-        help="of the arrays",
+        help="dtype of parameters and activations (default: float32)",
     )
-    parser.add_argument("--causal", action="store_true", help="as if no token saw a later one")
-    parser.add_argument("--window", type=int, help="as if it saw only so many tokens on a side")
-    parser.add_argument("--tokens", type=float, help="also training on so many tokens, as 300e9")
     parser.add_argument(
-        "--xla", action="store_true", help="also what the compiler says; of a run folder"
+        "--causal", action="store_true", help="assume that no token attends to a later one"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument(
+        "--window", type=int, help="assume that a token attends to this many tokens on each side"
+    )
+    parser.add_argument(
+        "--tokens", type=float, help="also show the cost of training on this many tokens, such as 1e9"
+    )
+    parser.add_argument(
+        "--xla", action="store_true", help="also show the operations that XLA counts (run folders)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -65,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         try:
             found = figures(options)
-        except ValueError as error:  # of the sizes and the options: they name what is wrong
+        except ValueError as error:  # a bad size or option; the message names it
             raise InputError(str(error)) from None
         lines = [json.dumps(found)] if options.json else list(table(found))
     for line in lines:
@@ -73,7 +79,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def figures(options: argparse.Namespace) -> dict[str, Any]:
-    """Return all that is printed, as numbers."""
+    """Return all printed numbers by name. Raises ValueError if an option does not fit the model."""
     name = options.model
     published = PUBLISHED.get(name)
     described = published or _spec(name)
@@ -99,7 +105,7 @@ def figures(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _sizes(config: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """The axes of the layers, and what a token sees."""
+    """Return the sizes of the layers' axes, and what a token attends to."""
     first, *others = formulas.stacks_of(config)
     num_heads, num_kv_heads, head_dim, value_dim = first.axes
     writes = isinstance(config, LanguageModelConfig | SequenceToSequenceConfig)
@@ -181,7 +187,7 @@ ACTIVATIONS = {
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
-    """The figures for a reader, in 100 columns."""
+    """Format the figures as lines of at most 100 columns."""
     sizes = found["sizes"]
     more = sizes["num_decoder_layers"]
     axes = {
@@ -199,7 +205,7 @@ def table(found: dict[str, Any]) -> Iterator[str]:
     if found.get("note"):
         yield found["note"]
     if 0 < sizes["num_positions"] < sizes["inputs"]:
-        yield f"note: its table of positions ends before {found['length']} tokens"
+        yield f"note: the position table has fewer rows than {found['length']} tokens need"
 
     for section in (_parameter_rows, _operation_rows, _byte_rows, _crossover_rows):
         yield ""
@@ -210,7 +216,7 @@ def _parameter_rows(found: dict[str, Any]) -> Iterator[str]:
     beside = ""
     if "published_parameters" in found:
         off = found["off_percent"]
-        beside = f"published: {_short(found['published_parameters'])}, this is {off:+.1f}%"
+        beside = f"published: {_short(found['published_parameters'])}, off by {off:+.1f}%"
     yield _row("Parameters", f"{found['parameters']:,}", beside)
     for part, number in found["parameters_by_part"].items():
         yield _row(f"  {part}", f"{number:,}", f"{number / found['parameters']:6.1%}")
@@ -223,10 +229,10 @@ def _operation_rows(found: dict[str, Any]) -> Iterator[str]:
     for part, number in found["forward_flops_by_part"].items():
         yield _row(f"    {part}", f"{number:.3e}", f"{number / forward:6.1%}")
     for key, label, beside in (
-        ("forward_flops_visible", "forward, visible pairs", "where hidden blocks are skipped"),
+        ("forward_flops_visible", "forward, visible pairs", "if masked blocks are skipped"),
         ("training_flops", "training step", "3 x forward"),
-        ("training_flops_remat", "training step, remat", "the layers once more"),
-        ("training_flops_6nd", "training step by 6 N D", "counts tables, leaves out T x S"),
+        ("training_flops_remat", "training step, remat", "computes the layers a second time"),
+        ("training_flops_6nd", "training step by 6 N D", "counts tables, not T x S products"),
     ):
         if key in found:
             yield _row(f"  {label}", f"{found[key]:.3e}", beside)
@@ -242,12 +248,12 @@ def _operation_rows(found: dict[str, Any]) -> Iterator[str]:
 def _byte_rows(found: dict[str, Any]) -> Iterator[str]:
     yield f"Bytes in {found['dtype']}"
     for key, label, beside in (
-        ("parameter_bytes", "parameters", "training in float32 with Adam: 16 a parameter"),
-        ("activation_bytes", "kept for the gradient", "with weights of T x S"),
-        ("activation_bytes_blockwise", "  blockwise", "without them"),
+        ("parameter_bytes", "parameters", "training in float32 with Adam: 16 bytes each"),
+        ("activation_bytes", "kept for the gradient", "with the T x S attention weights"),
+        ("activation_bytes_blockwise", "  blockwise", "without the attention weights"),
         ("activation_bytes_remat", "  remat", "the input of each layer, and one layer in full"),
         ("activation_bytes_remat_blockwise", "  remat, blockwise", ""),
-        ("cache_bytes", "cache of keys and values", "of generation"),
+        ("cache_bytes", "key-value cache", "for generation"),
     ):
         if key in found:
             yield _row(f"  {label}", _bytes(found[key]), beside)
@@ -255,8 +261,8 @@ def _byte_rows(found: dict[str, Any]) -> Iterator[str]:
 
 def _crossover_rows(found: dict[str, Any]) -> Iterator[str]:
     yield "The T x T products of self-attention cost as much as"
-    yield _row("  its projections at T =", f"{found['crossover_projections']:,.0f}")
-    yield _row("  all else in a layer at T =", f"{found['crossover_layer']:,.0f}")
+    yield _row("  the projections at T =", f"{found['crossover_projections']:,.0f}")
+    yield _row("  the rest of a layer at T =", f"{found['crossover_layer']:,.0f}")
 
 
 def _row(label: str, number: str, beside: str = "") -> str:
@@ -264,12 +270,12 @@ def _row(label: str, number: str, beside: str = "") -> str:
 
 
 def _short(number: float) -> str:
-    """110M, 1.5B."""
+    """Format a number of parameters, such as 110M or 1.5B."""
     return f"{number / 1e9:g}B" if number >= 1e9 else f"{number / 1e6:g}M"
 
 
 def _bytes(number: int) -> str:
-    """437.9 MB; a thousand of a unit are the next."""
+    """Format a number of bytes in decimal units, such as 437.9 MB."""
     step = min((len(str(number)) - 1) // 3, 5)
     unit = ("B", "kB", "MB", "GB", "TB", "PB")[step]
     return f"{number / 1000**step:.1f} {unit}"
@@ -281,8 +287,8 @@ def _listed(name: str, found: dict[str, Any]) -> str:
 
 
 def _spec(name: str) -> Spec:
-    """Of a run folder."""
-    if not os.path.isdir(name):  # Path.is_dir raises where a text stands for the folder
+    """Read the specification of a run folder."""
+    if not os.path.isdir(name):  # Path.is_dir raises OSError if the name is too long
         raise InputError(
             f"{name[:100]!r} is neither a published model nor a run folder; "
             f"{did_you_mean(name, PUBLISHED)}`cost --list` shows the models"
@@ -291,9 +297,8 @@ def _spec(name: str) -> Spec:
 
 
 def _compiled(spec: Any, batch: int, length: int) -> dict[str, Any]:
-    """What XLA says of the compiled forward pass, which counts a loop's body once, beside the
-    jaxpr's count.
-    """
+    """Count the operations of the forward pass in its jaxpr and as XLA's cost analysis does."""
+    # XLA counts the body of a loop once; the count of the jaxpr multiplies it by the iterations.
     make = KINDS[spec.model].model
     abstract = nnx.eval_shape(lambda: make(spec.config, rngs=AbstractRngs()))
     graph, params = nnx.split(abstract)

@@ -1,10 +1,10 @@
-"""Turn texts into vectors with a pretrained encoder.
+"""Embed texts as vectors with a pretrained encoder.
 
     python -m transformer_jax embed MODEL texts.txt -o vectors.npy
 
-texts.txt has one text a line; - is standard input.
+texts.txt has one text per line; - is standard input.
 MODEL is a folder or a name on the Hugging Face Hub, such as sentence-transformers/all-MiniLM-L6-v2.
-The vectors, a row a line, are pooled and normalised as the model's own files say.
+vectors.npy has one row per text. Pooling and normalisation are read from the model's files.
 """
 
 import argparse
@@ -21,9 +21,11 @@ from transformer_jax.runtime.files import write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a folder or a name on the hub")
-    parser.add_argument("file", metavar="FILE", help="texts, one a line; - is standard input")
-    parser.add_argument("-o", "--out", metavar="OUT", required=True, help="a .npy file of float32")
+    parser.add_argument("model", metavar="MODEL", help="folder or Hugging Face Hub name of a model")
+    parser.add_argument("file", metavar="FILE", help="texts, one per line; - is standard input")
+    parser.add_argument(
+        "-o", "--out", metavar="OUT", required=True, help=".npy file for the float32 vectors"
+    )
     add_dtype(parser)
 
 
@@ -45,6 +47,6 @@ def run(options: argparse.Namespace) -> None:
     except OSError as error:
         raise InputError(f"{options.out} cannot be written: {error.strerror}") from None
     print(
-        writable(f"wrote {options.out}: {len(vectors)} vectors of {vectors.shape[1]}"),
+        writable(f"wrote {options.out}: {len(vectors)} vectors of length {vectors.shape[1]}"),
         file=sys.stderr,
     )

@@ -1,22 +1,25 @@
-"""Show which words moved a trained classifier's decision.
+"""Show which words moved the decision of a trained classifier.
 
     python -m transformer_jax explain RUN "A wonderful film, not dull."
     python -m transformer_jax explain RUN "A wonderful film, not dull." --html words.html
     python -m transformer_jax explain RUN - --class negative < review.txt
 
-prints the text, in a terminal with colours: green behind what speaks for the class, red behind what
-speaks against it, underlined what the vocabulary does not know. Then the strongest words of both
-kinds with their numbers.
+prints the words with the largest attributions for the class and against it. In a terminal with
+colours it first prints the text: green marks words that support the class, red marks words against
+it, and out-of-vocabulary words are underlined.
 
 The numbers are integrated gradients (Sundararajan et al., 2017, https://arxiv.org/abs/1703.01365):
-shares in the log odds of the class, log(p / (1 - p)), on the way from nothing to the text. Nothing
-is as many places without words, [CLS] and [SEP] among them; what these two carry is "the frame".
-All together they must add up to the difference of the log odds. The last line says what is missing,
-the gap; where it stays above 1% it says that too. The nodes of the integral are doubled until the
-gap is closed; each is a pass through the model and back, so --steps bounds the time.
+the share of each word in the log odds of the class, log(p / (1 - p)). The baseline is an empty text
+of the same length: it has positions, but neither words nor the special tokens [CLS] and [SEP]. The
+special tokens have attributions of their own.
 
-A word that counts only beside another ("not" with "good") shares what both do. A number says what
-the model computes, not what is so: another baseline would give other numbers.
+All attributions together should sum to the log odds of the text minus those of the baseline. The
+last line gives the error of this sum, the gap, and warns if it stays above 1%. The number of
+integration nodes is doubled until the gap is small enough. Each node costs a forward and a backward
+pass, so --steps bounds the time.
+
+Words that have an effect only together ("not" with "good") share that effect. The attributions
+describe what the model computes, not what is true, and they depend on the baseline.
 """
 
 import argparse
@@ -35,27 +38,28 @@ from transformer_jax.serialization.run_folder import load_classifier
 from transformer_jax.text.words import Piece
 
 HELP = __doc__ or ""
-# Of the 256 colours of a terminal, from pale to full; the ink on them is black, on a light terminal
-# and on a dark one.
+# Colours of a 256-colour terminal, from pale to full. The text on them is black, so that it is
+# readable on light and on dark terminals.
 GREENS, REDS = (194, 157, 120, 83, 46), (224, 217, 210, 203, 196)
 BLACK, PLAIN, UNDERLINED = "\x1b[38;5;16m", "\x1b[0m", "\x1b[4m"
-MOST_NODES = 4096  # of more the nodes alone take longer than most texts
-WORD = 30  # columns of a word in the table
+MOST_NODES = 4096  # computing more nodes than this takes longer than explaining most texts
+WORD = 30  # width of a word in the table, in columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="a run folder, the --out of train.imdb")
-    parser.add_argument("text", metavar="TEXT", help="the text; - is standard input")
+    parser.add_argument("folder", metavar="RUN", help="run folder of train.imdb (its --out)")
+    parser.add_argument("text", metavar="TEXT", help="text to explain; - is standard input")
     parser.add_argument(
-        "--class", dest="name", metavar="NAME", help="the class to explain (the predicted one)"
+        "--class", dest="name", metavar="NAME", help="class to explain (default: the predicted one)"
     )
-    parser.add_argument("--html", metavar="FILE", help="the text and the table as a page")
+    parser.add_argument("--html", metavar="FILE", help="write the text and the table as HTML")
     parser.add_argument(
-        "--top", type=int, default=10, metavar="N", help="words for and against (10)"
+        "--top", type=int, default=10, metavar="N", help="words for and against (default: 10)"
     )
     parser.add_argument(
-        "--steps", type=int, default=512, metavar="N", help="nodes of the integral, at most (512)"
-    )
+        "--steps", type=int, default=512, metavar="N",
+        help="maximum number of integration nodes (default: 512)",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> None:
@@ -74,13 +78,16 @@ def run(options: argparse.Namespace) -> None:
 
 
 def wants_colour() -> bool:
-    """On a terminal that has colours, where nobody asked for none (https://no-color.org)."""
+    """Return whether to print colours: to a colour terminal, unless NO_COLOR is set.
+
+    See https://no-color.org.
+    """
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
 
 
 def report(found: Explanation, top: int, *, in_colour: bool) -> Iterator[str]:
-    """The lines that are printed."""
+    """Format an explanation as the printed lines."""
     yield from statement(found)
     if in_colour:
         yield ""
@@ -88,7 +95,7 @@ def report(found: Explanation, top: int, *, in_colour: bool) -> Iterator[str]:
     elif found.tokens_cut:
         yield (
             f"{found.tokens_cut} tokens of the text were not read: "
-            "it is longer than the model reads"
+            "it exceeds the model's max_length"
         )
     yield ""
     yield from table(found, top)
@@ -97,9 +104,9 @@ def report(found: Explanation, top: int, *, in_colour: bool) -> Iterator[str]:
 
 
 def table(found: Explanation, top: int) -> Iterator[str]:
-    """The strongest words for the class and beside them those against it."""
+    """Format two columns: the strongest words for the class and those against it."""
     if not found.largest:
-        yield "no word moved it"
+        yield "no word has a nonzero attribution"
         return
     left, right = (
         [f"{side} {found.name}", *map(_row, some)]
@@ -112,32 +119,32 @@ def table(found: Explanation, top: int) -> Iterator[str]:
 
 
 def statement(found: Explanation) -> Iterator[str]:
-    """What was predicted, and what is explained where it is another class."""
+    """Format the predicted class and, if it is another one, the explained class."""
     yield f"{found.label:<10} {found.probabilities[found.label]:6.1%}"
     if found.name != found.label:
         yield f"{found.name:<10} {found.probabilities[found.name]:6.1%}  (explained)"
 
 
 def account(found: Explanation) -> Iterator[str]:
-    """The frame, the log odds at both ends and whether the numbers add up."""
+    """Format the special tokens, both log odds, and the completeness check of the attributions."""
     a = found.attribution
     if found.frame:
         parts = ", ".join(f"{clip(token, 12)} {value:+.3f}" for token, value in found.frame)
-        yield f"the frame: {parts}"
+        yield f"special tokens: {parts}"
     yield (
-        f"log odds of {found.name}: {a.f_of_all:+.3f} of the text, "
-        f"{a.f_of_nothing:+.3f} of nothing; all numbers add up to {a.total:+.3f} of "
-        f"{a.difference:+.3f} (gap {a.gap:+.1e}, {a.nodes} nodes)"
+        f"log odds of {found.name}: text {a.f_of_all:.3f}, "
+        f"empty baseline {a.f_of_nothing:.3f}; attributions sum to {a.total:.3f} of "
+        f"{a.difference:.3f} (gap {a.gap:+.1e}, {a.nodes} nodes)"
     )
     if not a.is_complete:
         yield (
-            f"NOT COMPLETE: the gap is above {a.tolerance:.0%} after {a.nodes} nodes; "
-            f"the numbers are rough. --steps {min(4 * a.nodes, MOST_NODES)} may close it"
+            f"NOT COMPLETE: the gap is above {a.tolerance:.0%} after {a.nodes} nodes, so the "
+            f"attributions are inaccurate; try --steps {min(4 * a.nodes, MOST_NODES)}"
         )
 
 
 def coloured(found: Explanation) -> str:
-    """The text with colours behind its words, in escapes of a terminal; its own are taken out."""
+    """Format the text with coloured words for a terminal, without the escapes of the text."""
     return "".join(_painted(piece, found.largest) for piece in found.pieces)
 
 
@@ -173,13 +180,13 @@ def _page(options: argparse.Namespace, found: Explanation) -> str:
         html.paragraph(f"{options.folder}; explained: {found.name}", "soft"),
         html.marked_text([(p.text, p.value, p.is_unknown) for p in found.pieces]),
         html.paragraph(
-            f"Blue speaks for {found.name}, orange against it; "
-            "a dotted line is below what the vocabulary does not know.",
+            f"Blue supports {found.name}, orange is against it; "
+            "a dotted underline marks an out-of-vocabulary word.",
             "soft",
         ),
         html.heading("The strongest words"),
         html.text_table(["log odds", "word", ""], cells),
-        html.heading("Do the numbers add up?"),
+        html.heading("Completeness"),
         *map(html.paragraph, account(found)),
         html.details("What the numbers mean", definitions),
     )

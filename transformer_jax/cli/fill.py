@@ -2,8 +2,8 @@
 
     python -m transformer_jax fill bert-base-uncased "The film was [MASK]."
 
-prints the likeliest tokens at each mask, with their probabilities. What a mask is called depends on
-the model: [MASK] in BERT, <mask> in RoBERTa.
+prints the likeliest tokens at each mask, with their probabilities. The mask token depends on the
+model: [MASK] for BERT, <mask> for RoBERTa.
 """
 
 import argparse
@@ -15,9 +15,11 @@ from transformer_jax.runtime.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a folder or a name on the hub")
-    parser.add_argument("text", metavar="TEXT", help="with a mask where a word is wanted")
-    parser.add_argument("--top", type=int, default=5, metavar="K", help="so many (default: 5)")
+    parser.add_argument("model", metavar="MODEL", help="folder or Hugging Face Hub name of a model")
+    parser.add_argument("text", metavar="TEXT", help="text with one or more mask tokens")
+    parser.add_argument(
+        "--top", type=int, default=5, metavar="K", help="tokens shown per mask (default: 5)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,11 +1,11 @@
-"""Write on with a trained language model.
+"""Continue a prompt with a trained language model.
 
     python -m transformer_jax generate RUN "Once upon a time"
     python -m transformer_jax generate RUN "Once" --greedy --tokens 50
     python -m transformer_jax generate RUN "Once" --beams 4
     python -m transformer_jax generate gpt2 "Once"    (from the Hugging Face Hub, or a folder)
 
-prints the prompt and what follows, as it is drawn. The same --seed draws the same text.
+prints the prompt and its continuation, token by token. The same --seed gives the same text.
 """
 
 import argparse
@@ -24,29 +24,32 @@ from transformer_jax.inference.load import load
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import Trained
 
-# Tokens of a published model unless told otherwise: some hold a hundred thousand.
+# The default --tokens of published models, because some have a context of a hundred thousand.
 LONG = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", metavar="MODEL", help=LANGUAGE_MODEL)
-    add("prompt", metavar="PROMPT", help="what it goes on from")
+    add("prompt", metavar="PROMPT", help="text to continue")
     add(
         "--tokens",
         type=int,
         metavar="N",
-        help=f"at most so many (default: what the model holds, of a published one {LONG})",
+        help=f"maximum number of new tokens (default: all that fit; published models {LONG})",
     )
-    add("--temperature", type=float, default=0.8, metavar="X", help="default: 0.8")
-    add("--top-k", type=int, metavar="K", help="of the K likeliest tokens alone")
-    add("--top-p", type=float, metavar="P", help="of the likeliest that reach P together")
-    add("--min-p", type=float, metavar="P", help="of those P times as likely as the likeliest")
-    add("--repetition-penalty", type=float, default=1.0, metavar="X", help="default: 1, none")
-    add("--greedy", action="store_true", help="the likeliest token each time")
-    add("--beams", type=int, default=1, metavar="W", help="the best text of a beam search")
-    add("--stop", metavar="TOKEN", help="up to this token (default: the end of a text)")
-    add("--seed", type=int, default=0, metavar="S", help="of the drawing (default: 0)")
+    add("--temperature", type=float, default=0.8, metavar="X", help="of sampling (default: 0.8)")
+    add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
+    add("--top-p", type=float, metavar="P", help="nucleus sampling with total probability P")
+    add("--min-p", type=float, metavar="P", help="minimum probability relative to the likeliest")
+    add(
+        "--repetition-penalty", type=float, default=1.0, metavar="X",
+        help="makes tokens that occurred less likely if above 1 (default: 1, no penalty)",
+    )  # fmt: skip
+    add("--greedy", action="store_true", help="always take the likeliest token")
+    add("--beams", type=int, default=1, metavar="W", help="beam width (default: 1, no beam search)")
+    add("--stop", metavar="TOKEN", help="token that ends the text (default: the end-of-text token)")
+    add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -63,7 +66,7 @@ def run(options: argparse.Namespace) -> None:
     for (token,) in stream(trained.model, prompt[None], **chosen):
         ids.append(int(token))
         text = trained.tokenizer.continuation(prompt, ids)
-        # A character may be several tokens: it is printed when it is whole.
+        # A character may span several tokens. It is printed once it is complete.
         if not text.endswith("\ufffd"):
             print(writable(text[len(shown) :]), end="", flush=True)
             shown = text
@@ -72,19 +75,19 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _generation(options: argparse.Namespace, trained: Trained, prompt: int) -> dict[str, Any]:
-    """The arguments of `generate` and `stream`, for a prompt of so many tokens."""
+    """Return the arguments of `generate` and `stream` for a prompt of `prompt` tokens."""
     holds = trained.spec.config.max_length
     room = holds - prompt
     if room < 1:
         raise InputError(
-            f"the prompt has {prompt} tokens, and the model holds {holds} with what it "
-            "writes; pass a shorter one"
+            f"the prompt has {prompt} tokens, and the model holds {holds}, new tokens included; "
+            "pass a shorter prompt"
         )
     usual = room if trained.published is None else min(room, LONG)
     tokens = usual if options.tokens is None else options.tokens
     if not 1 <= tokens <= room:
         raise InputError(
-            f"--tokens must be 1 to {room}, what the model holds behind this prompt; got {tokens}"
+            f"--tokens must be 1 to {room}, the room that the prompt leaves; got {tokens}"
         )
     stop = trained.tokenizer.end_id
     if options.stop is not None:

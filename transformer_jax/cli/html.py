@@ -1,8 +1,8 @@
-"""Matrices, maps and points as one self-contained HTML page: no script, nothing fetched, light and
-dark.
+"""Matrices, attention maps and scatter plots as one self-contained HTML page.
 
-Two scales: values with a sign run from orange through nothing to blue, values without one from
-nothing to blue. Text that came from a user is escaped on its way in, here and nowhere else.
+A page has no script, fetches nothing, and follows the light or dark mode of the browser. Signed
+values are coloured from orange (negative) to blue (positive), values without a sign from no colour
+to blue. The functions of this file, and no others, escape the text of users.
 """
 
 import base64
@@ -17,8 +17,8 @@ import numpy as np
 from transformer_jax.cli.matrix_text import clip, elision, matrices, number, shown, width
 from transformer_jax.walkthrough.step import Step
 
-ROWS, COLUMNS = 24, 24  # of a table; of a larger matrix the first and the last
-NAMED = 48  # rows of a map that have a label each; of more, every second or third has one
+ROWS, COLUMNS = 24, 24  # shown in a table; a larger matrix shows its first and last ones
+NAMED = 48  # a map of at most this many rows labels every row, a larger one every few rows
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de;
@@ -53,19 +53,20 @@ svg circle { fill: #3b82f6; } svg image { image-rendering: pixelated; }
 def escape(text: str) -> str:
     """Escape a text for HTML.
 
-    What no file can hold (half a character) and no line should (controls) is replaced.
+    Lone surrogates, which cannot be written to a file, become "?". Control characters become
+    spaces.
     """
     text = text.encode("utf-8", "replace").decode()
     return _escape("".join(c if c.isprintable() or c == " " else " " for c in text))
 
 
 def escape_lines(text: str) -> str:
-    """The same for text whose lines are kept."""
+    """Escape a text for HTML and keep its line breaks."""
     return "\n".join(map(escape, text.split("\n")))
 
 
 def page(title: str, *sections: str) -> str:
-    """A whole document; the title is text, the sections are HTML."""
+    """Format a complete HTML document from a title (text) and sections (HTML)."""
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width">\n<title>{escape(title)}</title>\n'
@@ -84,7 +85,7 @@ def heading(text: str) -> str:
 
 
 def step_section(step: Step) -> str:
-    """Name, equation, shape; the matrix as a coloured table; the note."""
+    """Format a step as HTML: name, equation and shape; the matrix as a coloured table; the note."""
     shape = " × ".join(map(str, step.array.shape)) or "a number"
     axes = f"[{step.axes}] " if step.axes else ""
     parts = [
@@ -102,9 +103,9 @@ def step_section(step: Step) -> str:
 
 
 def table(matrix: np.ndarray, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> str:
-    """Draw a matrix with its values as text on their colour.
+    """Format a matrix as an HTML table of values, each on a background coloured by its value.
 
-    Integers are names or counts and have none.
+    Integers have no colour, because they are ids or counts.
     """
     down, across = shown(matrix.shape[0], ROWS), shown(matrix.shape[1], COLUMNS)
     largest, low = _scale(matrix)
@@ -131,12 +132,12 @@ def table(matrix: np.ndarray, rows: Sequence[str] = (), columns: Sequence[str] =
 
 
 def details(summary: str, text: str) -> str:
-    """A text whose lines are kept, folded away below its summary."""
+    """Format a collapsible section: a summary (HTML), and a text whose line breaks are kept."""
     return f"<details><summary>{summary}</summary><pre>{escape_lines(text)}</pre></details>"
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Plain cells."""
+    """Format a table of text without colours."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "\n".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
@@ -148,17 +149,18 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def marked_text(pieces: Sequence[tuple[str, float | None, bool]]) -> str:
-    """A text with its lines; behind every piece that has a value its colour, below one that is
-    unknown a dotted line.
+    """Format a text from its pieces (text, value, is unknown), with its line breaks.
+
+    A piece with a value has a background coloured by it. A dotted line underlines unknown pieces.
     """
     largest = max((abs(value) for _, value, _ in pieces if value is not None), default=0.0)
     return f'<p class="text">{"".join(_mark(*piece, largest) for piece in pieces)}</p>'
 
 
 def heat_map(weights: np.ndarray, labels: Sequence[str], title: str) -> str:
-    """Draw a map of attention as a picture: queries down, keys across.
+    """Draw an attention map as a picture, with queries down and keys across.
 
-    The larger a weight, the deeper its colour.
+    A larger weight has a deeper colour.
     """
     size = len(weights)
     cell = 18 if size <= NAMED else max(3, 720 // size)
@@ -191,12 +193,12 @@ def heat_map(weights: np.ndarray, labels: Sequence[str], title: str) -> str:
 
 
 def scatter(points: np.ndarray, labels: Sequence[str], title: str) -> str:
-    """Points in two dimensions with their labels; equal points with equal labels are drawn once.
+    """Draw a scatter plot of labelled points. Equal points with equal labels are drawn once.
 
-    A label stands right, left, above or below; where each would cover another, it is the point's
-    tooltip alone.
+    A label is placed right, left, above or below its point, wherever it covers no other label. If
+    there is no such place, the label is only shown as the tooltip of the point.
     """
-    wide, high, edge, room = 560, 420, 24, 130  # the room is that of a label at the right edge
+    wide, high, edge, room = 560, 420, 24, 130  # room: of a label at the right edge
     low, spread = points.min(axis=0), np.maximum(np.ptp(points, axis=0), 1e-6)
     scale = min((wide - edge - room) / spread[0], (high - 2 * edge) / spread[1])
     places = np.round((points - low) * scale, 1)
@@ -227,8 +229,9 @@ def scatter(points: np.ndarray, labels: Sequence[str], title: str) -> str:
 
 
 def png(alpha: np.ndarray) -> bytes:
-    """One pixel a value of 0 to 1: blue of that opacity, so that it stands on a light page and on a
-    dark one.
+    """Encode values from 0 to 1 as a PNG image, one pixel each.
+
+    A pixel is blue with the value as its opacity, so that it is visible on light and dark pages.
     """
     pixels = np.empty((*alpha.shape, 4), np.uint8)
     pixels[..., :3] = (59, 130, 246)
@@ -255,9 +258,7 @@ def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 
 def _scale(matrix: np.ndarray) -> tuple[float, float]:
-    """The value of full colour, and where the scale begins: 0, or the same with a minus where there
-    are signs.
-    """
+    """Return the value of full colour, and the start of the scale: its negative if signed, or 0."""
     if not np.issubdtype(matrix.dtype, np.floating):
         return 0.0, 0.0
     finite = matrix[np.isfinite(matrix)]

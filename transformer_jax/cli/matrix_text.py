@@ -1,4 +1,4 @@
-"""Arrays as text: a matrix with labels of its rows and columns, narrow enough for a terminal."""
+"""Arrays as text: matrices with row and column labels that fit the width of a terminal."""
 
 import unicodedata
 from bisect import bisect_right
@@ -9,12 +9,12 @@ import numpy as np
 
 from transformer_jax.walkthrough.step import Step
 
-LABEL, CELL, GAP = 12, 9, "…"  # wide enough for -1.2e-05 and a space
-ROWS, COLUMNS = 12, 9  # that are shown; of a larger matrix the first and the last
+LABEL, CELL, GAP = 12, 9, "…"  # a cell is wide enough for -1.2e-05 and a space
+ROWS, COLUMNS = 12, 9  # shown at most; a larger matrix shows its first and last ones
 
 
 def show_step(step: Step) -> Iterator[str]:
-    """The lines of one step: name, equation and axes; the matrix; the note."""
+    """Format a step as lines of text: name, equation and axes; the matrix; the note."""
     shape = " x ".join(map(str, step.array.shape)) or "a number"
     yield (
         f"{step.name} = {step.equation}   [{step.axes}]  {shape}"
@@ -32,8 +32,10 @@ def show_step(step: Step) -> Iterator[str]:
 
 
 def matrices(step: Step) -> Iterator[tuple[str, np.ndarray]]:
-    """The array as matrices: one for each index of the axes before the last two, titled by their
-    letters.
+    """Yield the array of a step as titled matrices, one for each index of its leading axes.
+
+    The title names the index by the letters of the axes, such as "N = 0". An array of at most two
+    axes is one matrix without a title.
     """
     array = np.asarray(step.array)
     if array.ndim <= 2:
@@ -48,7 +50,7 @@ def matrices(step: Step) -> Iterator[tuple[str, np.ndarray]]:
 def show_matrix(
     matrix: np.ndarray, rows: Sequence[str] = (), columns: Sequence[str] = ()
 ) -> Iterator[str]:
-    """The lines of a table; `…` stands for what `elision` tells."""
+    """Format a matrix as lines of text. `…` marks rows and columns that are left out."""
     down, across = shown(matrix.shape[0], ROWS), shown(matrix.shape[1], COLUMNS)
     labels = [label(rows, i) for i in down]
     left = max((width(name) for name in labels), default=0)
@@ -61,7 +63,10 @@ def show_matrix(
 
 
 def shown(size: int, most: int) -> list[int | None]:
-    """Which of `size` places are shown; None stands for those between."""
+    """Return the indices that are shown of an axis of length `size`.
+
+    If it is longer than `most`, they are the first and last ones, with None between them.
+    """
     if size <= most:
         return list(range(size))
     half = most // 2
@@ -69,7 +74,7 @@ def shown(size: int, most: int) -> list[int | None]:
 
 
 def elision(shape: tuple[int, ...], rows: int, columns: int) -> str:
-    """What a reader has to know of a matrix that is not shown whole; nothing where it is."""
+    """Describe which rows and columns of a large matrix are shown; return "" if all are."""
     parts = [
         f"the first and last {most // 2} of {size} {name}"
         for size, most, name in zip(shape, (rows, columns), ("rows", "columns"), strict=True)
@@ -85,7 +90,11 @@ def label(labels: Sequence[str], i: int | None) -> str:
 
 
 def number(value) -> str:
-    """Whole numbers and truths as they are, others with three decimals or two to three digits."""
+    """Format a number in at most 8 columns.
+
+    Integers are printed as they are, booleans as 0 or 1. Other numbers have up to three decimals,
+    and an exponent with two or three digits if they are very small or large.
+    """
     if isinstance(value, bool | np.bool_):
         return "1" if value else "0"
     if isinstance(value, int | np.integer):
@@ -101,7 +110,7 @@ def number(value) -> str:
 
 
 def width(text: str) -> int:
-    """Columns in a terminal: two for a wide character, none for a combining one."""
+    """Count the terminal columns of a text: two for a wide character, none for a combining one."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text
@@ -109,11 +118,11 @@ def width(text: str) -> int:
 
 
 def clip(text: str, most: int) -> str:
-    """Not wider than `most`, on one line."""
+    """Clip a text to one line of at most `most` terminal columns."""
     text = "".join(c if c.isprintable() else " " for c in text)
     if width(text) <= most:
         return text
-    ends = list(accumulate(map(width, text)))  # once: a word may have 100,000 letters
+    ends = list(accumulate(map(width, text)))  # in linear time: a word may have 100,000 letters
     return text[: bisect_right(ends, most - 1)] + GAP
 
 
@@ -126,7 +135,7 @@ def pad_right(text: str, size: int) -> str:
 
 
 def wrap(text: str, most: int) -> Iterator[str]:
-    """Lines of at most `most` columns, broken at spaces; a longer word is left whole."""
+    """Wrap a text at spaces into lines of at most `most` columns. Longer words stay whole."""
     line = ""
     for word in text.split():
         if line and width(line) + 1 + width(word) > most:

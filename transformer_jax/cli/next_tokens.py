@@ -1,4 +1,4 @@
-"""The likeliest next tokens of a text, with their probabilities.
+"""Show the likeliest next tokens of a text, with their probabilities.
 
     python -m transformer_jax next RUN "The film was"
 
@@ -18,8 +18,10 @@ from transformer_jax.runtime.errors import InputError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="MODEL", help=LANGUAGE_MODEL)
-    parser.add_argument("prompt", metavar="TEXT", help="what it goes on from")
-    parser.add_argument("--count", type=int, default=10, metavar="N", help="default: 10")
+    parser.add_argument("prompt", metavar="TEXT", help="text before the next token")
+    parser.add_argument(
+        "--count", type=int, default=10, metavar="N", help="number of tokens shown (default: 10)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -29,7 +31,7 @@ def run(options: argparse.Namespace) -> None:
     prompt = prompt_ids(trained, options.prompt)
     most = trained.spec.config.max_length
     if len(prompt) > most:
-        raise InputError(f"the text has {len(prompt)} tokens, more than the {most} that are read")
+        raise InputError(f"the text has {len(prompt)} tokens, but the model reads at most {most}")
     best, probabilities = next_tokens(
         trained.model, prompt[None], np.ones((1, len(prompt)), bool), options.count
     )

@@ -3,8 +3,8 @@
     python -m transformer_jax predict RUN "A wonderful film." "Dull."
     python -m transformer_jax predict RUN --file reviews.txt
 
-prints the label, its probability and the text, or with --json one object a line. The file has one
-text a line; - is standard input.
+prints the predicted label, its probability and the text, or with --json one object per line. The
+file has one text per line; - is standard input.
 """
 
 import argparse
@@ -19,10 +19,12 @@ from transformer_jax.serialization.run_folder import load_classifier
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="a run folder, the --out of train.imdb")
-    parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts to classify")
-    parser.add_argument("--file", metavar="FILE", help="texts, one a line; - is standard input")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("folder", metavar="RUN", help="run folder of train.imdb (its --out)")
+    parser.add_argument(
+        "texts", metavar="TEXT", nargs="*", help="texts to classify (default: standard input)"
+    )
+    parser.add_argument("--file", metavar="FILE", help="texts, one per line; - is standard input")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
-"""Find the texts that are most like a query.
+"""Find the texts that are most similar to a query.
 
     python -m transformer_jax similar MODEL "a film about the sea" texts.txt
 
-prints the best lines of the file with their cosine, best first.
+prints the most similar lines of the file with their cosine similarity, the most similar first.
 """
 
 import argparse
@@ -14,10 +14,12 @@ from transformer_jax.runtime.errors import InputError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a folder or a name on the hub")
-    parser.add_argument("query", metavar="QUERY", help="what to look for")
-    parser.add_argument("file", metavar="FILE", help="texts, one a line; - is standard input")
-    parser.add_argument("--top", type=int, default=5, metavar="K", help="so many (default: 5)")
+    parser.add_argument("model", metavar="MODEL", help="folder or Hugging Face Hub name of a model")
+    parser.add_argument("query", metavar="QUERY", help="text to compare with")
+    parser.add_argument("file", metavar="FILE", help="texts, one per line; - is standard input")
+    parser.add_argument(
+        "--top", type=int, default=5, metavar="K", help="number of texts shown (default: 5)"
+    )
     add_dtype(parser)
 
 

@@ -1,6 +1,4 @@
-"""Texts in and out of a command: files of lines, pages, misspelt names, terminals that cannot write
-everything.
-"""
+"""Input and output of commands: text files, HTML pages, spelling suggestions, safe printing."""
 
 import difflib
 import sys
@@ -12,15 +10,20 @@ from transformer_jax.runtime.files import write_text
 
 
 def writable(line: str) -> str:
-    """What standard output cannot write is escaped: half a character, and in some locales any but
-    ASCII.
+    """Escape the characters of a line that standard output cannot encode.
+
+    These are lone surrogates and, in some locales, all characters outside ASCII.
     """
     encoding = sys.stdout.encoding or "utf-8"
     return line.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def read_lines(file: str) -> list[str]:
-    """The lines of a UTF-8 file, split at line feeds alone: U+0085 stands inside real reviews."""
+    """Read the lines of a UTF-8 file; - is standard input.
+
+    Lines end at line feeds only, because other line separators such as U+0085 occur inside real
+    reviews. Raises InputError if the file cannot be read or is not UTF-8.
+    """
     try:
         data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         lines = data.decode("utf-8").split("\n")
@@ -33,7 +36,7 @@ def read_lines(file: str) -> list[str]:
 
 
 def write_page(file: str, html: str) -> None:
-    """Writes a page and says so."""
+    """Write an HTML page and print its path. Raises InputError if it cannot be written."""
     try:
         write_text(Path(file), html)
     except (OSError, ValueError) as error:
@@ -44,6 +47,6 @@ def write_page(file: str, html: str) -> None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The question "did you mean NAME? " for names that look alike, nothing where none does."""
+    """Return "did you mean NAME? " with the known names similar to `name`, or "" without any."""
     close = difflib.get_close_matches(name.lower(), list(known), n=3)
     return f"did you mean {', '.join(close)}? " if close else ""

@@ -1,14 +1,14 @@
-"""Show words, characters and subwords as tokens of one text.
+"""Compare word, character and subword tokens of a text.
 
     python -m transformer_jax tokens "The unbelievable tokenisation"
     python -m transformer_jax tokens "A film" --corpus reviews.txt --merges 1000
 
-Prints the tokens of the three side by side, how large a vocabulary and how long a sequence each
-needs, and what becomes of an unknown word and of a misspelling. [UNK] stands for what a vocabulary
-lacks, </w> for the end of a word, _ for a space. The vocabularies are learnt from a short built-in
-text or from --corpus, lower-cased; subwords by byte-pair encoding, with the readable and slow
-trainer of transformer_jax/text/bpe.py. For real corpora: train_tokenizer("bpe:N") of
-transformer_jax/text/tokenizer.py.
+prints, for each of the three, the size of its vocabulary, the length of the sequence and the
+tokens, and then the tokens of an unknown word and of a misspelling. [UNK] is the token of anything
+outside the vocabulary, </w> marks the end of a word and _ is a space. The vocabularies are learnt
+from a short built-in text or from --corpus, lower-cased. Subwords are learnt by byte-pair encoding
+with the readable but slow code of transformer_jax/text/bpe.py. For real corpora use
+train_tokenizer("bpe:N") of transformer_jax/text/tokenizer.py.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from transformer_jax.text.bpe import Pair, apply_merges, train_bpe, vocabulary
 
 COLUMNS = 100
 UNKNOWN = "[UNK]"
-SPACE = "_"  # how the character between two words is shown
+SPACE = "_"  # shown for the space between two words
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 
-# Stems, prefixes and endings that come back in other words: what a subword vocabulary lives on.
+# The stems, prefixes and endings recur in different words, so that subwords can be learnt from it.
 TEXT = """
 The reader reads and the writer writes. A token is a piece of text; tokens make words, and words
 make sentences. It is believable that the models believe what they read, and they are able to read
@@ -44,7 +44,7 @@ enjoyable, writing is enjoyable, and believing what they read is enjoyable.
 
 @dataclass(frozen=True)
 class Strategy:
-    """One way to cut a text, and the size of its vocabulary with a token for what is unknown."""
+    """A way to tokenize a text, and the size of its vocabulary, [UNK] included."""
 
     name: str
     size: int
@@ -52,10 +52,12 @@ class Strategy:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", help="the text to cut")
-    parser.add_argument("--corpus", metavar="FILE", help="text to learn from; - is standard input")
+    parser.add_argument("text", metavar="TEXT", help="text to tokenize")
     parser.add_argument(
-        "--merges", type=int, default=100, metavar="N", help="merges of the subwords (100)"
+        "--corpus", metavar="FILE", help="text to learn the vocabularies from; - is standard input"
+    )
+    parser.add_argument(
+        "--merges", type=int, default=100, metavar="N", help="number of BPE merges (default: 100)"
     )
 
 
@@ -74,14 +76,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words and punctuation marks."""
+    """Split a text into lower-cased words and punctuation marks."""
     return WORD.findall(text.lower())
 
 
 def strategies(counts: Mapping[str, int], merges: Sequence[Pair]) -> list[Strategy]:
-    """Return the ways to cut a text: words, characters and subwords.
+    """Return the three ways to tokenize a text: words, characters and subwords.
 
-    Each has the vocabulary that a corpus of word counts gives.
+    `counts` are the words of the corpus that the vocabularies are taken from.
     """
     characters = {*"".join(counts), SPACE}
     subwords = vocabulary(counts, merges)
@@ -103,7 +105,7 @@ def strategies(counts: Mapping[str, int], merges: Sequence[Pair]) -> list[Strate
 def report(
     text: str, source: str, counts: Mapping[str, int], merges: Sequence[Pair]
 ) -> Iterator[str]:
-    """The lines of the comparison, at most 100 columns wide."""
+    """Format the comparison as lines of at most 100 columns."""
     ways = strategies(counts, merges)
     total = sum(counts.values())
     yield (
@@ -126,16 +128,18 @@ def report(
 
 
 def unknown_word(text: str, counts: Mapping[str, int]) -> str:
-    """The longest word of the text that the corpus lacks; where it has all of them, one derived
-    from the longest.
+    """Return the longest word of the text that is not in the corpus.
+
+    If all words are, return the longest one with "ology" appended.
     """
     unknown = [word for word in words(text) if word not in counts]
     return max(unknown, key=len) if unknown else max(words(text), key=len) + "ology"
 
 
 def misspelling(text: str, counts: Mapping[str, int]) -> tuple[str, str]:
-    """A known word and the same with its middle letter typed twice: the longest of the text, else
-    of the corpus.
+    """Return a known word, and the same word with its middle letter doubled.
+
+    The word is the longest known word of the text, else the longest of the corpus.
     """
     known = [word for word in words(text) if word in counts and len(word) > 3]
     right = max(known or counts, key=len)
@@ -148,7 +152,7 @@ def _known(tokens, vocabulary) -> list[str]:
 
 
 def _row(head: str, tokens: list[str]) -> list[str]:
-    """The tokens set apart by spaces, folded under each other behind the head."""
+    """Format the tokens behind `head`, separated by spaces and wrapped under each other."""
     return textwrap.wrap(
         " ".join(tokens),
         COLUMNS,

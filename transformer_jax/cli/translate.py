@@ -1,9 +1,9 @@
 """Translate texts with a trained encoder-decoder.
 
     python -m transformer_jax translate RUN "A man rides a horse."
-    python -m transformer_jax translate RUN < texts.txt          (one text a line)
+    python -m transformer_jax translate RUN < texts.txt          (one text per line)
 
-prints a translation a line.
+prints one translation per line.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from transformer_jax.serialization.run_folder import load_model
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", metavar="RUN", help="a run folder, the --out of train.translate")
+    add("folder", metavar="RUN", help="run folder of train.translate (its --out)")
     add("texts", metavar="TEXT", nargs="*", help="texts to translate (default: standard input)")
-    add("--file", metavar="FILE", help="texts, one a line; - is standard input")
-    add("--beams", type=int, default=4, metavar="W", help="of the search (default: 4)")
+    add("--file", metavar="FILE", help="texts, one per line; - is standard input")
+    add("--beams", type=int, default=4, metavar="W", help="beam width (default: 4)")
     add("--alpha", type=float, default=0.6, metavar="A", help="length penalty (default: 0.6)")
 
 

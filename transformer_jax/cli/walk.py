@@ -1,17 +1,18 @@
 """Follow one text through attention, array by array.
 
-    python -m transformer_jax walk "money bank grows"         a small model, drawn from --seed
+    python -m transformer_jax walk "money bank grows"         a small model with random parameters
     python -m transformer_jax walk "money bank grows" --causal --html walk.html
     python -m transformer_jax walk "money bank grows" --beside "river bank flows"
     python -m transformer_jax walk "A fine film." --run RUN   the first layer of a classifier
-    python -m transformer_jax walk --worked cat_sat           a worked example of the literature
-    python -m transformer_jax walk --list                     which there are
+    python -m transformer_jax walk --worked cat_sat           a worked example from the literature
+    python -m transformer_jax walk --list                     the list of worked examples
 
-prints the tokens, their embeddings and positions, Q, K and V, the scores, scaled, masked, as
-weights, the blend of the values, and the output of all heads, each with its equation and its axes:
+prints the tokens, their embeddings and positions, Q, K and V, the raw, scaled and masked scores,
+the attention weights, the weighted sum of the values, and the output of all heads. Each array is
+printed with its equation and its axes:
 
     T queries, S keys, D embedding, N heads, H features of a head, V vocabulary
-    (of a trained classifier that reads patches of neighbouring words, a row is a patch)
+    (if a trained classifier reads patches of neighbouring words, a row is a patch)
 """
 
 import argparse
@@ -44,24 +45,28 @@ from transformer_jax.walkthrough.worked.examples import EXAMPLES
 from transformer_jax.walkthrough.worked.registry import steps as worked_steps
 
 DIM, HEADS, SEED = 8, 2, 0
-MOST_WORDS = 1000  # maps of a million weights
+MOST_WORDS = 1000  # then an attention map has a million weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", nargs="?", help="the text to follow")
-    parser.add_argument("--beside", metavar="TEXT", help="compare the words that both texts have")
-    parser.add_argument("--causal", action="store_true", help="hide from each word those after it")
+    parser.add_argument("text", metavar="TEXT", nargs="?", help="text to follow")
+    parser.add_argument(
+        "--beside", metavar="TEXT", help="second text; compares the words that are in both texts"
+    )
+    parser.add_argument("--causal", action="store_true", help="mask the words after each query")
     parser.add_argument("--dim", type=int, help=f"embedding size D (default: {DIM})")
     parser.add_argument("--heads", type=int, help=f"number of heads N (default: {HEADS})")
-    parser.add_argument("--seed", type=int, help=f"of the parameters (default: {SEED})")
-    parser.add_argument("--head", type=int, default=0, help="which head to show (default: 0)")
+    parser.add_argument("--seed", type=int, help=f"seed of the parameters (default: {SEED})")
+    parser.add_argument("--head", type=int, default=0, help="head to show (default: 0)")
     parser.add_argument(
-        "--run", dest="folder", metavar="RUN", help="a run folder, the --out of train.imdb"
+        "--run", dest="folder", metavar="RUN", help="run folder of train.imdb (its --out)"
     )
-    parser.add_argument("--layer", type=int, help="of the run (default: 0)")
-    parser.add_argument("--worked", metavar="ID", help="a worked example instead of a text")
+    parser.add_argument("--layer", type=int, help="layer of the run to show (default: 0)")
+    parser.add_argument("--worked", metavar="ID", help="show a worked example instead of a text")
     parser.add_argument("--list", action="store_true", help="list the worked examples")
-    parser.add_argument("--html", metavar="FILE", help="the same as a page, the matrices coloured")
+    parser.add_argument(
+        "--html", metavar="FILE", help="also write an HTML page with coloured matrices"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -79,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check_together(options):
-    """What stands together on the command line but means nothing together."""
+    """Raise InputError if options are combined that exclude each other."""
     given = [name for name in ("text", "worked") if getattr(options, name) is not None]
     if options.list:
         return
@@ -87,9 +92,9 @@ def _check_together(options):
         raise InputError('pass a text, such as "money bank grows", or --worked ID, or --list')
     if options.folder:
         alone = ("dim", "heads", "seed", "beside")
-        why = "a trained model has its own"
+        why = "it does not apply to a trained model (--run)"
     else:
-        alone, why = ("layer",), "only a trained model, --run RUN, has layers to choose from"
+        alone, why = ("layer",), "only a trained model (--run RUN) has several layers"
     for name in alone:
         if getattr(options, name) is not None:
             raise InputError(f"--{name} cannot be used here: {why}")
@@ -114,9 +119,9 @@ def _walk(options):
     chosen = {"head": options.head, "is_causal": options.causal}
     steps = word_steps(model, *words[0], **chosen)
     about = [
-        f"A model that has learned nothing: V = {vocabulary}, D = {D}, N = {N}, H = {D // N}, "
-        f"drawn from seed {seed}. Its numbers mean nothing, what is done with them is what every "
-        "transformer does."
+        f"An untrained model with V = {vocabulary}, D = {D}, N = {N}, H = {D // N} and parameters "
+        f"drawn from seed {seed}. The numbers are random; the computation is that of every "
+        "transformer."
     ]
     if options.beside is not None:
         step = context_step(model, *words, **chosen)
@@ -127,14 +132,14 @@ def _walk(options):
 
 
 def _words(texts):
-    """The size of a vocabulary of the words of all texts, and each text as ids and words."""
+    """Return the vocabulary size of all texts together, and each text as ids and words."""
     try:
         tokenizer = train_tokenizer("word:1000000", texts)
     except TokenizerError:
         raise InputError('the text has no words; pass some, such as "money bank grows"') from None
     found = []
     for text, ids in zip(texts, tokenizer.encode(texts, MOST_WORDS + 3), strict=True):
-        ids = ids[1:-1]  # without [CLS] and [SEP]: a bare text
+        ids = ids[1:-1]  # without [CLS] and [SEP]
         if not 1 <= len(ids) <= MOST_WORDS:
             raise InputError(
                 f"a text must have 1 to {MOST_WORDS} words; {_title(text)!r} has "
@@ -166,17 +171,17 @@ def _trained(options):
     ]
     if inside.cut:
         about.append(
-            f"{inside.cut} tokens of the text were not read: it is longer than the model reads."
+            f"{inside.cut} tokens of the text were not read: it exceeds the model's max_length."
         )
     if options.causal:
         about.append(
-            "It was trained without a causal mask: --causal shows what the mask would change."
+            "The model was trained without a causal mask; --causal shows the effect of a mask."
         )
     return _title(options.text), about, steps, []
 
 
 def _input_steps(config: ClassifierConfig, inside: Activations, layer: int) -> Iterator[Step]:
-    """From the tokens of the text to what the attention of a layer reads."""
+    """Yield the steps from the token ids to the input of a layer's attention."""
     axes = "T D" if inside.patches is None else "P D"
     yield Step("ids", "vocabulary[token]", inside.ids[None], "1 T", columns=inside.tokens)
     if inside.patches is not None:
@@ -193,7 +198,7 @@ def _input_steps(config: ClassifierConfig, inside: Activations, layer: int) -> I
         inside.attended[layer],
         axes,
         inside.rows,
-        note="What the attention of this layer reads.",
+        note="The input of this layer's attention.",
     )
 
 
@@ -206,8 +211,8 @@ def _patch_steps(
         patches,
         "P F",
         inside.rows,
-        note=f"A row is a patch of {config.patch_width} neighbouring tokens: of each feature of "
-        f"the regions of {config.region_width} tokens around them, the largest value.",
+        note=f"A row is a patch of {config.patch_width} neighbouring tokens. It has the maximum "
+        f"of each feature over the regions of {config.region_width} tokens around them.",
     )
     yield Step("x_0", "norm(patches W + b + position)", inside.inputs[0], "P D", inside.rows)
 
@@ -216,15 +221,15 @@ def _token_steps(
     config: ClassifierConfig, inside: Activations, vectors: np.ndarray
 ) -> Iterator[Step]:
     neighbours = config.region_width - 1
-    around = f", with its {neighbours} neighbours" if neighbours else ""
-    table = ", of the table for the middle of a region." if neighbours else "."
+    around = f" with its {neighbours} neighbours" if neighbours else ""
+    table = " for the middle of a region." if neighbours else "."
     yield Step(
         "E",
         "table[ids]",
         vectors,
         "T D",
         inside.rows,
-        note=f"Each token's own row of the table{table}",
+        note=f"The row of each token in the embedding table{table}",
     )
     yield Step(
         "x_0",
@@ -232,13 +237,13 @@ def _token_steps(
         inside.inputs[0],
         "T D",
         inside.rows,
-        note=f"What the encoder reads: a token{around}, its place, and its segment (0 here).",
+        note=f"The input of the encoder: token{around}, position, and segment (0 here).",
     )
 
 
 def _check_place(name: str, given: int, size: int, what: str) -> None:
     if size == 0:
-        raise InputError(f"this model has no {what}: there is nothing to walk through")
+        raise InputError(f"this model has no {what}, so there is no attention to show")
     if not 0 <= given < size:
         raise InputError(f"--{name} counts from 0, and this model has {size} {what}; got {given}")
 
@@ -282,6 +287,6 @@ def _page(title: str, about: list[str], steps: list[Step], after: list[str]) -> 
         title,
         *(html.paragraph(text) for text in about),
         *map(html.step_section, steps),
-        *([html.heading("Beside the document")] if after else []),
+        *([html.heading("Comparison with the document")] if after else []),
         *(html.paragraph(text) for text in after),
     )

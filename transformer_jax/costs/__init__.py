@@ -1,1 +1,1 @@
-"""Parameters, FLOPs and bytes of a model, and power laws fitted to measurements."""
+"""Counts of parameters, FLOPs and bytes of a model, and power laws fitted to measurements."""

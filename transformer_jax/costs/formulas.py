@@ -1,8 +1,8 @@
-"""Count the parameters, operations and bytes of a transformer from its configuration.
+"""Formulas for the parameters, operations and bytes of a transformer, from its configuration.
 
-Every function takes the configuration of a model, or a `StackConfig` for the layers of a stack
-alone. A multiply-add is two operations (FLOPs), and only matrix products count: norms, softmax,
-biases and activations are far below one per cent. B is the batch, T the length (an encoder-decoder
+Every function takes the configuration of a model, or a `StackConfig` for only the layers of a
+stack. A multiply-add is two operations (FLOPs). Only matrix products count: norms, softmax, biases
+and activations are far below one per cent. B is the batch size, T the length (an encoder-decoder
 reads T tokens and writes T), S = T.
 """
 
@@ -35,7 +35,7 @@ Config = (
 
 
 def stacks_of(config: Config) -> tuple[StackConfig, ...]:
-    """Return the stacks of a model; the layers of a second one also attend to the first."""
+    """Return the stacks of layers of a model. A second stack also attends to the first."""
     match config:
         case StackConfig():
             return (config,)
@@ -51,13 +51,13 @@ def stacks_of(config: Config) -> tuple[StackConfig, ...]:
 
 
 def encoder_length(config: Config, length: int) -> int:
-    """Return how many inputs the layers get for `length` tokens: as many, or one for each patch."""
+    """Return the number of inputs of the layers: `length`, or the number of their patches."""
     patch = getattr(config, "patch_width", 0)
     return math.ceil(length / patch) if patch else length
 
 
 def learned_positions(config: Config) -> int:
-    """Return the rows of the table of positions; 0 where positions are not learned."""
+    """Return the number of rows of the position table, which is 0 if positions are not learned."""
     match config:
         case ClassifierConfig():
             return encoder_length(config, config.max_length)
@@ -84,9 +84,9 @@ def parameters(config: Config) -> int:
 def parameter_table(config: Config) -> dict[str, int]:
     """Return the number of parameters by part.
 
-    attention     D N H + D K (H + O) + N O D, and with biases N H + K (H + O) + D; a norm of
-                  the heads 2 H. H and O are the features of a head's keys and values
-    feed-forward  2 D F, gated 3 D F, and with biases F + D, gated 2 F + D
+    attention     D N H + D K (H + O) + N O D; biases add N H + K (H + O) + D; norms of the
+                  heads add 2 H. H and O are the features of a head's keys and values
+    feed-forward  2 D F, gated 3 D F; biases add F + D, gated 2 F + D
     a norm        2 D, without bias D; two in a layer, three with cross-attention
     embeddings    (V + positions + segments) D
     """
@@ -164,11 +164,12 @@ def _feed_forward(stack: StackConfig) -> int:
 
 
 def visible_pairs(T: int, *, causal: bool = False, window: int | None = None) -> int:
-    """Return how many of the T x T pairs of a query and a key a mask lets through.
+    """Return the number of T x T pairs of a query and a key that a mask allows.
 
-    T^2 for all, T (T + 1) / 2 causal, and with a window w of tokens before its own (and after it,
-    unless causal) sum_t min(t, w) + 1 for causal, twice the sum and T otherwise: `sliding_window(w,
-    w)`, `& causal()`.
+    It is T^2 without a mask and T (T + 1) / 2 for a causal one. A window of w tokens before the
+    query (and after it, unless causal) allows sum_t (min(t, w) + 1) pairs if causal, and T + 2
+    sum_t min(t, w) otherwise: the masks `sliding_window(w, w) & causal()` and `sliding_window(w,
+    w)`. Raises ValueError for a T below 1 or a negative window.
     """
     _at_least(1, "T", T)
     _at_least(0, "window", window)
@@ -185,7 +186,7 @@ def forward_flops(
     causal: bool = False,
     window: int | None = None,
 ) -> int:
-    """Return the FLOPs of one pass over `batch` texts: the sum of `forward_table`."""
+    """Return the FLOPs of a forward pass over `batch` texts: the sum of `forward_table`."""
     table = forward_table(config, length, batch=batch, causal=causal, window=window)
     return sum(table.values())
 
@@ -198,17 +199,17 @@ def forward_table(
     causal: bool = False,
     window: int | None = None,
 ) -> dict[str, int]:
-    """Return the FLOPs of a forward pass by part; for each token and layer:
+    """Return the FLOPs of a forward pass by part. For each token and layer they are
 
     projections    2 D (N + K) (H + O)
-    T x S          2 N (H + O) S: the scores, and the sums over the values, however many share keys
+    T x S          2 N (H + O) S: the scores and the sums over the values, also with shared keys
     feed-forward   2 * 2 D F, gated 2 * 3 D F
-    head           2 D V for each token, tied or not; a pooler and classes once a text
+    head           2 D V for each token, tied or not; a pooler and classes once per text
 
-    S counts every key, as the reference computes them whatever the mask. With `causal` or a
-    `window` it counts the pairs of `visible_pairs`, as a kernel that skips the others does: half of
-    them for long causal texts. In an encoder-decoder `causal` is the decoder's, and cross-attention
-    hides nothing.
+    S counts every key, because the reference computes all of them under any mask. With `causal` or
+    a `window`, only the pairs of `visible_pairs` count, as in a kernel that skips the others: half
+    of them for long causal texts. In an encoder-decoder, `causal` applies to the decoder, and
+    cross-attention has no mask.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
@@ -247,9 +248,10 @@ def _flops_around_the_layers(config: Config, T: int) -> dict[str, int]:
 def training_flops(config: Config, length: int, *, batch: int = 1, remat: bool = False) -> int:
     """Return the FLOPs of a forward and a backward pass: 3 times the forward pass.
 
-    The gradient of a product Y = X W is two products of its size, dX = dY W^T and dW = X^T dY. With
-    `remat` each layer is computed once more, which makes 4 for the layers; JAX leaves out of that
-    what no gradient needs, as the last product before a residual sum.
+    The gradient of a product Y = X W takes two products of its size, dX = dY W^T and dW = X^T dY.
+    With `remat` each layer is computed a second time, which makes the factor 4 for the layers. JAX
+    skips the parts of this recomputation that no gradient needs, such as the last product before a
+    residual sum.
     """
     table = forward_table(config, length, batch=batch)
     layers = sum(table.get(part, 0) for part in (PROJECTIONS, PRODUCTS, FEED_FORWARD))
@@ -257,18 +259,19 @@ def training_flops(config: Config, length: int, *, batch: int = 1, remat: bool =
 
 
 def six_nd(parameters: float | int, tokens: float | int) -> float | int:
-    """Return 6 N D, the training FLOPs by rule of thumb.
+    """Return 6 N D, the rule of thumb for training FLOPs with N parameters and D tokens.
 
     Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1.
 
-    Each parameter takes part in one multiply-add a token, and a gradient in two more. It leaves out
-    T x S and counts tables that are only looked up; Kaplan's N leaves these out.
+    Each parameter takes part in one multiply-add per token in the forward pass, and in two more for
+    the gradient. The rule leaves out the T x S products. It counts embedding tables, which are only
+    looked up; Kaplan's N leaves them out.
     """
     return 6 * parameters * tokens
 
 
 def crossover_lengths(stack: StackConfig) -> tuple[float, float]:
-    """Return the lengths at which T x T costs as much as the projections, and as all else.
+    """Return the lengths T at which T x T costs as much as the projections, and as the whole rest.
 
     4 N H T^2 = 4 D (N + K) H T            at T = D (1 + K / N):  2 D with K = N
     4 N H T^2 = (4 D (N + K) H + 4 D F) T  at T = D (1 + K / N) + D F / (N H):  6 D with F = 4 D
@@ -292,13 +295,14 @@ def activation_bytes(
 ) -> int:
     """Return the bytes that a forward pass without dropout keeps for the gradient.
 
-    For each token and layer, in `dtype`: 4 D (input and output of two norms), (N + K) (H + O)
-    (queries, keys, values, attended), 2 F (before and after the activation; gated 3 F), as
-    Korthikanti et al. count (2022, https://arxiv.org/abs/2205.05198, section 4.1). To it the
-    weights, N S in float32 and once more in a narrower `dtype`; a blockwise kernel, with
-    `keep_weights=False`, has the N float32 logsumexps instead. Cross-attention adds a norm, 2 D,
-    its (N + K) (H + O) and its weights. With `remat` only the input of each layer stays, D, and one
-    layer at a time is there in full. A language head adds V float32 logits a token.
+    The values for each token and layer, in `dtype`, are 4 D (inputs and outputs of two norms),
+    (N + K) (H + O) (queries, keys, values, attention output) and 2 F (before and after the
+    activation; gated 3 F), as in Korthikanti et al. (2022, https://arxiv.org/abs/2205.05198,
+    section 4.1). The attention weights add N S in float32, and again N S in `dtype` if it is
+    narrower. A blockwise kernel, `keep_weights=False`, keeps N float32 logsumexps instead.
+    Cross-attention adds a norm, 2 D, its (N + K) (H + O) and its weights. With `remat`, only the
+    input D of each layer is kept, and a single layer at a time in full. A language model's head
+    adds V float32 logits per token.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)
@@ -335,8 +339,8 @@ def cache_bytes(
 ) -> int:
     """Return the bytes of the keys and values that generation keeps for `length` tokens.
 
-    K (H + O) for each token and layer. With a window w a ring of w + 1 tokens is enough. An
-    encoder-decoder keeps those of cross-attention too.
+    They are K (H + O) values for each token and layer. With a window w, a ring of w + 1 tokens is
+    enough. An encoder-decoder also keeps those of cross-attention.
     """
     _at_least(1, "length", length)
     _at_least(1, "batch", batch)

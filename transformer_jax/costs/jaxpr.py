@@ -1,7 +1,7 @@
-"""What a JAX function computes, counted from its jaxpr: nothing runs and nothing is compiled.
+"""Counting the operations of a JAX function from its jaxpr, without running or compiling it.
 
 XLA's own figure, `jax.jit(fn).lower(*args).compile().cost_analysis()`, counts the body of a scan
-once however often it runs. Here it counts as often as it runs.
+once. This count multiplies it by the number of iterations.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-# They move or name data: no arithmetic.
+# Primitives that move or name data, without arithmetic.
 MOVES = frozenset(
     "broadcast_in_dim reshape transpose squeeze slice dynamic_slice dynamic_update_slice "
     "gather scatter concatenate split pad rev iota copy copy_p name stop_gradient pvary "
@@ -20,9 +20,9 @@ MOVES = frozenset(
     "random_wrap random_unwrap random_seed get swap layout_constraint empty2 "
     "all_gather all_to_all ppermute axis_index mesh_cast".split()
 )
-# One operation for each element that comes in, not that goes out; by the beginning of their names.
+# Prefixes of primitives with one operation per element of the input instead of the output.
 REDUCTIONS = ("reduce_", "argm", "cum")
-# How much they compute does not follow from their shapes.
+# Primitives whose number of operations does not follow from their shapes.
 OPAQUE = frozenset(
     "sort top_k approx_top_k fft cholesky eig eigh lu qr svd schur hessenberg householder_product "
     "triangular_solve tridiagonal_solve tridiagonal custom_linear_solve ragged_dot_general "
@@ -34,16 +34,16 @@ OPAQUE = frozenset(
 
 @dataclass(frozen=True)
 class Count:
-    """What `count` finds."""
+    """The operations of a function and its largest array, as returned by `count`."""
 
-    flops: int = 0  # of matrix products and convolutions; a multiply-add is two
-    elementwise: int = 0  # of everything else: an operation for each element
-    largest_bytes: int = 0  # of the largest array that an operation makes
-    largest_shape: tuple[int, ...] = ()  # its shape
-    unknown: tuple[str, ...] = ()  # operations that are not in the figures, or only once
+    flops: int = 0  # operations of matrix products and convolutions; a multiply-add is two
+    elementwise: int = 0  # all other operations, one for each element
+    largest_bytes: int = 0  # size of the largest array that an operation makes
+    largest_shape: tuple[int, ...] = ()  # shape of that array
+    unknown: tuple[str, ...] = ()  # primitives that are not counted, or whose body counts once
 
     def __add__(self, other: "Count") -> "Count":
-        """One after the other: operations add up, the larger array is the largest."""
+        """Add the operations of two computations, and keep the larger of their largest arrays."""
         larger = max(self, other, key=lambda one: one.largest_bytes)
         return replace(
             larger,
@@ -53,21 +53,20 @@ class Count:
         )
 
     def times(self, repetitions: int) -> "Count":
-        """As often over; no array becomes larger."""
+        """Multiply the operations by `repetitions`. The largest array stays the same."""
         return replace(
             self, flops=repetitions * self.flops, elementwise=repetitions * self.elementwise
         )
 
 
 def count(fn: Callable, *args: Any) -> Count:
-    """The operations of `fn(*args)` and the largest array it makes; arguments may be
-    `jax.ShapeDtypeStruct`s.
+    """Count the operations of `fn(*args)`, and find the largest array that it makes.
 
-    A product of [M, K] and [K, N] is 2 M K N operations. The body of a scan counts as often as it
-    runs, that of a `shard_map` once for each device; of a cond the branch with the larger figure.
-    How often a while loop runs is not in the jaxpr: its body counts once, and "while" is among the
-    `unknown`. What is written counts, also where a compiler would drop it as unused, and an array
-    counts as large even if a compiler would fuse it away.
+    Arguments may be `jax.ShapeDtypeStruct`s. A product of [M, K] and [K, N] is 2 M K N operations.
+    The body of a scan counts once per iteration, that of a `shard_map` once per device. For a cond,
+    each figure is the largest of its branches. The number of iterations of a while loop is not in
+    the jaxpr, so its body counts once, and "while" is added to `unknown`. All operations and arrays
+    of the jaxpr count, even if a compiler would remove or fuse them.
     """
     return _walk(jax.make_jaxpr(fn)(*args))
 
@@ -92,7 +91,7 @@ def _equation(equation: Any) -> Count:
         return made
     if name in OPAQUE:
         return made + Count(unknown=(name,))
-    if name.startswith("scatter"):  # before the look inside: its jaxpr adds two numbers
+    if name.startswith("scatter"):  # before inner jaxprs, because its own adds two numbers only
         return made + Count(elementwise=math.prod(_shape(equation.invars[2])))
     if name.startswith(REDUCTIONS):
         return made + Count(elementwise=math.prod(_shape(equation.invars[0])))
@@ -105,15 +104,15 @@ def _equation(equation: Any) -> Count:
         return made + _largest(inner)
     if name == "shard_map":
         mesh = params["mesh"].shape
-        axes = params.get("newly_manual_axes", mesh)  # over the others its shapes are the whole
+        axes = params.get("newly_manual_axes", mesh)  # the inner shapes are global in other axes
         return made + inner[0].times(math.prod(mesh[axis] for axis in axes))
-    if inner:  # jit, remat, custom_jvp_call, custom_vjp_call, closed_call: what is inside runs once
+    if inner:  # jit, remat, custom_jvp_call, custom_vjp_call, closed_call: the body runs once
         return sum(inner, start=made)
     return made + Count(elementwise=max(sizes, default=0))
 
 
 def _largest(counts: list[Count]) -> Count:
-    """Of each figure the largest."""
+    """Take the largest value of each figure."""
     larger = max(counts, key=lambda one: one.largest_bytes)
     return replace(
         larger,
@@ -126,12 +125,12 @@ def _largest(counts: list[Count]) -> Count:
 def _inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
     for value in params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(one, "eqns"):  # a Jaxpr or a ClosedJaxpr: what they are called changes
+            if hasattr(one, "eqns"):  # a Jaxpr or ClosedJaxpr, under parameter names that change
                 yield one
 
 
 def _shape(var: Any) -> tuple[int, ...]:
-    return getattr(var.aval, "shape", ())  # tokens have none
+    return getattr(var.aval, "shape", ())  # JAX's effect tokens have no shape
 
 
 def _bytes_and_shape(var: Any) -> tuple[int, tuple[int, ...]]:

@@ -1,11 +1,12 @@
-"""Laws through measured points: time against length, loss against the size of a model.
+"""Power laws and quadratics fitted to measurements, such as time by length or loss by model size.
 
     power law    y = factor x^exponent        fit_power_law    a line in log-log
     quadratic    y = a + b x + c x^2          fit_quadratic    overhead, linear and quadratic part
 
-A power law of time is what one term of a polynomial leaves when the others are small; a power law
-of loss is an observation (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, equation 1.1: L(N)
-= (N_c / N)^alpha, which is exponent = -alpha here). Either is worth what its interval says.
+A power law of time holds approximately where one term of a polynomial dominates the others. A power
+law of loss is an empirical observation (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361,
+equation 1.1: L(N) = (N_c / N)^alpha, so that exponent = -alpha here). The confidence interval shows
+how far to trust either.
 """
 
 import itertools
@@ -21,8 +22,9 @@ Numbers = np.floating | np.ndarray
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = factor x^exponent, and `interval`, which holds the true exponent with probability
-    `confidence`.
+    """A power law y = factor x^exponent, with a confidence interval of the exponent.
+
+    `interval` contains the true exponent with probability `confidence`.
     """
 
     exponent: float
@@ -31,13 +33,13 @@ class PowerLaw:
     confidence: float
 
     def __call__(self, x: float | int | Points) -> Numbers:
-        """The law at x, measured there or not."""
+        """Evaluate the power law at x."""
         return self.factor * np.asarray(x, np.float64) ** self.exponent
 
 
 @dataclass(frozen=True)
 class Quadratic:
-    """y = a + b x + c x^2; `worst` is the largest |fit - y| / y over the points."""
+    """A quadratic y = a + b x + c x^2. `worst` is the largest |fit - y| / y of the points."""
 
     a: float
     b: float
@@ -45,28 +47,26 @@ class Quadratic:
     worst: float
 
     def __call__(self, x: float | int | Points) -> Numbers:
-        """The law at x, measured there or not."""
+        """Evaluate the quadratic at x."""
         x = np.asarray(x, np.float64)
         return self.a + self.b * x + self.c * x**2
 
     @property
     def crossover(self) -> float:
-        """The x = b/c from which the quadratic term is the larger: inf without one, 0 without a
-        linear one.
-        """
+        """The x = b/c above which the quadratic term exceeds the linear one; inf if c is 0."""
         return self.b / self.c if self.c else math.inf
 
 
 def fit_power_law(
     x: Points, y: Points, *, confidence: float = 0.95, draws: int = 4000, seed: int = 0
 ) -> PowerLaw:
-    """Least squares through (log x, log y), and a bootstrap interval of the exponent.
+    """Fit a power law by least squares in (log x, log y), with an interval of the exponent.
 
-    The interval is a parametric bootstrap-t (Efron and Tibshirani, 1993, chapter 12): noise drawn
-    anew around the line, each draw's error of the exponent in units of its own standard error.
-    Resampling the points or their residuals instead, the usual bootstrap, covers the truth too
-    seldom where there are few points; with normal noise this is Student's interval. Two points
-    leave no residual, so theirs is (-inf, inf).
+    The interval is a parametric bootstrap-t (Efron and Tibshirani, 1993, chapter 12): new noise is
+    drawn around the line, and the error of each draw's exponent is measured in units of its own
+    standard error. The usual bootstrap, which resamples the points or their residuals, covers the
+    true exponent too rarely with few points. With normal noise the interval is Student's. Two
+    points leave no residual, so their interval is (-inf, inf).
 
     Raises ValueError for fewer than two different x, for lengths that differ, and for values that
     are not positive and finite.
@@ -90,16 +90,18 @@ def fit_power_law(
 
 
 def fit_quadratic(x: Points, y: Points) -> Quadratic:
-    """The a, b, c >= 0 that make the sum of ((a + b x + c x^2 - y) / y)^2 smallest.
+    """Fit a quadratic: the a, b, c >= 0 that minimize the sum of ((a + b x + c x^2 - y) / y)^2.
 
-    Relative errors, because times span four orders of magnitude and the longest would decide alone.
-    Not negative, because each is the cost of something (Lawson and Hanson, 1974, chapter 23); with
-    three coefficients the optimum is the best of the seven choices of which to leave at 0.
+    The errors are relative, because times span four orders of magnitude and the longest would
+    otherwise dominate. The coefficients are not negative, because each is a cost (Lawson and
+    Hanson, 1974, chapter 23). With three coefficients, the optimum is the best of the seven choices
+    of nonzero coefficients.
 
     Raises ValueError as `fit_power_law` does, and for fewer than three different x.
     """
     x, y = _points(x, y, least=3)
-    # In units of the largest x the columns are of one size; and each row is divided by its y.
+    # x is in units of its largest value, so that the columns have similar sizes. Each row is
+    # divided by its y, so that the errors are relative.
     unit = x.max()
     columns = np.stack([np.ones_like(x), x / unit, (x / unit) ** 2], axis=1) / y[:, None]
     best, least = np.zeros(3), math.inf
@@ -116,11 +118,10 @@ def fit_quadratic(x: Points, y: Points) -> Quadratic:
 
 
 def crossing(x: Points, first: Points, second: Points) -> float | None:
-    """The x from which `first` stays above `second`: a straight line in log-log between measured
-    points.
+    """Find the x from which on `first` stays above `second`, linear in log-log between points.
 
-    None where `first` is still below at the last point, and x[0] where it is never below: beyond
-    what was measured nothing is said. Raises ValueError as `fit_power_law` does; x must grow.
+    Returns None if `first` is still below `second` at the last point, and x[0] if it never is:
+    nothing is extrapolated. Raises ValueError as `fit_power_law` does, and if x does not increase.
     """
     x, first = _points(x, first, least=2)
     _, second = _points(x, second, least=2)
@@ -151,9 +152,7 @@ def _points(x: Points, y: Points, *, least: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> tuple[Numbers, Numbers]:
-    """The slope of the line through each row of y [..., n] and its standard error; 0 for two
-    points.
-    """
+    """Fit a line to each row of y [..., n]; return slopes and standard errors (0 if n is 2)."""
     centred = x - x.mean()
     spread = np.square(centred).sum()
     slope = y @ centred / spread

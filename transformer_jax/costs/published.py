@@ -1,4 +1,4 @@
-"""The configurations of published models, beside the number of parameters that each is known by."""
+"""The configurations of published models, with the number of parameters that each paper states."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ from transformer_jax.nn.config import StackConfig
 
 @dataclass(frozen=True)
 class Published:
-    """A configuration, with the number of parameters that its paper states as `nominal`."""
+    """A configuration of a published model. `nominal` is its number of parameters by the paper."""
 
     config: LanguageModelConfig | SequenceToSequenceConfig | TextEncoderConfig
     nominal: float
     source: str
     note: str = ""
-    tokens: float | None = None  # that it was trained on, where the paper says so
+    tokens: float | None = None  # number of training tokens, if the paper states it
 
 
 def _bert(num_layers, embed_dim, num_heads, *, num_segments=2, pooler=True):
@@ -46,15 +46,15 @@ def _llama(num_layers, embed_dim, num_heads, hidden_dim, *, num_kv_heads=None):
 
 def _vaswani(embed_dim, num_heads):
     stack = StackConfig(6, embed_dim, num_heads, 4 * embed_dim)
-    return SequenceToSequenceConfig(37_000, 512, stack, stack)  # sinusoids have no largest length
+    return SequenceToSequenceConfig(37_000, 512, stack, stack)  # sinusoids have no maximum length
 
 
 VASWANI = "Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, table 3"
 BERT = "Devlin et al., 2019, https://arxiv.org/abs/1810.04805, section 3"
 GPT2 = "Radford et al., 2019, Language Models are Unsupervised Multitask Learners, table 2"
 LLAMA2 = "Touvron et al., 2023, https://arxiv.org/abs/2307.09288, table 1"
-SHARED = "one table of about 37,000 tokens is shared by both inputs and the head"
-WITH_POOLER = "with the pooler, without the heads of pretraining"
+SHARED = "both inputs and the head share one table of about 37,000 tokens"
+WITH_POOLER = "with the pooler, without the pretraining heads"
 
 PUBLISHED = {
     "transformer-base": Published(_vaswani(512, 8), 65e6, VASWANI, SHARED),
@@ -65,7 +65,7 @@ PUBLISHED = {
         _bert(6, 768, 12, num_segments=0, pooler=False),
         66e6,
         "Sanh et al., 2019, https://arxiv.org/abs/1910.01108, table 3",
-        "neither segments nor pooler",
+        "no segment embeddings and no pooler",
     ),
     "gpt2": Published(_gpt(12, 768, 12), 117e6, GPT2, "the paper's figure is too low"),
     "gpt2-medium": Published(_gpt(24, 1024, 16), 345e6, GPT2),
@@ -75,7 +75,7 @@ PUBLISHED = {
         _gpt(96, 12_288, 96, max_length=2048),
         175e9,
         "Brown et al., 2020, https://arxiv.org/abs/2005.14165, table 2.1",
-        "every other layer attends in a band; its width is not in the paper, so counted in full",
+        "every other layer has banded attention of unstated width, which is counted in full",
         tokens=300e9,
     ),
     "llama2-7b": Published(_llama(32, 4096, 32, 11_008), 7e9, LLAMA2, tokens=2e12),

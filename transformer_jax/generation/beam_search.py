@@ -1,6 +1,4 @@
-"""Beam search: the W likeliest beginnings of a text, each continued by every token, the W best
-kept.
-"""
+"""Beam search: each step extends the W likeliest texts by every token and keeps the W best."""
 
 import math
 from dataclasses import dataclass
@@ -18,8 +16,8 @@ from transformer_jax.nn.kv_cache import Cache
 class BeamSearch:
     """The settings of a beam search.
 
-    `beams` beginnings are continued; scores are divided by the `length_penalty` of `alpha`. Raises
-    ValueError for fewer than one beam, or an alpha that is negative or not finite.
+    `beams` is the beam width W. Scores are log-probabilities divided by the `length_penalty` with
+    `alpha`. Raises ValueError for fewer than one beam, or an alpha that is negative or not finite.
     """
 
     beams: int = 4
@@ -33,21 +31,21 @@ class BeamSearch:
 
 
 class Beams(NamedTuple):
-    """W beginnings of each example that go on, and the W best texts that are complete."""
+    """The W best unfinished texts and the W best complete texts of each example."""
 
-    tokens: Int[Array, "B W G"]
-    log_probability: Float[Array, "B W"]  # -inf: there is none
-    complete: Int[Array, "B W G"]
+    tokens: Int[Array, "B W G"]  # of the unfinished texts
+    log_probability: Float[Array, "B W"]  # of the unfinished texts; -inf for an empty place
+    complete: Int[Array, "B W G"]  # the tokens of the complete texts
     complete_log_probability: Float[Array, "B W"]
-    scores: Float[Array, "B W"]  # of the complete, -inf: there is none
-    lengths: Int[Array, "B W"]  # of the complete
+    scores: Float[Array, "B W"]  # of the complete texts; -inf for an empty place
+    lengths: Int[Array, "B W"]  # of the complete texts
 
 
 def length_penalty(length: int | Int[Array, "..."], alpha: float) -> Float[Array, "..."]:
-    """((5 + n) / 6)^alpha, by which the log-probability of n tokens is divided: without it short
-    texts win.
+    """Compute the length penalty ((5 + n) / 6)^alpha of a text of n tokens.
 
-    Wu et al., 2016, https://arxiv.org/abs/1609.08144, equation 14.
+    The log-probability of a text is divided by it, because otherwise short texts win. Wu et al.,
+    2016, https://arxiv.org/abs/1609.08144, equation 14.
 
     >>> length_penalty(jnp.array([1, 7]), 1.0)
     Array([1., 2.], dtype=float32)
@@ -65,23 +63,25 @@ def beam_search(
     stop: tuple[int, ...],
     pad_id: int,
 ) -> tuple[Int[Array, "B G"], Int[Array, " B"], Float[Array, " B"]]:
-    """The best text of each example, its length, stop token included, and its log-probability.
+    """Search for the best continuation of each example.
 
-    `logits` and `cache` are those after the prompt; `model.next_logits` goes on from there. The
-    search for an example ends when no beginning can become better than the worst of W complete
-    texts. At the end beginnings count as complete.
+    Returns its tokens, its length (stop token included) and its log-probability. `logits` and
+    `cache` are those after the prompt; `model.next_logits` continues from them. The search for an
+    example ends when no unfinished text can become better than the worst of W complete texts.
+    After `max_tokens` tokens, unfinished texts count as complete.
     """
     (B, V), W, G, alpha = logits.shape, search.beams, max_tokens, search.alpha
-    first = jnp.full((B, W), -jnp.inf).at[:, 0].set(0.0)  # W times the same would stay the same
+    # Only the first beam is filled: W equal beams would stay equal.
+    first = jnp.full((B, W), -jnp.inf).at[:, 0].set(0.0)
     empty = jnp.full((B, W, G), pad_id, jnp.int32)
     none = jnp.full((B, W), -jnp.inf)
     state = Beams(empty, first, empty, none, none, jnp.zeros((B, W), jnp.int32))
     stops = jnp.array(stop, jnp.int32)
 
     def extend(i, state, logits):
-        """The beginnings with one token more; that token, and the row that each went on from."""
+        """Extend the beams by a token; return them, that token, and the row that each extends."""
         each = jax.nn.log_softmax(logits).reshape(B, W, V) + state.log_probability[..., None]
-        # At most one for each beam and stop token stops here, so W are left to go on.
+        # Each beam can end in each stop token once, so that at least W candidates do not end here.
         best, index = lax.top_k(each.reshape(B, W * V), min((1 + len(stop)) * W, W * V))
         beam, token = index // V, (index % V).astype(jnp.int32)
         tokens = jnp.take_along_axis(state.tokens, beam[..., None], axis=1).at[:, :, i].set(token)
@@ -100,7 +100,7 @@ def beam_search(
         return (i < G) & ~_ended(state, alpha, G).all()
 
     def step(carry):
-        # Tokens are fed when the next ones are wanted, so that the last are not.
+        # A token is fed to the model at the start of the next step, so that the last is never fed.
         i, state, token, rows, cache = carry
         logits, cache = model.next_logits(token, jnp.ones((B * W, 1), bool), cache.rows(rows))
         return i + 1, *extend(i, state, logits), cache
@@ -117,7 +117,7 @@ def beam_search(
 
 
 def _complete(state: Beams, tokens, log_probability, length, alpha: float) -> Beams:
-    """The W best of what was complete and what is now."""
+    """Keep the W best complete texts of the old ones and the new ones."""
     W = state.scores.shape[1]
     scores = jnp.concatenate(
         [state.scores, log_probability / length_penalty(length, alpha)], axis=1
@@ -138,8 +138,7 @@ def _complete(state: Beams, tokens, log_probability, length, alpha: float) -> Be
 
 
 def _ended(state: Beams, alpha: float, most: int) -> Bool[Array, " B"]:
-    """No beginning can become better than the worst complete text: it loses by every token, and
-    gains at most by length.
-    """
+    """Return whether no unfinished text can become better than the worst complete text."""
+    # Every further token lowers the log-probability, and the length penalty is largest at `most`.
     reachable = state.log_probability.max(axis=1) / length_penalty(most, alpha)
     return state.scores.min(axis=1) >= reachable

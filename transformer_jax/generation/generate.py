@@ -1,10 +1,10 @@
-"""Text generation by one jitted loop: draw a token, feed it through the cache, draw the next.
+"""Text generation in one jitted loop: draw a token, feed it to the model with a cache, and repeat.
 
     sampling, key = Sampling(top_p=0.9), jax.random.key(0)
     generate(model, tokens, is_token, max_tokens=50, sampling=sampling, key=key)
 
-A model that generates has `next_logits(tokens, is_token, cache)`; a language model begins with its
-prompt, an encoder-decoder with the token that begins a target.
+A model that generates has a method `next_logits(tokens, is_token, cache)`. A language model starts
+from its prompt, an encoder-decoder from the token that begins a target.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,11 +27,11 @@ from transformer_jax.nn.kv_cache import Cache
 
 
 class Generated(NamedTuple):
-    """The generated tokens, the one that stopped an example included; `pad_id` follows."""
+    """The generated tokens of each example, its stop token included, followed by `pad_id`."""
 
     tokens: Int[Array, "B G"]
     lengths: Int[Array, " B"]
-    log_probability: Float[Array, " B"]  # of the generated tokens, by the model itself
+    log_probability: Float[Array, " B"]  # under the model's own distribution, before `Sampling`
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class GenerationOptions:
         if self.max_tokens < 1:
             raise ValueError(f"max_tokens must be 1 or more; got {self.max_tokens}")
         if self.searches and self.sampling is not None:
-            raise ValueError("a beam search draws nothing: pass search or sampling, not both")
+            raise ValueError("a beam search does not sample: pass search or sampling, not both")
 
     @property
     def searches(self) -> bool:
-        """Whether there is a beam search; with one beam it is greedy generation."""
+        """Whether there is a beam search. With one beam it is greedy generation instead."""
         return self.search is not None and self.search.beams > 1
 
 
 class GenerationState(NamedTuple):
-    """The state of a loop that draws one token after another."""
+    """The state of the generation loop. `is_used` marks the tokens for the repetition penalty."""
 
     logits: Float[Array, "B V"]
     cache: Cache
@@ -80,15 +80,15 @@ def generate(
     key: PRNGKeyArray | None = None,
     pad_id: int = 0,
 ) -> Generated:
-    """Return at most `max_tokens` tokens after each prompt, up to and with the first of `stop`.
+    """Generate up to `max_tokens` tokens after each prompt, ending with the first token in `stop`.
 
-    Each token is the likeliest where `sampling` is None (greedy), else drawn with the `key`: the
-    same key gives the same text. With a `search` the text is the best of a beam search. Padding of
-    the prompts may stand on either side. The loop ends when all examples have.
+    Without `sampling`, each token is the likeliest one (greedy). With `sampling`, it is drawn with
+    `key`, and the same key gives the same text. With `search`, the text is the best of a beam
+    search. Prompts may be padded on either side. The loop ends when all examples have ended.
 
-    Raises ValueError where an example has no token, prompt and `max_tokens` are more than the
-    model's max_length, a stop token is not in the vocabulary, there is a sampling without a key, or
-    both a sampling and a search.
+    Raises ValueError if an example has no token, if the prompt and `max_tokens` together exceed the
+    model's max_length, if a stop token is not in the vocabulary, if there is a sampling without a
+    key, or if both a sampling and a search are given.
     """
     options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
@@ -107,7 +107,7 @@ def _generate(graph, params, tokens, is_token, key, *, options):
 
 
 def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationState:
-    """The state after the prompt."""
+    """Compute the state of the loop after the prompt."""
     logits, cache = model.next_logits(tokens, is_token, cache)
     B, V = logits.shape
     is_used = None
@@ -119,7 +119,7 @@ def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationStat
 
 
 def _generate_tokens(model, state, options) -> Generated:
-    """The loop, from the state after the prompt."""
+    """Run the loop from the state after the prompt."""
     if options.searches:
         return Generated(
             *beam_search(
@@ -139,7 +139,7 @@ def _generate_tokens(model, state, options) -> Generated:
         return (i < G) & ~state.is_done.all()
 
     def write(carry):
-        # A token is fed when the next one is wanted, so that the last is not.
+        # A token is fed to the model at the start of the next step, so that the last is never fed.
         i, written, state, token, is_new = carry
         state = _feed(model, state, token, is_new)
         token, state, is_new = _draw(state, options)
@@ -153,9 +153,7 @@ def _generate_tokens(model, state, options) -> Generated:
 
 
 def _draw(state, options):
-    """A token of each example that is not done; the state with it counted; and whose tokens are
-    new.
-    """
+    """Draw a token for each example; return it, the new state, and which examples were not done."""
     key, draw_key = jax.random.split(state.key)
     token = draw(state.logits, options.sampling, draw_key, is_used=state.is_used)
     is_new = ~state.is_done
@@ -195,8 +193,10 @@ def stream(
     key: PRNGKeyArray | None = None,
     pad_id: int = 0,
 ) -> Iterator[Int[np.ndarray, " B"]]:
-    """The tokens of `generate`, one for each example as it is drawn, for people who watch. Takes
-    and raises as it does.
+    """Yield the tokens of `generate` as they are drawn, one for each example at a time.
+
+    The arguments are those of `generate`, except that there is no beam search. Raises ValueError as
+    `generate` does.
     """
     options = GenerationOptions(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
@@ -242,7 +242,10 @@ def generate_target(
     key: PRNGKeyArray | None = None,
     pad_id: int = 0,
 ) -> Generated:
-    """Return the target of each source, which `begin` begins; otherwise as `generate`."""
+    """Generate the target of each source with an encoder-decoder, starting from the token `begin`.
+
+    The other arguments, the result and the errors are those of `generate`.
+    """
     options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
     _check_fits(model, max_tokens, max_tokens)
     _check_tokens(model, (begin,), "begin with")
@@ -268,7 +271,7 @@ def next_tokens(
     is_token: Bool[Array | np.ndarray, "B T"] | None = None,
     count: int = 10,
 ) -> tuple[Int[Array, "B n"], Float[Array, "B n"]]:
-    """The likeliest next tokens and their probabilities, the likeliest first."""
+    """Return the `count` likeliest next tokens and their probabilities, the likeliest first."""
     is_token = _prompt(model, tokens, is_token, 0)
     graph, params = nnx.split(model, nnx.Param)
     return _next_tokens(graph, params, _array(tokens), is_token, count=count)
@@ -282,7 +285,7 @@ def _next_tokens(graph, params, tokens, is_token, *, count):
 
 
 def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[np.ndarray, "B T"]:
-    """`is_token`, checked."""
+    """Check a prompt, and return its `is_token` (all True by default)."""
     is_token = np.asarray(np.ones(np.shape(tokens), bool) if is_token is None else is_token)
     if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
@@ -291,7 +294,8 @@ def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[np.ndarray, "B T"]
 
 
 def _array(values) -> Array | np.ndarray:
-    """As an array; NumPy's stay so, of which `jnp.asarray` compiles a program for each shape."""
+    """Convert to an array that jit accepts."""
+    # NumPy arrays stay as they are: `jnp.asarray` would compile a program for each shape.
     return values if isinstance(values, jax.Array) else np.asarray(values)
 
 

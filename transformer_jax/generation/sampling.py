@@ -1,8 +1,7 @@
-"""How the next token is drawn from its logits: pure functions of logits, and the order in which
-they are applied.
+"""Sampling of the next token: pure functions that change logits, applied in a fixed order.
 
-Each takes logits [B, V] and gives logits; a token that may not be drawn has -inf. `draw` applies
-those that a `Sampling` asks for: penalty, temperature, top-k, top-p, min-p.
+Each function maps logits [B, V] to logits, in which a token that must not be drawn has -inf. `draw`
+applies those that a `Sampling` sets: repetition penalty, temperature, top-k, top-p, min-p.
 """
 
 import math
@@ -17,7 +16,11 @@ from transformer_jax.functional.checks import check_arrays
 
 @dataclass(frozen=True)
 class Sampling:
-    """What is drawn from; None and 1 leave a thing out."""
+    """The settings of sampling. None, and a temperature or penalty of 1, have no effect.
+
+    Raises ValueError for a temperature or penalty that is not above 0 and finite, a top_k below 1,
+    and a top_p or min_p outside (0, 1].
+    """
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -29,7 +32,7 @@ class Sampling:
         if not 0.0 < self.temperature < math.inf:
             raise ValueError(
                 f"temperature must be above 0; got {self.temperature}. "
-                "The likeliest token is drawn without a Sampling (greedy)"
+                "For greedy decoding, pass no Sampling"
             )
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k must be 1 or more; got {self.top_k}")
@@ -48,10 +51,9 @@ def draw(
     *,
     is_used: Bool[Array, "B V"] | None = None,
 ) -> Int[Array, " B"]:
-    """The next token of each example: the likeliest where `sampling` is None, else drawn as it
-    says.
+    """Draw the next token of each example, or take the likeliest one if `sampling` is None.
 
-    `is_used` marks the tokens that the penalty is for.
+    `is_used` marks the tokens that the repetition penalty applies to.
     """
     if sampling is None:
         return logits.argmax(axis=-1).astype(jnp.int32)
@@ -62,9 +64,9 @@ def draw(
 def adjusted(
     logits: Float[Array, "B V"], sampling: Sampling, *, is_used: Bool[Array, "B V"] | None = None
 ) -> Float[Array, "B V"]:
-    """Return the logits that are drawn from.
+    """Apply the settings of `sampling` to logits.
 
-    Penalty, temperature, top-k, top-p and min-p follow in this order.
+    The order is repetition penalty, temperature, top-k, top-p, min-p.
     """
     if sampling.repetition_penalty != 1.0 and is_used is not None:
         logits = penalise_repetition(logits, is_used, sampling.repetition_penalty)
@@ -79,10 +81,10 @@ def adjusted(
 
 
 def top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
-    """The k largest logits, and what equals the last of them (Fan et al., 2018,
-    https://arxiv.org/abs/1805.04833).
+    """Keep the k largest logits, and all that equal the smallest of them.
 
-    Raises ValueError for k below 1.
+    The others become -inf. Fan et al., 2018, https://arxiv.org/abs/1805.04833. Raises ValueError
+    for k below 1.
 
     >>> top_k(jnp.array([[1.0, 3.0, 2.0]]), 2)
     Array([[-inf,   3.,   2.]], dtype=float32)
@@ -95,10 +97,11 @@ def top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
 
 
 def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
-    """The fewest likeliest tokens whose probabilities reach p together (nucleus sampling).
+    """Keep the smallest set of likeliest tokens with a total probability of at least p.
 
-    Holtzman et al., 2020, https://arxiv.org/abs/1904.09751, section 3.1. Of equal tokens the first
-    come first. Raises ValueError for p outside (0, 1].
+    The logits of the others become -inf. This is nucleus sampling: Holtzman et al., 2020,
+    https://arxiv.org/abs/1904.09751, section 3.1. Among equal probabilities, tokens with smaller
+    ids are kept first. Raises ValueError for p outside (0, 1].
 
     >>> top_p(jnp.log(jnp.array([[0.2, 0.5, 0.3]])), 0.7).round(2)
     Array([[ -inf, -0.69, -1.2 ]], dtype=float32)
@@ -107,16 +110,16 @@ def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     _check_share("p", p)
     order = jnp.argsort(-logits, axis=-1, stable=True)
     probabilities = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
-    # A token stays while those before it have not reached p; the first always does.
+    # A token stays if the tokens before it have a total below p; the first one always stays.
     before = jnp.cumsum(probabilities, axis=-1) - probabilities
     rank = jnp.argsort(order, axis=-1)
     return jnp.where(jnp.take_along_axis(before < p, rank, axis=-1), logits, -jnp.inf)
 
 
 def min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
-    """The tokens that are at least p times as likely as the likeliest (Nguyen et al., 2024,
-    https://arxiv.org/abs/2407.01082).
+    """Keep the tokens that are at least p times as likely as the likeliest token.
 
+    The logits of the others become -inf. Nguyen et al., 2024, https://arxiv.org/abs/2407.01082.
     Raises ValueError for p outside (0, 1].
 
     >>> min_p(jnp.log(jnp.array([[0.1, 0.6, 0.3]])), 0.5).round(2)
@@ -131,11 +134,10 @@ def min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
 def penalise_repetition(
     logits: Float[Array, "B V"], is_used: Bool[Array, "B V"], penalty: float
 ) -> Float[Array, "B V"]:
-    """Logits of used tokens divided by the penalty where they are above 0, multiplied by it where
-    below.
+    """Divide positive logits of used tokens by the penalty, and multiply negative ones by it.
 
-    Keskar et al., 2019, https://arxiv.org/abs/1909.05858, section 4.1, with the sign handled as
-    Transformers does. Raises ValueError for a penalty of 0 or less.
+    Keskar et al., 2019, https://arxiv.org/abs/1909.05858, section 4.1. The sign is handled as in
+    Hugging Face Transformers. Raises ValueError for a penalty of 0 or less.
 
     >>> penalise_repetition(jnp.array([[2.0, -2.0, 1.0]]), jnp.array([[True, True, False]]), 2.0)
     Array([[ 1., -4.,  1.]], dtype=float32)

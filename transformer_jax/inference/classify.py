@@ -23,14 +23,14 @@ class Prediction:
     label: str
     probability: float
     probabilities: dict[str, float]
-    tokens: int  # that the model read
-    tokens_cut: int  # that it did not: the text was longer than what it reads
+    tokens: int  # number of tokens that the model read
+    tokens_cut: int  # number of tokens cut, because the text was longer than max_length
 
 
 class Scorer:
-    """Class probabilities of encoded texts, in batches of texts of similar length.
+    """A compiled function from encoded texts to class probabilities.
 
-    Each shape of a batch compiles once.
+    Texts of similar length share a batch. Each batch shape compiles once.
     """
 
     def __init__(
@@ -53,7 +53,10 @@ class Scorer:
     def __call__(
         self, encoded: Sequence[np.ndarray], params: nnx.State | None = None
     ) -> Float[np.ndarray, "n C"]:
-        """In the order given; `params` are other weights of the same model."""
+        """Compute the class probabilities of encoded texts, in the order of the texts.
+
+        `params` replaces the weights of the model if it is given.
+        """
         params = replicate(self.params if params is None else params)
         plans = evaluation_plans([len(ids) for ids in encoded], self.buckets, self.batch_tokens)
         batches = Batches(plans, encoded, None, self.pad_id, num_devices())
@@ -66,7 +69,10 @@ class Scorer:
 def predict(
     classifier: Trained, texts: Sequence[str], *, batch_tokens: int = 8192
 ) -> list[Prediction]:
-    """A prediction for every text, in order; an empty text gets one too."""
+    """Predict the class of every text, in order. An empty text gets a prediction too.
+
+    A batch has at most `batch_tokens` tokens, or one text if that is longer.
+    """
     if not texts:
         return []
     spec, tokenizer = classifier.spec, classifier.tokenizer

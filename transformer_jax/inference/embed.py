@@ -1,9 +1,9 @@
-"""Vectors of whole texts, as sentence encoders give them (Reimers and Gurevych, 2019,
+"""Sentence embeddings: one vector for each text (Reimers and Gurevych, 2019,
 https://arxiv.org/abs/1908.10084).
 
-How the vectors of the tokens become one is read from the files that sentence-transformers keeps
-beside a model: modules.json, 1_Pooling/config.json and sentence_bert_config.json. A model without
-them is pooled by the mean.
+The pooling of token vectors is read from the files that sentence-transformers stores with a model:
+modules.json, 1_Pooling/config.json and sentence_bert_config.json. A model without these files uses
+mean pooling.
 """
 
 import json
@@ -29,35 +29,37 @@ from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
 MODULES, LENGTHS, TOKENIZER = "modules.json", "sentence_bert_config.json", "tokenizer_config.json"
 PROMPTS = "config_sentence_transformers.json"
-SHORTEST, UNBOUNDED = 3, 10**6  # tokens: a frame and one; Transformers writes 10^30 for no limit
-BUCKETS = 6  # shapes that are compiled
+# In tokens: the special tokens and one more; Transformers writes 10^30 for no limit.
+SHORTEST, UNBOUNDED = 3, 10**6
+BUCKETS = 6  # number of batch lengths that are compiled
 POOLING_MODES = {"cls": "cls", "mean": "mean", "max": "max", "lasttoken": "last"}
 OLD_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_lasttoken": "last",
-    "pooling_mode_mean_sqrt_len_tokens": None,  # known, and not implemented
+    "pooling_mode_mean_sqrt_len_tokens": None,  # recognized, but not implemented
     "pooling_mode_weightedmean_tokens": None,
 }
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """From the vectors of the tokens to that of the text."""
+    """The settings that turn token vectors into one vector for each text."""
 
     name: str = "mean"
-    normalised: bool = False  # to length 1, so that a product is a cosine
-    max_length: int | None = None  # tokens that are read; None: what the model holds
+    normalised: bool = False  # to length 1, so that a dot product is a cosine
+    max_length: int | None = None  # in tokens; None: max_length of the model
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """What sentence-transformers' files say. Raises PretrainedError for a module that is not
-    implemented.
+    """Read the pooling of a model from the files of sentence-transformers.
+
+    Without modules.json it is the mean. Raises PretrainedError if a module is not implemented.
     """
     if not (folder / MODULES).is_file():
         return Pooling()
-    if (folder / PROMPTS).is_file():  # it would stand before every text
+    if (folder / PROMPTS).is_file():  # a default prompt is put before every text: not implemented
         Settings(folder / PROMPTS).must_be("default_prompt_name", None)
     found = Pooling()
     for module in _modules(folder / MODULES):
@@ -77,7 +79,7 @@ def read_pooling(folder: Path) -> Pooling:
 
 
 def _max_length(folder: Path) -> int | None:
-    """Older files have it beside the model, newer ones with the tokenizer."""
+    """Read the maximum length from sentence_bert_config.json, else from tokenizer_config.json."""
     for file, name in ((LENGTHS, "max_seq_length"), (TOKENIZER, "model_max_length")):
         if not (folder / file).is_file():
             continue
@@ -115,9 +117,9 @@ def _pooling_name(settings: Settings) -> str:
 
 
 class SentenceEncoder:
-    """Encoder of texts into vectors, in batches of texts of similar length.
+    """An encoder with its tokenizer and pooling, which maps texts to vectors.
 
-    Each shape of a batch compiles once.
+    Texts of similar length share a batch. Each batch shape compiles once.
     """
 
     def __init__(self, model: TextEncoder, tokenizer: TextTokenizer, pooling: Pooling):
@@ -139,7 +141,11 @@ class SentenceEncoder:
     def load(
         cls, source: str | Path, *, dtype: DTypeLike = jnp.float32, revision: str | None = None
     ) -> "SentenceEncoder":
-        """Load the encoder of a folder or of a name on the hub. Raises as `load` does."""
+        """Load an encoder from a folder or the Hugging Face Hub.
+
+        Raises the errors of `inference.load.load`, and PretrainedError for a pooling that is not
+        implemented.
+        """
         found = load(source, "encoder", dtype=dtype, revision=revision)
         pooling = Pooling() if found.published is None else read_pooling(found.published)
         return cls(found.model, found.tokenizer, pooling)
@@ -147,15 +153,19 @@ class SentenceEncoder:
     def __call__(
         self, texts: Sequence[str], *, batch_tokens: int = 8192, progress: bool = False
     ) -> Float[np.ndarray, "n D"]:
-        """The vectors, in the order of the texts; `batch_tokens` bounds the memory of a batch."""
+        """Compute the vectors of texts, in the order of the texts.
+
+        A batch has at most `batch_tokens` tokens, or one text if that is longer, which bounds the
+        memory.
+        """
         if not len(texts):
             return np.zeros((0, self.embed_dim), np.float32)
         encoded = self.tokenizer.encode(texts, self.max_length)
         lengths = [len(ids) for ids in encoded]
-        # One text alone is padded to 16 at most; of many, a few lengths are compiled.
+        # A single text is padded to a multiple of 16. Many texts use a few compiled lengths.
         buckets = bucket_lengths(lengths, self.max_length, BUCKETS)
         plans = evaluation_plans(lengths, buckets, max(batch_tokens, buckets[-1]))
-        # The longest first: what does not fit the memory shows at once.
+        # The longest batches come first, so that a lack of memory shows at once.
         plans = plans[::-1]
         batches = Batches(plans, encoded, None, special_id(self.tokenizer, "pad"), num_devices())
         return in_order(self._computed(batches, encoded, progress), len(texts))
@@ -169,7 +179,7 @@ class SentenceEncoder:
         ) as bar:  # fmt: skip
             for batch in batches:
                 used = np.where(batch.is_example, lengths[batch.index], 0)
-                # Not by the padding's id: a text may spell it out.
+                # Padding is known by position, not by its id, which a text may contain.
                 is_token = np.arange(batch.tokens.shape[1]) < used[:, None]
                 found = self._vectors(params, split_rows(batch.tokens), split_rows(is_token))
                 yield batch, found
@@ -179,7 +189,10 @@ class SentenceEncoder:
 def most_similar(
     query: Float[np.ndarray, " D"], vectors: Float[np.ndarray, "n D"], top: int
 ) -> list[tuple[int, float]]:
-    """The `top` rows of highest cosine with the query, best first; of equal ones the first."""
+    """Find the `top` rows with the highest cosine similarity to the query.
+
+    Returns (row, cosine) pairs, the most similar first. Equal cosines keep the order of the rows.
+    """
     lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
     cosines = vectors @ query / np.where(lengths == 0, 1, lengths)
     best = np.argsort(-cosines, kind="stable")[:top]

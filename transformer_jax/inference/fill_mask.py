@@ -1,4 +1,4 @@
-"""What stands at a mask: the likeliest words of a masked language model (Devlin et al., 2019,
+"""Predictions of a masked language model for the masks of a text (Devlin et al., 2019,
 section 3.1).
 """
 
@@ -12,28 +12,30 @@ from flax import nnx
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
-LONGEST = 2**31  # tokens: a text that is too long is refused, not cut
+LONGEST = 2**31  # tokens, so that a long text is not cut; it raises an error instead
 
 
 class Guess(NamedTuple):
-    """A token at a mask."""
+    """A token predicted for a mask."""
 
     token: str
     probability: float
-    text: str  # with the token in the place of the mask
+    text: str  # the text with the mask replaced by the token
 
 
 def fill_masks(
     model: MaskedLanguageModel, tokenizer: TextTokenizer, text: str, top: int = 5
 ) -> list[list[Guess]]:
-    """The `top` likeliest tokens at each mask of the text, best first; each mask as if the others
-    stayed masks.
+    """Predict the `top` likeliest tokens at each mask of a text, the likeliest first.
 
-    Raises ValueError where the text has no mask, or is longer than the model holds.
+    Masks are predicted independently: the other masks stay masked.
+
+    Raises ValueError if the tokenizer has no mask token, if the text has no mask, or if it has more
+    tokens than the model's max_length.
     """
     mask_id = tokenizer.mask_id
     if mask_id is None:
-        raise ValueError("the tokenizer has no mask token: the model fills none")
+        raise ValueError("the tokenizer has no mask token; use a masked language model")
     mask = tokenizer.token(mask_id)
     (tokens,) = tokenizer.encode([text], LONGEST)
     places = np.flatnonzero(tokens == mask_id)
@@ -43,8 +45,8 @@ def fill_masks(
         raise ValueError(
             f"the text has {len(tokens)} tokens; the model holds {model.config.max_length}"
         )
-    # Padded, so that a text of about the same length compiles nothing anew; the table may have rows
-    # to spare.
+    # Padded to a multiple of 16, so that texts of similar length share a compiled program. The
+    # vocabulary's size limits the rows, because the embedding table may have spare ones.
     room = min(-(-len(tokens) // 16) * 16, model.config.max_length) - len(tokens)
     padded = np.pad(tokens, (0, room), constant_values=special_id(tokenizer, "pad"))
     is_real = np.arange(len(padded)) < len(tokens)
@@ -59,7 +61,7 @@ def fill_masks(
         found = []
         for token in best:
             filled[place] = token
-            # `decode` leaves out the frame.
+            # `decode` leaves out the special tokens around the text.
             guess = Guess(tokenizer.token(int(token)), float(row[token]), tokenizer.decode(filled))
             found.append(guess)
         guesses.append(found)

@@ -1,4 +1,4 @@
-"""Models with their tokenizers, from a run folder, a published model's folder or its name."""
+"""Loading of models with their tokenizers, from run folders, model folders or the hub."""
 
 import os
 from dataclasses import replace
@@ -23,7 +23,7 @@ from transformer_jax.serialization.specification import (
 )
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 
-# The models of run folders that are of a kind. A run's text encoder is read as a published one is.
+# The run folder models of each kind. A text encoder of a run is loaded like a published one.
 RUNS = {
     None: tuple(KINDS),
     "classifier": ("TextClassifier", "EncoderClassifier"),
@@ -43,12 +43,12 @@ def load(
     """Load a model with its tokenizer and its specification.
 
     `source` is a run folder, a folder of a published model in Hugging Face's layout, or the name
-    of one on the Hugging Face Hub. `kind` is "classifier", "language", "seq2seq", "masked" or
-    "encoder", the last also of a model with a head; without it the model is what `source` holds.
-    The parameters get `dtype`.
+    of a model on the Hugging Face Hub. `kind` is "classifier", "language", "seq2seq", "masked" or
+    "encoder"; by default it is the kind of the model in `source`. "encoder" also loads the encoder
+    of a model with a head. The parameters are cast to `dtype`.
 
-    Raises RunFolderError, PretrainedError or TokenizerError, in one line, where there is no such
-    model.
+    Raises RunFolderError, PretrainedError or TokenizerError, with a message of one line, if there
+    is no such model.
     """
     if kind not in (*RUNS, *READERS):
         known = ", ".join(filter(None, (*RUNS, *READERS)))
@@ -61,7 +61,9 @@ def load(
     folder = folder_of(source, revision)
     settings = Settings(folder / CONFIG)
     if kind == "language" and kind not in family_of(settings).ARCHITECTURES.values():
-        raise settings.error(f"a {settings.text('model_type')} does not write; GPT-2 and Llama do")
+        raise settings.error(
+            f"a {settings.text('model_type')} model does not generate text; GPT-2 and Llama do"
+        )
     model = from_pretrained(folder, kind=kind, dtype=dtype)
     tokenizer = load_pretrained_tokenizer(folder)
     if is_run:
@@ -70,7 +72,7 @@ def load(
 
 
 def _specification(model: Any, settings: Settings) -> Spec:
-    """The specification of a published model."""
+    """Build the specification of a published model."""
     name = settings.path.parent.name
     if isinstance(model, LanguageModel):
         return LanguageModelSpec(model.config, name, framed=False)
@@ -83,7 +85,7 @@ def _specification(model: Any, settings: Settings) -> Spec:
 
 
 def _is_local(source: str) -> bool:
-    """Whether it names a place on this machine, as runs/... does, rather than a hub's model."""
+    """Return whether `source` is a path on this machine rather than the name of a hub model."""
     return os.path.exists(source) or source.startswith((".", "/", "~", "runs/"))
 
 

@@ -1,4 +1,4 @@
-"""Translations of texts by a trained encoder-decoder, in batches of similar length."""
+"""Translation of texts with a trained encoder-decoder, in batches of similar length."""
 
 from collections.abc import Sequence
 
@@ -11,15 +11,18 @@ from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import bucket_lengths, evaluation_plans
 from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
-LONGER = 2  # a translation has at most so many times the tokens of its source, and
-MORE = 16  # so many more
+# A translation has at most LONGER * (tokens of the source) + MORE tokens.
+LONGER = 2
+MORE = 16
 
 
 def translate(
     trained: Trained, texts: Sequence[str], *, beams: int = 4, alpha: float = 0.6
 ) -> list[str]:
-    """The translation of every text, in order; an empty text's is empty. Longer texts than the
-    model reads are cut.
+    """Translate texts by beam search, in the order of the texts.
+
+    An empty text has an empty translation. A text that is longer than the model's max_length is
+    cut.
     """
     return translated(trained.model, trained.tokenizer, texts, beams=beams, alpha=alpha)
 
@@ -33,7 +36,10 @@ def translated(
     alpha: float = 0.6,
     batch_tokens: int = 4096,
 ) -> list[str]:
-    """`translate` with a model and a tokenizer."""
+    """Translate texts as `translate` does, with a model and a tokenizer.
+
+    A batch has at most `batch_tokens` tokens, beams included, or one text if that is longer.
+    """
     most = model.config.max_length
     chosen = [i for i, text in enumerate(texts) if text.strip()]
     found = [""] * len(texts)
@@ -41,12 +47,12 @@ def translated(
         return found
     encoded = tokenizer.encode([texts[i] for i in chosen], most)
     lengths = [len(ids) for ids in encoded]
-    # Each is compiled: a few texts are not worth several.
+    # Each length is compiled, and a few texts do not repay several compilations.
     buckets = bucket_lengths(lengths, most, num_buckets=min(4, 1 + len(chosen) // 200))
     pad_id, begin, end = (special_id(tokenizer, role) for role in ("pad", "cls", "sep"))
     for plan in evaluation_plans(lengths, buckets, max(batch_tokens // beams, buckets[-1])):
         source = np.full((plan.rows, plan.length), pad_id, np.int32)
-        source[:, 0] = end  # rows that only fill the shape
+        source[:, 0] = end  # for the rows that only fill up the batch
         for row, i in enumerate(plan.index):
             source[row, : lengths[i]] = encoded[i]
         written = generate_target(

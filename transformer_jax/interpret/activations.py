@@ -1,4 +1,4 @@
-"""The activations of a trained classifier for one text: its rows, layers and attention weights."""
+"""The activations of a trained classifier for one text: embeddings, layers, attention weights."""
 
 from dataclasses import dataclass
 
@@ -15,28 +15,28 @@ from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 @dataclass(frozen=True)
 class Activations:
-    """The arrays of one text without padding.
+    """The activations of a classifier for one text without padding.
 
-    Each of the P rows is a token, or a patch of neighbouring tokens where the model reads patches.
+    Each of the P rows is a token, or a patch of neighbouring tokens if the model reads patches.
     """
 
     ids: Int[np.ndarray, " T"]
     tokens: tuple[str, ...]  # the text of each id
     rows: tuple[str, ...]  # the text of each row
-    cut: int  # tokens of the text that were not read
-    separators: np.ndarray  # [P] True where [SEP] stands
-    token_vectors: (
-        Float[np.ndarray, "T E"] | None
-    )  # each token's own row of the table; None for patches
-    patches: Float[np.ndarray, "P F"] | None  # the strongest regions of each patch; None for tokens
-    inputs: list[Float[np.ndarray, "P D"]]  # of every layer
-    attended: list[Float[np.ndarray, "P D"]]  # what the attention of every layer reads
-    output: Float[np.ndarray, "P D"]  # of the encoder
-    maps: list[Float[np.ndarray, "N P P"]]  # the weights of every layer
+    cut: int  # number of tokens that were not read because the text is too long
+    separators: np.ndarray  # [P] True for the row of [SEP]
+    # The row of each token in the embedding table; None if the model reads patches.
+    token_vectors: Float[np.ndarray, "T E"] | None
+    # The maximum over the regions of each patch; None if the model reads tokens.
+    patches: Float[np.ndarray, "P F"] | None
+    inputs: list[Float[np.ndarray, "P D"]]  # the input of every layer
+    attended: list[Float[np.ndarray, "P D"]]  # the input of every layer's attention
+    output: Float[np.ndarray, "P D"]  # the output of the encoder
+    maps: list[Float[np.ndarray, "N P P"]]  # the attention weights of every layer
 
 
 def read_activations(classifier: Trained, text: str) -> Activations:
-    """Return the activations of one text, read without padding as `predict` reads it."""
+    """Compute the activations of one text, truncated as in `predict` but without padding."""
     config, tokenizer = classifier.spec.config, classifier.tokenizer
     (ids,), (cut,) = tokenizer.encode_with_cuts([text], config.max_length, classifier.spec.truncate)
     tokens = tuple(token_text(tokenizer, int(i)) for i in ids)
@@ -55,13 +55,13 @@ def read_activations(classifier: Trained, text: str) -> Activations:
 
 
 def token_text(tokenizer: TextTokenizer, id: int) -> str:
-    """The token itself; its name where it is none of the text."""
+    """Return the text of a token, or the name of a special token such as [CLS]."""
     names = {tokenizer.cls_id: "[CLS]", tokenizer.sep_id: "[SEP]", tokenizer.pad_id: "[PAD]"}
     return names.get(id) or tokenizer.decode([id]).strip()
 
 
 def attention_parameters(classifier: Trained, layer: int) -> dict[str, jax.Array]:
-    """The arguments of `multi_head_attention` of a layer, by name."""
+    """Return the attention parameters of a layer by their `multi_head_attention` argument names."""
     attention = classifier.model.encoder.layers[layer].attention
     kinds = ("query", "key", "value", "out")
     names = [f"{kind}_{part}" for kind in kinds for part in ("kernel", "bias")]
@@ -83,7 +83,8 @@ def _run(model: TextClassifier, tokens: Int[Array, "1 T"]) -> dict[str, Array | 
     token_vectors = None
     if isinstance(model.embedding, BertEmbedding):
         table = model.embedding.token.embedding[...]
-        table = table[len(table) // 2] if table.ndim == 3 else table  # its place in its own region
+        # A region embedding has a table for each place; a token is in the middle of its region.
+        table = table[len(table) // 2] if table.ndim == 3 else table
         token_vectors = table[tokens]
     arrays = {
         "token_vectors": token_vectors,

@@ -1,14 +1,14 @@
-"""What moved a number that a network gives: integrated gradients, with the check that they add up.
+"""Integrated gradients: attributions of a network's output to its inputs, checked to be complete.
 
     a_t = x_t int_0^1 df/dx_t(alpha x) d alpha        sum_t a_t = f(x) - f(0)
 
 Sundararajan, Taly and Yan, 2017, "Axiomatic attribution for deep networks"
-(https://arxiv.org/abs/1703.01365), equation 1 and proposition 1, along the straight way from
-nothing, 0, to x. The second equation holds of the integral; of the sum that stands for it, how far
-it fails says how far to trust it.
+(https://arxiv.org/abs/1703.01365), equation 1 and proposition 1, along the straight line from the
+baseline 0 to x. The second equation (completeness) holds exactly for the integral. The integral is
+approximated by a sum, and the error of the second equation shows how accurate that sum is.
 
-The numbers depend on what counts as nothing, and say what the network computes, not what is so in
-the world.
+The attributions depend on the baseline. They describe what the network computes, not what is true
+of the world.
 """
 
 from collections.abc import Callable
@@ -21,51 +21,52 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.functional.checks import check_arrays
 
-NODES = 8  # of the first try, and points of one call: one shape, compiled once
-SMALLEST = (
-    0.1  # of the differences that a gap is compared with: a thousandth of a logit decides nothing
-)
+# The nodes of the first try, and the points of each call of `evaluate`: one shape, compiled once.
+NODES = 8
+# The gap is compared with a difference of at least this: a thousandth of a logit decides nothing.
+SMALLEST = 0.1
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """Of every input its share in f(x) - f(0), and how well they add up to it."""
+    """The attributions of one input: the share of each element in f(x) - f(0), and their gap."""
 
     values: Float[np.ndarray, " T"]
     f_of_all: float  # f(x)
-    f_of_nothing: float  # f(0)
-    nodes: int  # of the integral
+    f_of_nothing: float  # f(0), at the baseline
+    nodes: int  # number of nodes of the numerical integral
     tolerance: float
 
     @property
     def difference(self) -> float:
-        """f(x) - f(0): what the values should add up to."""
+        """The difference f(x) - f(0), to which the values should sum."""
         return self.f_of_all - self.f_of_nothing
 
     @property
     def total(self) -> float:
-        """What they do add up to."""
+        """The sum of the values."""
         return float(self.values.sum())
 
     @property
     def gap(self) -> float:
-        """The total without the difference."""
+        """The total minus the difference: the error of the completeness equation."""
         return self.total - self.difference
 
     @property
     def is_complete(self) -> bool:
-        """Whether the gap is at most `tolerance` of the difference, or of 0.1 where that is
-        smaller.
+        """Whether the gap is at most `tolerance` times the difference, or times 0.1 if the
+        difference is smaller than that.
         """
         return abs(self.gap) <= self.tolerance * max(abs(self.difference), SMALLEST)
 
 
 def log_odds(logits: Float[Array, "... C"], index: int | Int[Array, ""]) -> Float[Array, "..."]:
-    """logits_c - logsumexp of the others = log(p_c / (1 - p_c)), c the index: above 0 the class has
-    more than a half.
+    """Compute the log odds of class c = `index` from logits:
 
-    Of two classes it is the difference of their logits. Float32 or wider. Raises ValueError for
-    fewer than two classes.
+        log(p_c / (1 - p_c)) = logits_c - logsumexp of the other logits
+
+    Above 0 the class has a probability above one half. With two classes it is the difference of
+    their logits. The result is float32 or wider. Raises ValueError for fewer than two classes.
 
     >>> log_odds(jnp.array([2.0, 5.0]), 1)
     Array(3., dtype=float32)
@@ -82,7 +83,9 @@ def log_odds(logits: Float[Array, "... C"], index: int | Int[Array, ""]) -> Floa
 def values_and_gradients(
     f: Callable[[Float[Array, "A T"]], Float[Array, " A"]], points: Float[Array, "A T"]
 ) -> tuple[Float[Array, " A"], Float[Array, "A T"]]:
-    """f of every row and its gradient there, for an f whose rows know nothing of each other.
+    """Compute f and its gradient at every row of `points`.
+
+    f must compute each output from its own row alone.
 
     >>> values_and_gradients(lambda x: x[:, 0] * x[:, 1], jnp.array([[2.0, 3.0], [4.0, 5.0]]))
     (Array([ 6., 20.], dtype=float32), Array([[3., 2.],
@@ -100,11 +103,13 @@ def values_and_gradients(
 def nodes_and_weights(
     count: int,
 ) -> tuple[Float[np.ndarray, " A"], Float[np.ndarray, " A"]]:
-    """Gauss-Legendre: int_0^1 g = sum_i weight_i g(node_i), exact where g is a polynomial of degree
-    below 2 count.
+    """Return the nodes and weights of Gauss-Legendre quadrature on [0, 1]:
 
-    Press et al., 2007, Numerical Recipes, section 4.6. The nodes crowd at the ends, where a norm of
-    almost nothing turns fast.
+        int_0^1 g = sum_i weight_i g(node_i)
+
+    It is exact if g is a polynomial of degree below 2 count. Press et al., 2007, Numerical Recipes,
+    section 4.6. The nodes are dense at both ends, where the output of a normalization layer changes
+    fast because its input is close to 0.
 
     >>> nodes, weights = nodes_and_weights(2)
     >>> (weights * nodes**3).sum().round(6)  # int_0^1 x^3
@@ -121,13 +126,15 @@ def integrated_gradients(
     tolerance: float = 0.01,
     limit: int = 512,
 ) -> Attribution:
-    """a_t = x_t int_0^1 df/dx_t(alpha x) d alpha (Sundararajan et al., 2017, equation 1), summed in
-    float64.
+    """Compute the integrated gradients of f at x:
 
-    `evaluate` gives f and its gradient at 8 points, as `values_and_gradients` does; the caller jits
-    it. The nodes are doubled from 8 until the attribution is complete to `tolerance`, or more would
-    be above `limit`: then its `is_complete` is False. Raises ValueError for a limit below 8 or a
-    tolerance of 0 or less.
+        a_t = x_t int_0^1 df/dx_t(alpha x) d alpha
+
+    (Sundararajan et al., 2017, equation 1). The sum is taken in float64. `evaluate` returns f and
+    its gradient at 8 points, as `values_and_gradients` does; the caller jits it. The number of
+    nodes starts at 8 and doubles until the attribution is complete to `tolerance`. If it would
+    exceed `limit` first, `is_complete` of the result is False. Raises ValueError for a limit below
+    8 or a tolerance of 0 or less.
 
     >>> product = lambda points: values_and_gradients(lambda x: x[:, 0] * x[:, 1], points)
     >>> found = integrated_gradients(product, jnp.array([2.0, 3.0]))
@@ -153,7 +160,7 @@ def integrated_gradients(
 
 
 def _along(evaluate, x, alphas):
-    """f and its gradient at every alpha x, float64, as many at a time as were compiled."""
+    """Evaluate f and its gradient at every alpha x in float64, in chunks of the compiled size."""
     values, gradients = [], []
     for start in range(0, len(alphas), NODES):
         chunk = np.zeros(NODES)

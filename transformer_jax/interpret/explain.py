@@ -1,6 +1,4 @@
-"""Why a trained classifier decided as it did on one text: the share of every word, by integrated
-gradients.
-"""
+"""Explanations of a classifier's decision on one text: an attribution for every word."""
 
 from dataclasses import dataclass
 
@@ -26,27 +24,28 @@ from transformer_jax.text.words import Piece, pieces_of
 
 @dataclass(frozen=True)
 class Explanation:
-    """The pieces and the frame together hold every token: their values add up to
-    `attribution.total`.
+    """The attributions of the words of a text to the log odds of a class.
+
+    Every token belongs to a piece or to the frame, so that their values sum to `attribution.total`.
     """
 
-    label: str  # what was predicted
-    name: str  # the class that is explained
+    label: str  # the predicted class
+    name: str  # the explained class
     probabilities: dict[str, float]
-    pieces: list[Piece]  # of the text
-    frame: list[tuple[str, float]]  # tokens that are no part of it, [CLS] and [SEP]
-    attribution: Attribution  # of the log odds of `name`, a value for every token that was read
-    tokens_cut: int  # that were not read
+    pieces: list[Piece]  # the words of the text and what is between them
+    frame: list[tuple[str, float]]  # special tokens around the text, such as [CLS] and [SEP]
+    attribution: Attribution  # of the log odds of `name`: a value for every token that was read
+    tokens_cut: int  # number of tokens that were not read
 
     @property
     def largest(self) -> float:
-        """The largest size of a piece's value, for a scale of colours; 0 where there is none."""
+        """The largest absolute value of a piece, for a colour scale; 0 if no piece has a value."""
         return max(
             (abs(piece.value) for piece in self.pieces if piece.value is not None), default=0.0
         )
 
     def strongest(self, top: int) -> tuple[list[Piece], list[Piece]]:
-        """The `top` pieces for the class and against it, the strongest first."""
+        """Return the `top` pieces with positive and with negative values, the strongest first."""
         valued = [(piece.value, piece) for piece in self.pieces if piece.value is not None]
         ordered = sorted(valued, key=lambda pair: -abs(pair[0]))
         return (
@@ -58,11 +57,11 @@ class Explanation:
 def explain(
     classifier: Trained, text: str, *, name: str | None = None, limit: int = 512
 ) -> Explanation:
-    """What moved the log odds of a class, that which is predicted or `name`, with at most `limit`
-    nodes.
+    """Compute the attribution of every word to the log odds of a class by integrated gradients.
 
-    Nothing, where the way begins, is a text of as many places with a presence of 0: positions and
-    segments, but no words and no frame. Raises InputError where `name` is no class.
+    The class is `name`, by default the predicted one. The integral has at most `limit` nodes. The
+    baseline is a text of the same length in which every token has a presence of 0: it has positions
+    and segments, but no words and no special tokens. Raises InputError if `name` is not a class.
     """
     spec, tokenizer = classifier.spec, classifier.tokenizer
     if name is not None and name not in spec.classes:
@@ -72,7 +71,7 @@ def explain(
     length = bucket_lengths([len(located.ids)], spec.max_length, 1)[0]
     tokens = np.full((1, length), tokenizer.pad_id, np.int32)
     tokens[0, : len(located.ids)] = located.ids
-    # By the padding's id, as `predict` tells it: it is that decision that is explained.
+    # Padding is known by its id, as in `predict`, because the decision of `predict` is explained.
     is_token = tokens != tokenizer.pad_id
     whole = np.ones(length, np.float32)
 
@@ -118,7 +117,7 @@ def _evaluate(
     index: Int[Array, ""],
     presence: Float[Array, "A T"],
 ) -> tuple[Float[Array, " A"], Float[Array, "A T"]]:
-    """The log odds of a class and their gradient at every presence."""
+    """Compute the log odds of a class and their gradient at every row of `presence`."""
     rows = presence.shape[0]
     tokens, is_token = jnp.repeat(tokens, rows, axis=0), jnp.repeat(is_token, rows, axis=0)
 

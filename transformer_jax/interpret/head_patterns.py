@@ -1,10 +1,9 @@
-"""What a head attends to: the weights of attention reduced to a few scores, and points in two
-dimensions.
+"""Patterns of attention heads: scores that summarize attention weights, and PCA.
 
-Clark et al., 2019, "What does BERT look at?" (https://arxiv.org/abs/1906.04341): heads that look at
-the token before, the token after, the separator, or broadly at everything. Every score here is a
-mean over the real queries, between 0 and 1; positions are counted over the real tokens, and nothing
-at a padded place is read.
+Clark et al., 2019, "What does BERT look at?" (https://arxiv.org/abs/1906.04341), describe heads
+that attend to the previous token, the next token, the separator, or broadly to all tokens. Every
+score in this file is a mean over the queries that are not padding, and is between 0 and 1.
+Positions are counted without padding, and the weights of padding are never read.
 """
 
 import jax
@@ -18,10 +17,10 @@ from transformer_jax.functional.positions import count_positions
 def weight_at_offset(
     weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"], offset: int | Int[Array, ""]
 ) -> Float[Array, " N"]:
-    """The mean of w[t, t + offset] over the real queries t that have a real token there; 0 where
-    none has.
+    """Compute the mean of w[t, t + offset] for each head.
 
-    -1 is the previous token, 0 the token itself, +1 the next.
+    The mean is over the queries t for which t and t + offset are both real tokens; it is 0 if there
+    are none. An offset of -1 is the previous token, 0 the token itself, +1 the next.
     """
     position = count_positions(is_token)
     there = (position[:, None, :] - position[:, :, None] == offset) & _pairs(is_token)
@@ -31,13 +30,13 @@ def weight_at_offset(
 def best_offset(
     weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"]
 ) -> tuple[Int[Array, " N"], Float[Array, " N"]]:
-    """The offset k with the largest `weight_at_offset`, and that weight.
+    """Find the offset with the largest `weight_at_offset` for each head, and that weight.
 
-    Only an offset that half of the real queries have is compared: at the far ends a single query
-    would decide.
+    Only offsets that at least half of the real queries have are compared, because a single query
+    would decide the score of a far offset.
     """
     offsets = jnp.arange(1 - is_token.shape[1], is_token.shape[1])
-    offsets = offsets[jnp.argsort(jnp.abs(offsets))]  # of equal ones the nearest
+    offsets = offsets[jnp.argsort(jnp.abs(offsets))]  # the nearest offset wins a tie
     tokens = is_token.sum(axis=-1)
 
     def score(offset):
@@ -46,41 +45,47 @@ def best_offset(
             2 * have >= tokens.sum(), weight_at_offset(weights, is_token, offset), -jnp.inf
         )
 
-    scores = lax.map(score, offsets)  # one after another: together they would be T times the maps
-    best = (scores >= scores.max(axis=0) - 1e-6).argmax(axis=0)  # not what rounding prefers
+    # One offset after another: all at once would take T times the memory of the weights.
+    scores = lax.map(score, offsets)
+    # With a tolerance, so that rounding does not decide between equal scores.
+    best = (scores >= scores.max(axis=0) - 1e-6).argmax(axis=0)
     return offsets[best], jnp.take_along_axis(scores, best[None], axis=0)[0]
 
 
 def weight_on(
     weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"], is_target: Bool[Array, "B T"]
 ) -> Float[Array, " N"]:
-    """The mean weight that the real queries put on the keys of `is_target`, together: a separator,
-    for instance.
+    """Compute the mean total weight of real queries on the keys in `is_target`, for each head.
+
+    The keys may be the separators, for example.
     """
     there = _pairs(is_token) & is_target[:, None, :]
     return _mean(jnp.where(there[:, None], weights, 0).sum(axis=-1), is_token)
 
 
 def first_tokens(is_token: Bool[Array, "B T"]) -> Bool[Array, "B T"]:
-    """True at the first real token of each row, for `weight_on`."""
+    """Mark the first real token of each row, for use with `weight_on`."""
     return is_token & (jnp.cumsum(is_token, axis=-1) == 1)
 
 
 def weight_received(
     weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"]
 ) -> Float[Array, "B N T"]:
-    """How much of the weight of each text goes to each of its keys: over the real keys it adds up
-    to 1.
+    """Compute the share of a text's attention weight that each key receives, for each head.
+
+    The shares of the real keys sum to 1.
     """
     weights = jnp.where(_pairs(is_token)[:, None], weights, 0)
     return _divide(weights.sum(axis=2), is_token.sum(axis=-1)[:, None, None])
 
 
 def broadness(weights: Float[Array, "B N T T"], is_token: Bool[Array, "B T"]) -> Float[Array, " N"]:
-    """The mean of -sum_s w[t, s] log w[t, s] / log(number of real keys): 1 is uniform, 0 is one
-    key.
+    """Compute the mean normalized entropy of the attention weights, for each head:
 
-    A text of one token has nothing to be broad over: its queries score 0.
+        -sum_s w[t, s] log w[t, s] / log(number of real keys)
+
+    1 is uniform attention, 0 is attention to a single key. The query of a text of one token scores
+    0.
     """
     weights = jnp.where(_pairs(is_token)[:, None], weights, 0)
     entropy = -jax.scipy.special.xlogy(weights, weights).sum(axis=-1)
@@ -93,7 +98,10 @@ def head_scores(
     is_token: Bool[Array, "B T"],
     is_separator: Bool[Array, "B T"],
 ) -> dict[str, Array]:
-    """Every score of this file by its name, [N] each; "offset" is the k of "fixed"."""
+    """Compute all scores of this file by name, each of shape [N].
+
+    "offset" is the offset of the score "fixed".
+    """
     offset, fixed = best_offset(weights, is_token)
     return {
         "previous": weight_at_offset(weights, is_token, -1),
@@ -108,10 +116,11 @@ def head_scores(
 
 
 def pca(x: Float[Array, "n D"], components: int = 2) -> Float[Array, "n k"]:
-    """Coordinates along the directions of the largest variance: U S of the SVD of x minus its mean.
+    """Project points onto their principal components: U S of the SVD of x minus its mean.
 
-    Pearson, 1901. A direction is defined up to its sign: the largest coordinate of each is made
-    positive. Where there are fewer points or features than components, the rest are zeros.
+    Pearson, 1901. The sign of a component is arbitrary; it is chosen so that the coordinate of
+    largest absolute value is positive. If there are fewer points or features than components, the
+    remaining coordinates are zeros.
     """
     u, s, _ = jnp.linalg.svd(x - x.mean(axis=0), full_matrices=False)
     points = (u * s)[:, :components]
@@ -121,7 +130,7 @@ def pca(x: Float[Array, "n D"], components: int = 2) -> Float[Array, "n k"]:
 
 
 def _pairs(is_token: Bool[Array, "B T"]) -> Bool[Array, "B T T"]:
-    """Real queries and real keys."""
+    """Mark the pairs of a real query and a real key."""
     return is_token[:, :, None] & is_token[:, None, :]
 
 
@@ -130,17 +139,20 @@ def _mean(scores: Float[Array, "B N T"], counted: Bool[Array, "B T"]) -> Float[A
 
 
 def _divide(total: Array, count: Array) -> Array:
-    """0 where there is nothing to divide by."""
+    """Divide, with 0 / 0 = 0."""
     return total / jnp.maximum(count, 1).astype(total.dtype)
 
 
-BROAD = 0.9  # of the entropy of uniform weights: nothing is picked out
-MOST = 0.5  # of the weight, as Clark et al. count
+BROAD = 0.9  # normalized entropy from which a head is called broad
+MOST = 0.5  # mean weight from which a head has a pattern, as in Clark et al.
 
 
 def head_name(scores: dict[str, float]) -> str:
-    """What a head is by its scores: "broad", the highest of those that name a place (of equal ones
-    the first), or "other" where no place gets half of the weight."""
+    """Choose the name of a head's pattern from its scores.
+
+    It is "broad" if that score is 0.9 or more. Otherwise it is the highest of the other scores (the
+    first of equal ones) if this is 0.5 or more, or "other".
+    """
     if scores["broad"] >= BROAD:
         return "broad"
     names = ("previous", "next", "itself", "first", "separator", "fixed")

@@ -1,4 +1,4 @@
-"""The configurations of the models: frozen dataclasses, checked when they are made."""
+"""The configurations of the models: frozen dataclasses that check their values."""
 
 import math
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from transformer_jax.runtime.errors import shown
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """Tokens in, class logits out."""
+    """The configuration of a `TextClassifier`, which maps tokens to class logits."""
 
     vocab_size: int
     max_length: int
     num_classes: int = 2
     encoder: StackConfig = StackConfig()
     num_segments: int = 2
-    pooling: tuple[str, ...] = ("cls",)  # of the encoder; one or more, concatenated
-    region_width: int = 1  # how many neighbouring tokens are embedded together; 1 is BERT's
-    region_features: int = 0  # of regions, max-pooled beside the encoder; 0 is none
-    patch_width: int = 0  # so many neighbouring regions make a patch for the encoder; 0: tokens
-    encoder_scale: float = 1.0  # times what is pooled of it: how loud it is beside the regions
-    attends: bool = True  # False: a place sees itself alone; what attention adds is the difference
-    ngrams: int = 0  # n-grams of up to so many tokens have weights of their own; 0: there are none
-    ngram_bits: int = 22  # 2**ngram_bits rows of weights, found by hashing
+    pooling: tuple[str, ...] = ("cls",)  # poolings of the encoder's output, concatenated
+    region_width: int = 1  # number of neighbouring tokens that are embedded together; BERT has 1
+    region_features: int = 0  # max-pooled features of regions next to the encoder; 0: none
+    patch_width: int = 0  # number of neighbouring regions in a patch; 0: the encoder reads tokens
+    encoder_scale: float = 1.0  # scale of the encoder's output, relative to the region features
+    attends: bool = True  # False: each position attends to itself only, to measure attention's gain
+    ngrams: int = 0  # n-grams of up to this many tokens have weights of their own; 0: none
+    ngram_bits: int = 22  # n-grams are hashed to 2**ngram_bits rows of weights
     embedding_dropout_rate: float = 0.1
     head_dropout_rate: float = 0.1
 
@@ -52,22 +52,21 @@ class ClassifierConfig:
 
 @dataclass(frozen=True)
 class TextEncoderConfig:
-    """Tokens in, a vector for each out: BERT and what came of it. The defaults are BERT's (Devlin
-    et al., 2019).
+    """The configuration of a `TextEncoder`, which maps tokens to one vector for each.
+
+    It covers BERT and its successors. The defaults are BERT's (Devlin et al., 2019).
     """
 
     vocab_size: int
     max_length: int = 512
     encoder: StackConfig = StackConfig(12, 768, 12, 3072, norm_epsilon=1e-12, activation="gelu")
-    num_segments: int = 2  # 0: no table of them (DistilBERT)
+    num_segments: int = 2  # 0: no segment embeddings, as in DistilBERT
     positions: str = "learned"  # one of `POSITION_SCHEMES`; rotary in ModernBERT
     rope_base: float = 10_000.0  # of rotary positions
-    window: int | None = (
-        None  # how many tokens a local layer sees on each side; None: all layers see all
-    )
-    global_every: int = 1  # the first of so many layers sees all
-    local_rope_base: float = 10_000.0  # of local layers
-    pooler: bool = False  # tanh of a linear map of the first token, beside the vectors
+    window: int | None = None  # tokens on each side that a local layer attends to; None: all global
+    global_every: int = 1  # one layer in every `global_every` is global, starting with the first
+    local_rope_base: float = 10_000.0  # of rotary positions in local layers
+    pooler: bool = False  # also has a pooler: tanh of a linear map of the first token's vector
     embedding_dropout_rate: float = 0.1
 
     def __post_init__(self):
@@ -79,15 +78,15 @@ class TextEncoderConfig:
 
 @dataclass(frozen=True)
 class EncoderClassifierConfig:
-    """A text encoder and the logits of classes: what a pretrained encoder is fine-tuned as."""
+    """The configuration of an `EncoderClassifier`: a pretrained text encoder with a class head."""
 
     text: TextEncoderConfig
     num_classes: int = 2
-    pooling: str = "cls"  # or mean
-    activation: str | None = "tanh"  # of a linear map before the last; None: there is none
+    pooling: str = "cls"  # "cls" or "mean"
+    activation: str | None = "tanh"  # of a linear layer before the last; None: no such layer
     head_dropout_rate: float = 0.1
-    ngrams: int = 0  # n-grams of up to so many tokens have weights of their own; 0: there are none
-    ngram_bits: int = 22  # 2**ngram_bits rows of weights, found by hashing
+    ngrams: int = 0  # n-grams of up to this many tokens have weights of their own; 0: none
+    ngram_bits: int = 22  # n-grams are hashed to 2**ngram_bits rows of weights
 
     def __post_init__(self):
         check_sizes(self, "num_classes")
@@ -100,31 +99,33 @@ class EncoderClassifierConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the encoder's table of tokens."""
+        """The number of rows of the token embedding table."""
         return self.text.vocab_size
 
     @property
     def in_passages(self) -> bool:
-        """Whether texts longer than the encoder holds are read, in passages of what it holds: a
-        mean can be taken over them.
+        """Whether a text longer than max_length is read in passages of max_length tokens.
+
+        This needs mean pooling, which can average over passages.
         """
         return self.pooling == "mean"
 
 
 @dataclass(frozen=True)
 class LanguageModelConfig:
-    """Tokens in, logits of the next token out; GPT-2 and LLaMA are two of these (`published.py` has
-    their sizes).
+    """The configuration of a `LanguageModel`, which maps tokens to logits of the next token.
+
+    GPT-2 and LLaMA are two of these (`costs/published.py` has their sizes).
     """
 
     vocab_size: int
-    max_length: int  # how many tokens of a text are read, or written
+    max_length: int  # maximum number of tokens, read and generated ones together
     decoder: StackConfig = StackConfig(norm="pre", final_norm=True, activation="gelu_tanh")
     positions: str = "learned"  # one of `POSITION_SCHEMES`
     rope_base: float = 10_000.0  # of rotary positions
     rope_scaling: RopeScaling | None = None
-    window: int | None = None  # how many tokens before its own a token sees; None: all
-    tied_head: bool = True  # the table of tokens is the head's too
+    window: int | None = None  # number of previous tokens that a token attends to; None: all
+    tied_head: bool = True  # the head uses the token embedding table
     embedding_dropout_rate: float = 0.1
 
     def __post_init__(self):
@@ -138,12 +139,12 @@ class LanguageModelConfig:
 
 @dataclass(frozen=True)
 class SequenceToSequenceConfig:
-    """Configuration of a model that reads one text and writes another.
+    """The configuration of a `SequenceToSequence` model, which reads one text and writes another.
 
     The defaults are the base model of Vaswani et al., 2017, table 3.
     """
 
-    vocab_size: int  # one table for the source, the target and the head
+    vocab_size: int  # source, target and head share one embedding table
     max_length: int
     encoder: StackConfig = StackConfig()
     decoder: StackConfig = StackConfig()
@@ -158,14 +159,14 @@ class SequenceToSequenceConfig:
         _check_decoder(self)
         if self.encoder.embed_dim != self.decoder.embed_dim:
             raise ValueError(
-                "encoder and decoder share a table of tokens: their embed_dim must be equal; got "
+                "encoder and decoder share an embedding table: their embed_dim must be equal; got "
                 f"{self.encoder.embed_dim} and {self.decoder.embed_dim}"
             )
 
 
 def _check_decoder(config):
     if not config.decoder.first_norm:
-        raise ValueError("first_norm=False is of encoders, whose embeddings have a norm")
+        raise ValueError("first_norm=False is only for encoders, whose embeddings have a norm")
 
 
 def _check_positions(config):

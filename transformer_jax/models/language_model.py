@@ -1,4 +1,4 @@
-"""The language model: a decoder over one text, which gives the logits of its next token."""
+"""The language model: a decoder that computes the logits of the next token of a text."""
 
 from typing import Any, Literal, overload
 
@@ -23,7 +23,7 @@ from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 class LanguageModel(nnx.Module):
     """Embedding -> causal decoder -> logits of the next token (Radford et al., 2019).
 
-    logits[b, t] are of the token after tokens[b, t], and depend on none behind it.
+    logits[b, t] predict the token after tokens[b, t] and do not depend on later tokens.
     """
 
     def __init__(self, config: LanguageModelConfig, *, rngs: nnx.Rngs):
@@ -85,13 +85,16 @@ class LanguageModel(nnx.Module):
         return_states: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "... V"] | tuple[Any, ...]:
-        """The logits [B, T, V]; after them, where asked for, the maps of attention, the states
-        (what each layer reads, and what the head does) and, where one is given, the cache.
+        """Compute the logits [B, T, V].
 
-        `is_token` is False in padding, which may stand on either side. `segment_ids` keep several
-        texts in a row apart: each is read as if it were alone. With a cache the tokens follow those
-        that it holds. `last` gives the logits [B, V] after the last real token of each example
-        alone.
+        `is_token` is False in padding, which may be on either side. `segment_ids` separate several
+        texts in a row: each is read as if it were alone. With a `cache`, the tokens follow those in
+        it. `last` computes only the logits [B, V] after the last real token of each example.
+
+        If more is asked for, the result is a tuple of the logits, the attention weights
+        (`return_weights`), the inputs of every layer and of the head (`return_states`), and the
+        updated cache (if one is given). Raises ValueError if there are more tokens than max_length,
+        or both a cache and segment_ids.
         """
         check_length(tokens, self.config.max_length)
         if cache is not None and segment_ids is not None:
@@ -122,15 +125,17 @@ class LanguageModel(nnx.Module):
         x = self.decoder(x, context, cache=cache, step=step, rngs=rngs)
         x, *rest = x if isinstance(x, tuple) else (x,)
         if return_weights:
-            rest.pop(1)  # of cross-attention, which is not there
+            rest.pop(1)  # the weights of cross-attention, which a language model does not have
         if last:
             x = last_token(x, is_token)
         returned = (self._logits(x), *rest)
         return returned if rest else returned[0]
 
     def start(self, batch: int, capacity: int, *, dtype: DTypeLike | None = None) -> Cache:
-        """An empty cache for texts of up to `capacity` tokens, prompt included; in the dtype of the
-        weights by default.
+        """Create an empty cache for texts of up to `capacity` tokens, prompt included.
+
+        Its dtype is that of the weights by default. Raises ValueError if `capacity` is not from 1
+        to max_length.
         """
         check_capacity(capacity, self.config.max_length)
         return self.decoder.empty_cache(
@@ -143,7 +148,7 @@ class LanguageModel(nnx.Module):
     def next_logits(
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], cache: Cache
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """What generation asks for: the logits after these tokens, and the cache with them."""
+        """Compute the logits after these tokens, and the cache with them, for generation."""
         logits, cache = self(tokens, is_token, cache=cache, last=True)
         return logits, cache
 
@@ -161,6 +166,6 @@ class LanguageModel(nnx.Module):
 
 
 def check_capacity(capacity: int, max_length: int) -> None:
-    """Raise ValueError for a cache that holds no token, or more than the model reads."""
+    """Raise ValueError if the capacity of a cache is not from 1 to `max_length` tokens."""
     if not 1 <= capacity <= max_length:
         raise ValueError(f"capacity must be 1 to max_length={max_length}; got {capacity}")

@@ -1,4 +1,4 @@
-"""Logits of a linear model over the n-grams of a text, which a classifier adds to its own."""
+"""A linear model over the n-grams of a text, whose logits a classifier adds to its own."""
 
 import jax.numpy as jnp
 from flax import nnx
@@ -10,11 +10,11 @@ from transformer_jax.nn.parameters import zeros
 
 
 class NgramEvidence(nnx.Module):
-    """Stores the tables of `ngram_evidence`, and makes logits of it: z + b, or -z/2 and z/2 for two
-    classes.
+    """A module with the tables of `ngram_evidence`, which computes class logits from n-grams.
 
-    They begin at zero and say nothing: a solver fits them (`train/classifier/ngram_solver.py`), no
-    gradient does.
+    The logits are z + b, or -(z + b)/2 and (z + b)/2 for two classes. The tables are initialized to
+    zero and have no effect then. A solver fits them (`train/classifier/ngram_solver.py`); they are
+    not trained by gradient descent.
     """
 
     def __init__(self, num_classes: int, *, longest: int, bits: int):
@@ -39,7 +39,7 @@ class NgramEvidence(nnx.Module):
 
 
 def evidence_of(config: ClassifierConfig | EncoderClassifierConfig) -> NgramEvidence | None:
-    """The n-grams that a configuration asks for."""
+    """Create the `NgramEvidence` of a classifier; return None if its `ngrams` is 0."""
     if not config.ngrams:
         return None
     return NgramEvidence(config.num_classes, longest=config.ngrams, bits=config.ngram_bits)

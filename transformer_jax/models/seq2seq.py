@@ -1,4 +1,4 @@
-"""The encoder-decoder: an encoder reads the source, a decoder gives the logits of the target."""
+"""The encoder-decoder: an encoder reads the source, a decoder computes the logits of the target."""
 
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, overload
@@ -22,7 +22,7 @@ from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 
 class AttentionMaps(NamedTuple):
-    """Of an encoder-decoder: the weights of each layer."""
+    """The attention weights of an encoder-decoder, one array for each layer."""
 
     encoder: list[Float[Array, "B N S S"]]
     decoder: list[Float[Array, "B N T T"]]
@@ -30,10 +30,10 @@ class AttentionMaps(NamedTuple):
 
 
 class SequenceToSequence(nnx.Module):
-    """Encoder and decoder around one table of tokens (Vaswani et al., 2017,
+    """An encoder and a decoder that share one token embedding table (Vaswani et al., 2017,
     https://arxiv.org/abs/1706.03762, figure 1).
 
-    logits[b, t] are of the target's token after target[b, t], given the whole source.
+    logits[b, t] predict the token after target[b, t], given the whole source.
     """
 
     def __init__(self, config: SequenceToSequenceConfig, *, rngs: nnx.Rngs):
@@ -86,7 +86,10 @@ class SequenceToSequence(nnx.Module):
         return_weights: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"], AttentionMaps]:
-        """The logits [B, T, V], and the maps of attention where they are asked for."""
+        """Compute the logits [B, T, V]; with `return_weights` also return the attention weights.
+
+        `is_source` and `is_target` are False in padding.
+        """
         check_length(target, self.config.max_length)
         encoded = self.encode(
             source,
@@ -143,7 +146,10 @@ class SequenceToSequence(nnx.Module):
         return_weights: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Float[Array, "B N S S"]]]:
-        """The source as the decoder reads it."""
+        """Encode the source as vectors for the decoder.
+
+        With `return_weights` also return the attention weights of each layer.
+        """
         check_length(source, self.config.max_length)
         positions = count_positions(is_source)
         context = LayerContext(
@@ -157,7 +163,10 @@ class SequenceToSequence(nnx.Module):
     def start(
         self, source: Int[Array, "B S"], is_source: Bool[Array, "B S"], capacity: int
     ) -> Cache:
-        """The cache of a translation of up to `capacity` tokens: the source is read here, once."""
+        """Encode the source and create a cache for a target of up to `capacity` tokens.
+
+        Raises ValueError if `capacity` is not from 1 to max_length.
+        """
         encoded = self.encode(source, is_source)
         check_capacity(capacity, self.config.max_length)
         cache = self.decoder.empty_cache(len(source), capacity, dtype=encoded.dtype)
@@ -168,7 +177,7 @@ class SequenceToSequence(nnx.Module):
     def next_logits(
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], cache: Cache
     ) -> tuple[Float[Array, "B V"], Cache]:
-        """What generation asks for: the logits after these tokens, and the cache with them."""
+        """Compute the logits after these tokens, and the cache with them, for generation."""
         step = cache.step(is_token)
         at = {"query_positions": step.positions, "key_positions": step.key_positions}
         context = LayerContext(

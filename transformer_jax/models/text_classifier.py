@@ -1,4 +1,4 @@
-"""The classifier that is trained from scratch: an encoder, and regions and n-grams beside it."""
+"""The classifier that is trained from scratch: an encoder with optional regions and n-grams."""
 
 from typing import Any, Literal, NamedTuple, overload
 
@@ -21,20 +21,20 @@ from transformer_jax.nn.parameters import dropout_key
 
 
 class ClassifierStates(NamedTuple):
-    """The vectors that a classifier computes on the way to its logits."""
+    """The intermediate vectors of a classifier."""
 
-    patches: Float[Array, "B P F"] | None  # the largest features of each patch; None for tokens
-    layers: list[Float[Array, "B P D"]]  # what each layer reads, and what the encoder gives
+    patches: Float[Array, "B P F"] | None  # the maximum of each feature in a patch; None for tokens
+    layers: list[Float[Array, "B P D"]]  # the input of each layer, and the encoder's output
 
 
 class TextClassifier(nnx.Module):
-    """Embedding -> encoder -> pooling -> dropout -> one linear map to the class logits.
+    """Embedding -> encoder -> pooling -> dropout -> one linear layer to the class logits.
 
-    With `region_features` the strongest region of each kind, a short stretch of text, joins what is
-    pooled from the encoder: it counts for itself, wherever it stands. With a `patch_width` the
-    encoder reads the strongest of as many neighbouring regions instead of tokens: one table, and
-    attention adds what their order and distance mean. The logits of `ngrams`, a linear model of its
-    own, are added to the others.
+    A region is a short stretch of text (`region_width` tokens). With `region_features`, features of
+    all regions are max-pooled over the text and concatenated with the pooled output of the encoder.
+    With a `patch_width`, the encoder reads patches instead of tokens: the maximum of the region
+    features over as many neighbouring regions. Both share one embedding table. With `ngrams`, the
+    logits of a linear model over n-grams are added.
     """
 
     def __init__(self, config: ClassifierConfig, *, rngs: nnx.Rngs):
@@ -112,16 +112,18 @@ class TextClassifier(nnx.Module):
         return_states: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B C"] | tuple[Any, ...]:
-        """Return the logits; after them, where asked for, the weights of all layers and the states.
+        """Compute the class logits.
 
-        The weights [B, N, P, P] are over tokens, P = T, or over patches, P = ceil(T / patch_width).
-        A `presence` multiplies every row that is looked up for a token: 1 as without it, 0 as if it
-        was not read.
+        `is_token` is False in padding. `presence` multiplies every embedding row that is looked up
+        for a token: 1 changes nothing, 0 removes the token. If more is asked for, the result is a
+        tuple of the logits, the attention weights of all layers (`return_weights`) and the
+        `ClassifierStates` (`return_states`). The weights [B, N, P, P] are over tokens, P = T, or
+        over patches, P = ceil(T / patch_width).
         """
-        if self.patch_width:  # patches begin with the text
+        if self.patch_width:  # the first patch must begin at the first token, not in padding
             tokens, is_token, *moved = to_front(tokens, is_token, presence)
             (presence,) = moved or (None,)
-        features: Any = None  # of regions, which patches are made of
+        features: Any = None  # the features of regions, which patches are made of
         patches = None
         if self.regions is not None:
             features = self.regions(tokens, is_token, presence=presence)
@@ -143,7 +145,8 @@ class TextClassifier(nnx.Module):
             rest[-1] = ClassifierStates(patches, rest[-1])
         pooled = [] if features is None else [max_pool(features, is_token)]
         if self.encoder_scale != 1.0:
-            # A norm gives 1 where regions give a tenth: the head would hear little else.
+            # The encoder's final norm gives values of about 1, regions of about a tenth. Unscaled,
+            # the encoder would dominate the input of the head.
             x = self.encoder_scale * x
         pooled += [POOLINGS[name](x, is_seen) for name in self.pooling]
         pooled = jnp.concatenate(pooled, axis=-1)

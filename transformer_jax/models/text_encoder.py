@@ -1,8 +1,7 @@
-"""Models that read, as they are published: an encoder of texts, alone, with masked words to fill,
-or with classes.
+"""Text encoders, and models with an encoder and a head: masked language models and classifiers.
 
-BERT, RoBERTa, DistilBERT, MiniLM and ModernBERT are these, by their configuration; `pretrained/`
-has their weights.
+BERT, RoBERTa, DistilBERT, MiniLM and ModernBERT are configurations of these models; `pretrained/`
+loads their weights.
 """
 
 from dataclasses import replace
@@ -35,10 +34,11 @@ HEAD_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
 
 class TextEncoder(nnx.Module):
-    """Embedding -> encoder: a vector for each token, in its context (Devlin et al., 2019).
+    """Embedding -> encoder: a contextual vector for each token (Devlin et al., 2019).
 
-    With a `window` most layers see so many tokens on each side, and every `global_every`-th, from
-    the first, all (Warner et al., 2024, https://arxiv.org/abs/2412.13663).
+    With a `window`, local layers attend to that many tokens on each side, and every
+    `global_every`-th layer, starting with the first, attends to all tokens (Warner et al., 2024,
+    https://arxiv.org/abs/2412.13663).
     """
 
     def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
@@ -102,24 +102,26 @@ class TextEncoder(nnx.Module):
         return_states: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B T D"] | tuple[Any, ...]:
-        """The vectors; behind them, where asked for, the weights of attention and the states of
-        every layer.
+        """Compute a vector for each token.
 
-        Padding may stand on either side. The states are the embeddings and what each layer gives,
-        the last one through the norm at the end where there is one. A `presence` multiplies the row
-        of every token (`BertEmbedding`).
+        `is_token` is False in padding, which may be on either side. `presence` multiplies the
+        embedding row of every token (see `BertEmbedding`).
 
-        Several texts may stand in a row, one behind the other: `text_ids` then says which one a
-        token is of. Each has the vectors that it has alone (Krell et al., 2021,
-        https://arxiv.org/abs/2107.02027). `max_length` is then what a text may have, and a row may
-        be longer; the vectors of a longer text are NaN where positions are learned.
+        A row may hold several texts one after the other (packing). `text_ids` then gives the text
+        of each token, and each text gets the vectors that it would get alone (Krell et al., 2021,
+        https://arxiv.org/abs/2107.02027). In this case `max_length` limits the length of a text,
+        and a row may be longer. With learned positions, the vectors of a longer text are NaN.
+
+        If more is asked for, the result is a tuple of the vectors, the attention weights of every
+        layer (`return_weights`) and the states (`return_states`): the embeddings and the output of
+        each layer, the last one after the final norm if there is one.
         """
         config = self.config
         packed = text_ids is not None
         if not packed:
             check_length(tokens, config.max_length)
         if segments is not None and self.embedding.segment is None:
-            raise ValueError("the model knows no segments: segments must be None")
+            raise ValueError("the model has no segment embeddings: segments must be None")
         positions = count_in_segments(text_ids) if packed else count_positions(is_token)
         scheme = POSITION_SCHEMES[config.positions]
         context = LayerContext(
@@ -144,7 +146,7 @@ class TextEncoder(nnx.Module):
         )
 
     def _layer_contexts(self, context, positions) -> list[LayerContext] | None:
-        """Local and global layers in turns; None where all are global."""
+        """Build the context of each layer, local or global; return None if all are global."""
         config, length = self.config, positions.shape[1]
         if config.window is None:
             return None
@@ -152,7 +154,8 @@ class TextEncoder(nnx.Module):
         local = replace(
             context,
             **scheme.attention(config.encoder, positions, base=base),
-            # Of places in the row, not of positions: real tokens stand side by side in either.
+            # The window counts places in the row instead of positions; both count the same
+            # distances, because padding is never between two real tokens.
             mask=context.mask & sliding_window(config.window, config.window),
         )
         context, local = context.resolved(length), local.resolved(length)
@@ -160,8 +163,9 @@ class TextEncoder(nnx.Module):
         return [local if i % config.global_every else context for i in layers]
 
     def pooled(self, x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
-        """tanh(W x_[CLS] + b): BERT's vector of a text. Raises ValueError where the model has no
-        pooler.
+        """Compute BERT's pooled vector of a text, tanh(W x_[CLS] + b).
+
+        Raises ValueError if the model has no pooler.
         """
         if self.pooler is None:
             raise ValueError("the model has no pooler; pool its vectors, as `mean_pool` does")
@@ -169,14 +173,15 @@ class TextEncoder(nnx.Module):
 
 
 def _own_text(is_token: Bool[Array, "B T"], text_ids: Int[Array, "B T"] | None) -> Mask:
-    """The real tokens, in a packed row those of the same text."""
+    """Build a mask of real tokens, and in a packed row only of those of the same text."""
     real = padding(is_token)
     return real if text_ids is None else real & segments(text_ids)
 
 
 class MaskedHead(nnx.Module):
-    """norm(f(W x + b)) E^T + bias, f the network's activation and E the table of tokens (Devlin et
-    al., 2019).
+    """The head of a masked language model (Devlin et al., 2019): norm(f(W x + b)) E^T + bias.
+
+    f is the activation of the encoder and E the token embedding table.
     """
 
     def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
@@ -197,7 +202,7 @@ class MaskedHead(nnx.Module):
 
 
 class MaskedLanguageModel(nnx.Module):
-    """A text encoder and, for each token, the logits of what stands there (Devlin et al., 2019,
+    """A text encoder with a head that predicts the token at each position (Devlin et al., 2019,
     section 3.1).
     """
 
@@ -231,8 +236,9 @@ class MaskedLanguageModel(nnx.Module):
         is_token: Bool[Array, "B T"],
         **options,
     ) -> Float[Array, "B T V"] | tuple[Any, ...]:
-        """The logits; the options, and what they return behind the logits, are those of
-        `TextEncoder`.
+        """Compute the logits [B, T, V].
+
+        The options, and what they return after the logits, are those of `TextEncoder`.
         """
         x = self.text(tokens, is_token, **options)
         x, *rest = x if isinstance(x, tuple) else (x,)
@@ -240,17 +246,20 @@ class MaskedLanguageModel(nnx.Module):
         return (logits, *rest) if rest else logits
 
     def logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
-        """Of some of the vectors of the encoder: training needs those of masked tokens alone."""
+        """Compute the logits of given encoder vectors.
+
+        Training needs those of the masked tokens only.
+        """
         return self.head(x, self.text.embedding.token.embedding[...])
 
 
 class EncoderClassifier(nnx.Module):
-    """A text encoder -> pooling -> where there is one, f(W x + b) -> dropout -> one linear map to
-    the class logits.
+    """Text encoder -> pooling -> f(W x + b), if configured -> dropout -> linear layer to the class
+    logits.
 
-    Pooled by the mean, a text longer than the encoder holds is read in passages of as many tokens,
-    which do not see each other. The logits of `ngrams`, a linear model of its own, are added to the
-    others.
+    With mean pooling, a text longer than the encoder's max_length is read in passages of max_length
+    tokens, which do not attend to each other. With `ngrams`, the logits of a linear model over
+    n-grams are added.
     """
 
     def __init__(self, config: EncoderClassifierConfig, *, rngs: nnx.Rngs):
@@ -298,8 +307,9 @@ class EncoderClassifier(nnx.Module):
         return_weights: bool = False,
         implementation: Implementation | None = None,
     ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]:
-        """The logits of the classes, and with return_weights the weights of attention of every
-        layer.
+        """Compute the class logits; with `return_weights` also return all attention weights.
+
+        The arguments are as in `TextEncoder`.
         """
         config, most = self.config, self.config.text.max_length
         in_passages = config.in_passages and tokens.shape[1] > most
@@ -325,7 +335,5 @@ class EncoderClassifier(nnx.Module):
 
 
 def _passages(is_token: Bool[Array, "B T"], most: int) -> Int[Array, "B T"]:
-    """Which passage of so many tokens each token is in, from 1; 0 in padding. Counted over the real
-    tokens.
-    """
+    """Number each token's passage of `most` real tokens from 1; padding gets 0."""
     return jnp.where(is_token, 1 + count_positions(is_token) // most, 0)

@@ -1,12 +1,11 @@
-"""Pretrained models without PyTorch: weights in the layout of Hugging Face, loaded, used and given
-back.
+"""Pretrained models without PyTorch: loading and saving of weights in Hugging Face's layout.
 
     from transformer_jax.pretrained import from_pretrained, tokenizer_of
     model, tokenizer = from_pretrained("bert-base-uncased"), tokenizer_of("bert-base-uncased")
 
-`families/` has one file a family, with the table of its names (`bert`, `roberta`, `distilbert`,
-`modernbert`, `gpt2`, `llama`); `tensor_layout` says how a kernel lies in a tensor, `files` and
-`hub` find the tensors, `loading` and `saving` go either way.
+`families/` has one file for each model family, with its configuration and tensor names (`bert`,
+`roberta`, `distilbert`, `modernbert`, `gpt2`, `llama`). `tensor_layout` maps kernels to tensors,
+`files` and `hub` find the tensors, `loading` and `saving` convert whole models.
 """
 
 from transformer_jax.pretrained.loading import from_pretrained, tokenizer_of
@@ -24,7 +23,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    if name == "SentenceEncoder":  # of a package that imports this one
+    if name == "SentenceEncoder":  # lazily, because its package imports this one
         from transformer_jax.inference.embed import SentenceEncoder
 
         return SentenceEncoder

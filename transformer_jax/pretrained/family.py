@@ -1,4 +1,4 @@
-"""The registry of model families: every module of `families` is one.
+"""The registry of model families. Every module of `families` is a family.
 
 To add a family, write `families/NAME.py` with the attributes of `Family`, and a test that loads a
 checkpoint of it.
@@ -16,32 +16,35 @@ from transformer_jax.pretrained.tensor_layout import Tensor
 
 @runtime_checkable  # for beartype in the tests
 class Family(Protocol):
-    """A module that describes the models of one architecture, as Hugging Face lays them out.
+    """A module that describes the models of one architecture in Hugging Face's layout.
 
-    A kind is "encoder", "masked", "classifier" or "language".
+    The kind of a model is "encoder", "masked", "classifier" or "language".
     """
 
-    MODEL_TYPES: tuple[str, ...]  # names in config.json, the usual one first
-    ARCHITECTURES: dict[str, str]  # classes of Transformers, and the kind of model each is
-    PREFIX: str  # of the tensors' names in a model with a head
-    HEADS: tuple[str, ...]  # beginnings of the names of tensors that belong to a head
-    IGNORED: tuple[str, ...]  # patterns of names of tensors that no model here has
-    RENAMED: dict[str, str]  # parts of names in old files, and what they are now
+    MODEL_TYPES: tuple[str, ...]  # the values of model_type in config.json, the usual one first
+    ARCHITECTURES: dict[str, str]  # the kind of each model class of Transformers
+    PREFIX: str  # of the tensor names in a model with a head
+    HEADS: tuple[str, ...]  # prefixes of the names of tensors that belong to a head
+    IGNORED: tuple[str, ...]  # patterns of tensor names that no model of this library has
+    RENAMED: dict[str, str]  # parts of tensor names in old files, and their current names
 
     def holds(self, config: Any) -> bool:
-        """Whether a model of this configuration, a classifier's `text`, can be of the family."""
+        """Check whether a model with this configuration can belong to the family.
+
+        The configuration of a classifier is that of its encoder, `text`.
+        """
         ...
 
     def read_config(self, settings: Settings, kind: str, names: set[str]) -> Any:
-        """Return the configuration that config.json describes; `names` are the tensors' names."""
+        """Return the configuration in config.json. `names` are the names of all tensors."""
         ...
 
     def write_config(self, config: Any, kind: str) -> dict[str, Any]:
-        """Return the content of config.json; `read_config` reverses it."""
+        """Return the content of config.json for a configuration, the inverse of `read_config`."""
         ...
 
     def tensors(self, config: Any, kind: str) -> list[Tensor]:
-        """Return the tensors of a file, each with the parameters that it holds."""
+        """Return the tensors of a model's file, each with the parameters that it contains."""
         ...
 
 
@@ -52,7 +55,10 @@ FAMILIES: tuple[Family, ...] = tuple(
 
 
 def family_of(settings: Settings) -> Family:
-    """Return the family whose `model_type` config.json states. Raises PretrainedError."""
+    """Return the family of the `model_type` in config.json.
+
+    Raises PretrainedError if it is missing or unknown.
+    """
     model_type = settings.text("model_type")
     for family in FAMILIES:
         if model_type in family.MODEL_TYPES:
@@ -62,7 +68,7 @@ def family_of(settings: Settings) -> Family:
 
 
 def family_of_config(config: Any) -> Family | None:
-    """Return the family that a model of this configuration belongs to, None where there is none."""
+    """Return the family that a model with this configuration belongs to, or None."""
     if isinstance(config, EncoderClassifierConfig):
         config = config.text
     return next((family for family in FAMILIES if family.holds(config)), None)

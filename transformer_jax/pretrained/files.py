@@ -1,8 +1,7 @@
-"""config.json and safetensors of a folder as Hugging Face lays it out, read with care: every
-mistake is one line.
+"""Reading of config.json and safetensors files in Hugging Face's layout.
 
-Nothing is unpickled. Tensors are read one by one, so that a file never stands in memory beside the
-model.
+Every error is a PretrainedError with a message of one line. Nothing is unpickled. Tensors are read
+one by one, so that memory never holds both the model and a whole file.
 """
 
 import json
@@ -20,21 +19,24 @@ from transformer_jax.runtime.errors import PretrainedError, one_line
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
-HEADER_BYTES = 8  # before the header stands its length
+HEADER_BYTES = 8  # the length of the header, stored before the header
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a tensor stands."""
+    """The location of a tensor in a file."""
 
     name: str
     path: Path
     dtype: str
     shape: tuple[int, ...]
-    start: int  # byte
+    start: int  # byte offset in the file
 
     def read(self) -> np.ndarray:
-        """The numbers, as stored."""
+        """Read the tensor with the dtype of the file.
+
+        Raises PretrainedError if the dtype is not supported or the file is too short.
+        """
         if self.dtype not in DTYPES:
             raise PretrainedError(
                 f"{self.path}: {shown(self.name)} is of {self.dtype}; "
@@ -42,7 +44,7 @@ class Entry:
             )
         count = int(np.prod(self.shape, dtype=np.int64))
         dtype = np.dtype(DTYPES[self.dtype])
-        # Not mapped: mapped pages of the file would stand in memory beside what is made of them.
+        # Not memory-mapped: the pages of the file would take memory in addition to the copy.
         flat = np.fromfile(self.path, dtype, count, offset=self.start)
         if flat.size != count:
             raise PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}")
@@ -50,7 +52,11 @@ class Entry:
 
 
 class Settings:
-    """What a config.json says, value by value; what is missing or of another type is named."""
+    """The values of a config.json, with checks of their types.
+
+    Every method that reads a value raises PretrainedError, which names the value, if it is missing
+    (without a default) or of another type.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -66,13 +72,13 @@ class Settings:
 
     @classmethod
     def of(cls, path: Path, values: dict) -> "Settings":
-        """Of values that stand, or are to stand, at the path."""
+        """Create settings from values. `path` is used in messages and need not exist."""
         settings = object.__new__(cls)
         settings.path, settings.values = path, values
         return settings
 
     def whole(self, name: str, default: int | None = None, *, least: int | None = None) -> int:
-        """A number of something."""
+        """Return an integer, which must be `least` or more."""
         found = self._get(name, default, lambda v: type(v) is int, "a whole number")
         if least is not None and found < least:
             raise self.error(f"{name} must be {least} or more, got {found!r:.60}")
@@ -91,8 +97,9 @@ class Settings:
         return self._get(name, default, lambda v: isinstance(v, str), "a string")
 
     def choice(self, name: str, choices: dict[str, Any], default: str | None = None) -> Any:
-        """What a name stands for; an unknown one is an error, since another function would be
-        computed.
+        """Return the entry of `choices` that a string selects.
+
+        Raises PretrainedError for any other string, because the model would compute something else.
         """
         value = self.text(name, default)
         if value not in choices:
@@ -100,13 +107,13 @@ class Settings:
         return choices[value]
 
     def must_be(self, name: str, value: Any) -> None:
-        """For switches of which one side alone is implemented; missing is fine."""
+        """Raise PretrainedError if a setting is present and is not the only supported value."""
         found = self.values.get(name, value)
         if found != value:
             raise self.error(f"{name}={found!r:.60} is not supported, {value!r} is")
 
     def part(self, name: str) -> "Settings | None":
-        """An object inside, where there is one."""
+        """Return the settings in a nested object, or None if it is missing."""
         value = self.values.get(name)
         if value is None:
             return None
@@ -129,14 +136,17 @@ class Settings:
 
 
 def tensors_of(folder: Path) -> dict[str, Entry]:
-    """Every tensor of model.safetensors, or of the files that its index names."""
+    """Find every tensor of model.safetensors, or of the files in its index.
+
+    Raises PretrainedError if the files are missing, damaged or do not match the index.
+    """
     if (folder / WEIGHTS).is_file():
         return _tensors_of_file(folder / WEIGHTS)
     if not (folder / INDEX).is_file():
         if pickle := next((name for name in PICKLES if (folder / name).is_file()), None):
             raise PretrainedError(
                 f"{folder} holds {pickle}, which is never unpickled; "
-                f"convert it to {WEIGHTS} where it was made"
+                f"convert it to {WEIGHTS} with the library that wrote it"
             )
         raise PretrainedError(f"{folder} has neither {WEIGHTS} nor {INDEX}")
     index = Settings(folder / INDEX)
@@ -147,7 +157,7 @@ def tensors_of(folder: Path) -> dict[str, Entry]:
     found: dict[str, Entry] = {}
     for file in sorted(set(names.values())):
         if Path(file).name != file or len(file) > 255 or not file.isprintable():
-            raise index.error(f"{file!r:.60} is not a file beside it")
+            raise index.error(f"{file!r:.60} is not the name of a file in its folder")
         found |= _tensors_of_file(folder / file)
     if lost := next((name for name in names if name not in found), None):
         raise PretrainedError(
@@ -160,7 +170,7 @@ def _tensors_of_file(path: Path) -> dict[str, Entry]:
     if not path.is_file():
         raise PretrainedError(f"{path.parent} has no {path.name}, which its {INDEX} names")
     try:
-        with safe_open(path, "numpy"):  # checks header, offsets and length
+        with safe_open(path, "numpy"):  # checks the header, the offsets and the file's length
             pass
         with open(path, "rb") as file:
             length = int.from_bytes(file.read(HEADER_BYTES), "little")
@@ -178,11 +188,11 @@ def _tensors_of_file(path: Path) -> dict[str, Entry]:
 
 
 def shown(name: str) -> str:
-    """The name of a tensor as a line can hold it, whatever stands in the file."""
+    """Format the name of a tensor for a message of one line: escaped and at most 100 characters."""
     return ascii(name)[1:-1][:100]
 
 
 def some(names: Iterable[str]) -> str:
-    """The first three of them."""
+    """Format the first three names for a message, with the number of the others."""
     names = sorted(map(shown, names))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

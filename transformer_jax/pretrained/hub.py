@@ -1,9 +1,8 @@
-"""From the name of a model to a folder: a local one as it is, one of the Hugging Face Hub through
-its cache.
+"""Finding the folder of a model by its path or by its name on the Hugging Face Hub.
 
-The hub is asked first, since other programs may have cached a part of a model's files; what is
-cached is not fetched again. A hub that does not answer is given up after five seconds, and what the
-cache has is taken.
+The hub is asked even if the model is cached, because another program may have cached only some of
+its files. Cached files are not downloaded again. If the hub does not answer within five seconds,
+the cached files are used.
 """
 
 import os
@@ -13,7 +12,7 @@ from pathlib import Path
 from transformer_jax.pretrained.files import CONFIG, INDEX, PretrainedError
 from transformer_jax.runtime.errors import one_line
 
-# What is fetched: no pickles, no exports for other programs, no code.
+# The files that are downloaded: no pickles, no exports for other programs, no code.
 FILES = [
     CONFIG, "model*.safetensors", INDEX, "generation_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -25,9 +24,10 @@ PATIENCE = 5.0  # seconds
 
 
 def folder_of(source: str | Path, revision: str | None = None) -> Path:
-    """The folder that holds the model `source`: a folder, or the name of a repository on the hub.
+    """Return the folder of a model, which is downloaded if `source` is a name on the hub.
 
-    Raises PretrainedError for what is neither, and where the hub is needed and cannot be reached.
+    Raises PretrainedError if `source` is neither a folder nor a name, or if the model is not cached
+    and the hub cannot be reached.
     """
     path = Path(source)
     if os.path.isdir(path):
@@ -65,18 +65,16 @@ def _fetched(name: str, revision: str | None) -> Path:
         )
     try:
         return snapshot()
-    except Exception as error:  # whatever a download that breaks off raises
+    except Exception as error:  # any error that an interrupted download raises
         raise PretrainedError(
             f"{name} could not be fetched: {one_line(error)}; {way_out}"
         ) from None
 
 
 def _silence(name: str) -> str | None:
-    """Why the hub does not answer, None where it does, if only to say that it has no such model.
-
-    In a thread that is left behind: a name server that hangs does not know of the client's time
-    limit.
-    """
+    """Return the reason why the hub does not answer, or None if it answers in any way."""
+    # The request is made in a thread that may be abandoned, because a name lookup that hangs
+    # ignores the timeout of the client.
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 

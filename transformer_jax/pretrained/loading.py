@@ -1,6 +1,4 @@
-"""Models from folders as Hugging Face lays them out: what config.json describes, with the tensors
-of its files.
-"""
+"""Loading of models from Hugging Face's layout: config.json and safetensors files."""
 
 import itertools
 import os
@@ -52,16 +50,17 @@ def from_pretrained(
     dtype: DTypeLike = jnp.float32,
     revision: str | None = None,
 ) -> nnx.Module:
-    """The model of a folder, of a name on the Hugging Face Hub, or of a run folder of ours.
+    """Load a model from a folder, from the Hugging Face Hub by its name, or from a run folder.
 
-    BERT, RoBERTa, XLM-R, DistilBERT, MiniLM and ModernBERT come as `TextEncoder` ("encoder"),
-    `MaskedLanguageModel` ("masked") or `EncoderClassifier` ("classifier"), GPT-2, Llama, SmolLM and
-    Qwen as `LanguageModel` ("language"): the `kind` that config.json says the file holds, or a
-    lesser one that is asked for. The parameters get `dtype`, whatever the file has.
+    BERT, RoBERTa, XLM-R, DistilBERT, MiniLM and ModernBERT are loaded as `TextEncoder` ("encoder"),
+    `MaskedLanguageModel` ("masked") or `EncoderClassifier` ("classifier"), and GPT-2, Llama, SmolLM
+    and Qwen as `LanguageModel` ("language"). The `kind` is by default that of the architecture in
+    config.json. A model with a head can also be loaded as a kind that needs only some of its
+    tensors, such as "encoder". The parameters are converted to `dtype`.
 
-    Raises PretrainedError, in one line, where anything does not fit: the architecture, a setting
-    that is not implemented, a tensor that is missing, unknown or of another shape, a file that is
-    cut, a pickle, a hub that cannot be reached.
+    Raises PretrainedError, with a message of one line, for an unknown architecture, a setting that
+    is not implemented, a tensor that is missing, unknown or of another shape, a truncated file, a
+    pickle, or a hub that cannot be reached.
     """
     folder = folder_of(source, revision)
     settings = Settings(folder / CONFIG)
@@ -75,7 +74,7 @@ def from_pretrained(
         config = family.read_config(settings, kind, set(entries))
     except PretrainedError:
         raise
-    except ValueError as error:  # of our configuration: a size of 0, heads that do not divide
+    except ValueError as error:  # from the configuration: a size of 0, heads that do not divide
         raise settings.error(str(error)) from None
     _check_depth(folder, entries, config)
     abstract = nnx.eval_shape(lambda: MODELS[kind](config, rngs=AbstractRngs()))
@@ -89,9 +88,10 @@ def from_pretrained(
 
 
 def tokenizer_of(source: str | Path, revision: str | None = None) -> PretrainedTokenizer:
-    """Load the tokenizer of a folder or of a name on the Hugging Face Hub.
+    """Load the tokenizer of a model from a folder, or from the Hugging Face Hub by its name.
 
-    Raises PretrainedError where there is neither, TokenizerError where it cannot be read.
+    Raises PretrainedError if there is no such model, and TokenizerError if its tokenizer cannot be
+    read.
     """
     return load_pretrained_tokenizer(folder_of(source, revision))
 
@@ -114,16 +114,14 @@ def _kind(family: Family, settings: Settings, wanted: str | None) -> str:
     if not isinstance(name, str) or name not in family.ARCHITECTURES:
         raise settings.error(
             f"architecture {name!r:.60} is not among {', '.join(family.ARCHITECTURES)}; "
-            f'pass kind="{usual}" for what is known of it'
+            f'pass kind="{usual}" to load only that part of it'
         )
     return family.ARCHITECTURES[name]
 
 
 def _named(folder: Path, entries: dict[str, Entry], family: Family, kind: str) -> dict[str, Entry]:
-    """By the names that the family's table has: without prefix, and old names as new ones.
-
-    Of an encoder inside a model of any task, what has no prefix is the task's.
-    """
+    """Rename the tensors to the names of the family: without prefix, and old names to new ones."""
+    # If an encoder is loaded from a model with a head, tensors without the prefix are the head's.
     prefix = family.PREFIX
     inside = kind == "encoder" and any(name.startswith(prefix) for name in entries)
     named: dict[str, Entry] = {}
@@ -134,13 +132,14 @@ def _named(folder: Path, entries: dict[str, Entry], family: Family, kind: str) -
         for old, new in family.RENAMED.items():
             name = name.replace(old, new)
         if name in named:
-            raise PretrainedError(f"{folder} has {shown(name)} twice, by two names")
+            raise PretrainedError(f"{folder} has {shown(name)} twice, under two names")
         named[name] = entry
     return named
 
 
 def _check_depth(folder: Path, entries: dict[str, Entry], config) -> None:
-    """Before the model is laid out: each wrong layer would cost milliseconds."""
+    """Check the number of layers."""
+    # Before the shapes of the model are computed, which takes milliseconds for each wrong layer.
     config = getattr(config, "text", config)
     layers = (config.encoder if hasattr(config, "encoder") else config.decoder).num_layers
     numbers = [
@@ -163,13 +162,15 @@ def _check(
     family: Family,
     kind: str,
 ) -> None:
-    """Every tensor there, none too many, each of its shape: before one is read."""
+    """Check before any tensor is read that all are there, have the right shapes, and are known."""
     expected = {tensor.name: tensor.shape(shapes) for tensor in tensors}
     if missing := set(expected) - set(entries):
         raise PretrainedError(f"{folder} lacks {some(missing)}")
     ignored = re.compile("|".join([*family.IGNORED, *map(re.escape, family.HEADS)]) or r"(?!)")
     if unknown := [n for n in set(entries) - set(expected) if not ignored.match(n)]:
-        raise PretrainedError(f"{folder} has {some(unknown)}, which a model of this kind has not")
+        raise PretrainedError(
+            f"{folder} has {some(unknown)}, which a model of this kind does not have"
+        )
     for name, shape in expected.items():
         if entries[name].shape != shape:
             raise PretrainedError(
@@ -188,8 +189,8 @@ def _read(
         parts = tensor.read(entries[tensor.name].read(), shapes)
         return {name: jnp.asarray(part, dtype) for name, part in parts.items()}
 
-    # Axes are exchanged in threads: NumPy copies with one, and a few tensors at a time are all that
-    # stands in memory.
+    # Transposing takes a thread each, because NumPy copies with a single thread. Only a few tensors
+    # are in memory at a time.
     with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
         return dict(
             itertools.chain.from_iterable(found.items() for found in pool.map(read, tensors))
@@ -201,11 +202,13 @@ def _of_run(folder: Path, name: str, kind: str | None, dtype: DTypeLike) -> nnx.
     if kind == "encoder" and isinstance(model, EncoderClassifier | MaskedLanguageModel):
         model = model.text
     elif kind is not None and type(model) is not MODELS.get(kind):
-        raise PretrainedError(f"{folder} is a run folder of a {name}, which is no {kind!r:.60}")
+        raise PretrainedError(
+            f"{folder} is a run folder of a {name}, which is not of the kind {kind!r:.60}"
+        )
     return cast(model, dtype)
 
 
 def cast(model: nnx.Module, dtype: DTypeLike) -> nnx.Module:
-    """Return the model with parameters of `dtype`."""
+    """Return the model with its parameters converted to `dtype`."""
     graph, state = nnx.split(model, nnx.Param)
     return nnx.merge(graph, jax.tree.map(lambda leaf: leaf.astype(dtype), state))

@@ -1,4 +1,4 @@
-"""Models to folders as Hugging Face lays them out, and only what is then computed as here."""
+"""Saving of models in Hugging Face's layout, if Transformers then computes the same outputs."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from transformer_jax.runtime.errors import one_line
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
-# Of a stack: they may be left out, and are compared by what they come to.
+# Fields of a stack that may be left out. They are compared by the values that follow from them.
 SPELLED_OUT = ("head_dim", "value_dim", "num_heads", "num_kv_heads", "qkv_biases")
 
 
@@ -29,10 +29,11 @@ def save_pretrained(
     tokenizer: PretrainedTokenizer | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> None:
-    """Writes config.json, model.safetensors and the tokenizer's files; Transformers loads them and
-    gives our outputs.
+    """Save a model as config.json, model.safetensors and the files of its tokenizer.
 
-    The family follows from the configuration. Raises ValueError for a model that no family holds.
+    Transformers loads these files and computes the same outputs. The family is determined by the
+    configuration. Raises ValueError for a model that no family can represent, or for `classes` that
+    do not match the model.
     """
     folder = Path(folder)
     kind = next((name for name, of in MODELS.items() if type(model) is of), None)
@@ -40,7 +41,8 @@ def save_pretrained(
     family = family_of_config(config)
     if kind is None or family is None:
         raise ValueError(
-            f"no family of pretrained models holds this {type(model).__name__}; a run folder does"
+            f"no family of pretrained models holds this {type(model).__name__}; "
+            "save it in a run folder"
         )
     if classes is not None and (kind != "classifier" or len({*classes}) != config.num_classes):
         raise ValueError(f"classes must be as many different names as the model has; got {classes}")
@@ -53,8 +55,8 @@ def save_pretrained(
         for tensor in family.tensors(config, kind)
     }
     dtype = str(next(iter(arrays.values())).dtype)
-    # Left out, Transformers would take ids that it knows of the family, which this vocabulary may
-    # not have.
+    # Ids that are left out would get the family's defaults in Transformers, which may not be in
+    # this vocabulary.
     ids = {f"{name}_token_id": _id(tokenizer, name) for name in ("pad", "bos", "eos", "cls", "sep")}
     content = ids | settings | {"dtype": dtype, "torch_dtype": dtype}
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,8 +67,8 @@ def save_pretrained(
 
 
 def _written(config: Any, family: Family, kind: str, classes: tuple[str, ...] | None) -> dict:
-    """Return config.json, or raise where it says something else when it is read again."""
-    problem = "its settings are others"
+    """Return the content of config.json; raise ValueError if reading it gives another model."""
+    problem = "its settings cannot be represented"
     try:
         settings = family.write_config(config, kind)
         if kind == "classifier":
@@ -86,9 +88,7 @@ def _written(config: Any, family: Family, kind: str, classes: tuple[str, ...] | 
 
 
 def _outputs(config) -> dict:
-    """What of a configuration decides the outputs: all but dropout, and what is left out spelled
-    out.
-    """
+    """Return the settings that determine the outputs: all but dropout, with defaults resolved."""
     found = {}
     for name, value in vars(config).items():
         if isinstance(value, StackConfig):

@@ -1,9 +1,9 @@
-"""How the parameters of a model lie in the tensors of a file: names, and one of four layouts.
+"""The layout of a model's parameters in the tensors of a file: names, and one of four layouts.
 
-A kernel of ours is [inputs ..., outputs ...], heads being axes: [D, N, H] of queries, [N, H, D]
-behind attention. PyTorch's `Linear` has [outputs, inputs], GPT-2's `Conv1D` [inputs, outputs].
-Where a file has several kernels in one tensor (queries, keys and values) their outputs stand side
-by side.
+A kernel of this library is [inputs ..., outputs ...], with heads as axes: [D, N, H] for queries,
+[N, H, D] for the output of attention. PyTorch's `Linear` is [outputs, inputs], GPT-2's `Conv1D`
+[inputs, outputs]. If a tensor of a file contains several kernels (queries, keys and values), their
+outputs are concatenated.
 """
 
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ import numpy as np
 
 Shape = tuple[int, ...]
 Layout = Literal["linear", "conv1d", "vector", "table"]
-STRIPE = 32  # rows that a core's cache holds
+STRIPE = 32  # number of rows that fit a core's cache
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a file and the parameters that it holds, by their dotted names."""
+    """A tensor of a file and the dotted names of the parameters that it contains."""
 
     name: str
     parameters: tuple[str, ...]
     layout: Layout
-    inputs: int = 1  # how many axes of a kernel are summed over
-    skip: int = 0  # rows of a table that come before ours
+    inputs: int = 1  # number of input axes of a kernel, which are summed over
+    skip: int = 0  # number of unused rows at the start of a table
 
     def shape(self, shapes: dict[str, Shape]) -> Shape:
-        """In the file, when the parameters have these shapes."""
+        """Compute the shape of the tensor in the file from the shapes of the parameters."""
         own = [shapes[name] for name in self.parameters]
         if self.layout == "vector":
             return (sum(map(prod, own)),)
@@ -39,7 +39,7 @@ class Tensor:
         return (outputs, inputs) if self.layout == "linear" else (inputs, outputs)
 
     def read(self, tensor: np.ndarray, shapes: dict[str, Shape]) -> dict[str, np.ndarray]:
-        """The parameters, each in rows of its own."""
+        """Convert the tensor of a file to parameters, each as a contiguous array."""
         if self.layout == "table":
             return {self.parameters[0]: tensor[self.skip :]}
         axis = 1 if self.layout == "conv1d" else 0
@@ -52,7 +52,7 @@ class Tensor:
         }
 
     def write(self, parameters: dict[str, np.ndarray]) -> np.ndarray:
-        """The tensor; rows that are not ours are zeros."""
+        """Convert parameters to the tensor of a file. Unused rows of a table are zeros."""
         arrays = [parameters[name] for name in self.parameters]
         if self.layout == "vector":
             return np.concatenate([array.ravel() for array in arrays])
@@ -68,9 +68,7 @@ class Tensor:
 
 
 def _transposed(matrix: np.ndarray) -> np.ndarray:
-    """The transpose, written a stripe at a time: of a large matrix three times as fast as NumPy's
-    own copy.
-    """
+    """Transpose a matrix in stripes, which for large ones is three times as fast as NumPy."""
     transposed = np.empty(matrix.shape[::-1], matrix.dtype)
     for row in range(0, len(matrix), STRIPE):
         transposed[:, row : row + STRIPE] = matrix[row : row + STRIPE].T
@@ -80,7 +78,7 @@ def _transposed(matrix: np.ndarray) -> np.ndarray:
 def linear(name: str, parameter: str, *, bias: bool = True, inputs: int = 1) -> list[Tensor]:
     """Return the tensors of the PyTorch `Linear` called `name`.
 
-    `parameter` is what stands before `kernel` and `bias`: "head." or "attention.query_".
+    `parameter` is the prefix of `kernel` and `bias`, such as "head." or "attention.query_".
     """
     return fused_linear(name, (parameter,), bias=bias, inputs=inputs)
 
@@ -93,7 +91,7 @@ def fused_linear(
     inputs: int = 1,
     layout: Layout = "linear",
 ) -> list[Tensor]:
-    """Return the tensors of a `Linear` that has the outputs of several kernels side by side."""
+    """Return the tensors of a `Linear` that concatenates the outputs of several kernels."""
     kernels, biases = ([f"{one}{part}" for one in parameters] for part in ("kernel", "bias"))
     kernel = Tensor(f"{name}.weight", tuple(kernels), layout, inputs)
     return [kernel, Tensor(f"{name}.bias", tuple(biases), "vector")] if bias else [kernel]
@@ -105,11 +103,11 @@ def conv1d(name: str, *parameters: str, inputs: int = 1) -> list[Tensor]:
 
 
 def norm(name: str, parameter: str, *, bias: bool = True) -> list[Tensor]:
-    """Return the tensors of a norm, the `scale` and the `bias` of `parameter`."""
+    """Return the tensors of a norm: the `scale` and the `bias` of `parameter`."""
     scale = Tensor(f"{name}.weight", (f"{parameter}.scale",), "vector")
     return [scale, Tensor(f"{name}.bias", (f"{parameter}.bias",), "vector")] if bias else [scale]
 
 
 def embedding(name: str, parameter: str, *, skip: int = 0) -> Tensor:
-    """Return the tensor of an embedding table, of which the first `skip` rows are not used."""
+    """Return the tensor of an embedding table. Its first `skip` rows are not used."""
     return Tensor(f"{name}.weight", (f"{parameter}.embedding",), "table", skip=skip)

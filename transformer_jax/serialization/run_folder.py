@@ -1,12 +1,12 @@
-"""The run folder, the one exchange format: what training leaves and everything else reads.
+"""The run folder, which training writes and all other programs read.
 
-    model.safetensors   the weights, float32, by their dotted names
-    config.json         what to build, which classes, how texts are cut
-    tokenizer.json      how texts become tokens; a pretrained tokenizer has more files beside it
+    model.safetensors   the weights in float32, by their dotted names
+    config.json         the configuration of the model, its classes, the truncation of texts
+    tokenizer.json      the tokenizer; a pretrained tokenizer has further files
     report.json/.md, metrics.jsonl, curves.png, checkpoints/
-                        how it came about; nothing here needs them
+                        the results of training; not read here
 
-Nothing is unpickled, and a folder that does not fit together is refused in one line.
+Nothing is unpickled. A folder whose files do not fit together raises an error of one line.
 """
 
 import json
@@ -52,8 +52,8 @@ class Kind:
 
     spec: type
     model: type
-    program: str  # that trains it
-    command: str  # that uses it
+    program: str  # the program that trains it
+    command: str  # the command that uses it
     tokenizer: str = "learned"  # one of TOKENIZER_FORMATS
 
 
@@ -78,41 +78,43 @@ class Trained:
     model: Any
     tokenizer: TextTokenizer
     spec: Any  # one of Spec
-    published: Path | None = None  # the folder of a published model
+    published: Path | None = None  # the folder of a published model; None for a run folder
 
 
 def save_specification(folder: Path, tokenizer: TextTokenizer, spec: Spec) -> None:
-    """Write the files beside the weights, which do not change while a model is trained."""
+    """Write config.json and the tokenizer's files, which do not change during training."""
     for name, content in tokenizer.to_files().items():
         write_text(folder / name, content)
     write_text(folder / CONFIG, json.dumps(asdict(spec), indent=2) + "\n")
 
 
 def save_weights(path: Path, params: nnx.State) -> None:
-    """Raises OSError when they cannot be written."""
+    """Write the weights to a safetensors file. Raises OSError if they cannot be written."""
     arrays = {name: np.asarray(leaf) for name, leaf in named_parameters(params)}
     try:
         write(path, lambda beside: save_file(arrays, beside))
-    except SafetensorError as error:  # its name for what the system said
+    except SafetensorError as error:  # it wraps the operating system's error
         raise OSError(f"{path}: {error}") from error
 
 
 def load_classifier(folder: str | Path) -> Trained:
-    """The classifier of a run folder, made anew or from a pretrained encoder, in float32.
+    """Load the classifier of a run folder in float32.
 
-    Raises RunFolderError when the folder is not a run, or a file of it is cut, unknown or of
-    another model.
+    It is a `TextClassifier` or an `EncoderClassifier`. Raises RunFolderError if the folder is not a
+    run folder, or a file in it is truncated, unknown or of another model.
     """
     return load_model(folder, "TextClassifier", "EncoderClassifier")
 
 
 def load_model(folder: str | Path, *kinds: str) -> Trained:
-    """The model of a run folder, which must be of one of these kinds (`KINDS`). Raises as
-    `load_classifier` does.
+    """Load the model of a run folder, which must be one of these `kinds` (keys of `KINDS`).
+
+    Raises RunFolderError as `load_classifier` does, and TokenizerError if the tokenizer cannot be
+    read.
     """
     folder = Path(folder)
     for name in (CONFIG, WEIGHTS, TOKENIZER):
-        # Path.is_file raises where a text stands for the folder.
+        # Path.is_file raises OSError if the name is too long.
         if not os.path.isfile(folder / name):
             raise RunFolderError(
                 f"{folder} is not a run folder: it has no {name}. "
@@ -136,8 +138,10 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
 
 
 def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
-    """The weights in the structure of `shapes`, each tensor checked: its name, shape and type
-    before any is read.
+    """Load weights in the structure of `shapes`.
+
+    The names, shapes and dtypes of all tensors are checked before any is read. Raises
+    RunFolderError if they do not match, or if a value is not finite.
     """
     found = _tensors(path)
     expected = {name: (leaf.shape, "F32") for name, leaf in named_parameters(shapes)}
@@ -163,7 +167,7 @@ def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
 
 
 def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of each tensor by name; the tensors stay on disk."""
+    """Read the shape and dtype of each tensor by name, without reading the tensors."""
     try:
         with safe_open(path, "numpy") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
@@ -173,9 +177,8 @@ def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def _check_layers(path: Path, config: Any) -> None:
-    """Before the model is laid out: a wrong size costs nothing there, each wrong layer
-    milliseconds.
-    """
+    """Check the number of layers."""
+    # Before the shapes of the model are computed, which takes milliseconds for each wrong layer.
     found = {m[0] for name in _tensors(path) if (m := re.match(r".*?\.layers\.\d+", name))}
     config = getattr(config, "text", config)
     at = "text." if isinstance(config, TextEncoderConfig) else ""
@@ -187,11 +190,14 @@ def _check_layers(path: Path, config: Any) -> None:
 
 
 def read_spec(path: Path, *kinds: str) -> Spec:
-    """What config.json holds; of any kind where none is asked for."""
+    """Read the specification in config.json, which must be one of `kinds` if any are given.
+
+    Raises RunFolderError if the file does not hold one.
+    """
     usual = kinds[0] if kinds else "TextClassifier"
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        # Without one it is a classifier's: what is wrong with it is said below.
+        # Without a model name it is read as a classifier's, and from_dict reports what is wrong.
         found = content.get("model", "TextClassifier") if isinstance(content, dict) else None
         if isinstance(found, str) and found in KINDS and kinds and found not in kinds:
             raise RunFolderError(
@@ -203,7 +209,7 @@ def read_spec(path: Path, *kinds: str) -> Spec:
         spec = from_dict(KINDS[found].spec, content)
     except RunFolderError:
         raise
-    except (ValueError, OSError, RecursionError) as error:  # ValueError: of JSON and UTF-8 too
+    except (ValueError, OSError, RecursionError) as error:  # ValueError covers JSON and UTF-8
         raise RunFolderError(
             f"{path} is not the configuration of a model: {one_line(error)}"
         ) from None

@@ -1,5 +1,5 @@
-"""What the config.json of a run folder holds: the configuration of its model, and what it takes to
-use it on texts.
+"""The contents of a run folder's config.json: the configuration of the model, and the settings that
+its use on texts needs.
 """
 
 from dataclasses import dataclass
@@ -18,17 +18,17 @@ from transformer_jax.text.encoding import Truncation
 
 @dataclass(frozen=True)
 class ClassifierSpec:
-    """What config.json holds."""
+    """The content of config.json for a `TextClassifier`."""
 
     config: ClassifierConfig
     classes: tuple[str, ...]
     truncate: Truncation
-    data: str  # the name of what it was trained on
+    data: str  # the name of the training data
     model: str = "TextClassifier"
 
     @property
     def max_length(self) -> int:
-        """Tokens of a text that are read."""
+        """The maximum number of tokens that are read of a text."""
         return self.config.max_length
 
     def __post_init__(self):
@@ -37,13 +37,13 @@ class ClassifierSpec:
 
 @dataclass(frozen=True)
 class EncoderClassifierSpec:
-    """What config.json holds of a classifier that was a pretrained encoder."""
+    """The content of config.json for a classifier that was fine-tuned from a pretrained encoder."""
 
     config: EncoderClassifierConfig
     classes: tuple[str, ...]
     truncate: Truncation
     data: str
-    max_length: int  # tokens of a text that are read
+    max_length: int  # maximum number of tokens that are read of a text
     model: str = "EncoderClassifier"
 
     def __post_init__(self):
@@ -70,17 +70,17 @@ def _check_classifier(spec: "ClassifierSpec | EncoderClassifierSpec", holds: int
 
 @dataclass(frozen=True)
 class MaskedLanguageModelSpec:
-    """What config.json holds of a text encoder that was trained to fill masks."""
+    """The content of config.json for a masked language model."""
 
     config: TextEncoderConfig
-    data: str  # the name of what it was trained on
-    seed: int  # which decided what of the data it never read
+    data: str  # the name of the training data
+    seed: int  # the seed of the split into training and held-out data
     model: str = "MaskedLanguageModel"
 
 
 @dataclass(frozen=True)
 class TextEncoderSpec:
-    """A specification of a published text encoder; no run folder holds one."""
+    """The specification of a published text encoder. No run folder contains one."""
 
     config: TextEncoderConfig
     data: str  # the name of the published model
@@ -89,21 +89,21 @@ class TextEncoderSpec:
 
 @dataclass(frozen=True)
 class LanguageModelSpec:
-    """What config.json holds of a language model."""
+    """The content of config.json for a language model."""
 
     config: LanguageModelConfig
-    data: str  # the name of what it was trained on
-    framed: bool  # whether each text stood between [CLS] and [SEP]
+    data: str  # the name of the training data
+    framed: bool  # whether each training text was between [CLS] and [SEP]
     model: str = "LanguageModel"
 
 
 @dataclass(frozen=True)
 class TranslatorSpec:
-    """What config.json holds of an encoder-decoder."""
+    """The content of config.json for an encoder-decoder."""
 
     config: SequenceToSequenceConfig
-    source: str  # the names of the two languages
-    target: str
+    source: str  # the name of the source language
+    target: str  # the name of the target language
     data: str
     model: str = "SequenceToSequence"
 

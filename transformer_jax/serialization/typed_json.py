@@ -1,6 +1,4 @@
-"""A dataclass back from the JSON that it was written as, every value of the type that the field
-says.
-"""
+"""Conversion of JSON to dataclasses, with a check of every value's type."""
 
 from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
@@ -14,7 +12,10 @@ TYPES = {
 
 
 def from_dict(cls: type, values: Any) -> Any:
-    """The object back; what is unknown, missing or of another type is named."""
+    """Create a dataclass from a dictionary of its fields, including nested dataclasses.
+
+    Raises ValueError, which names the field, if one is unknown, missing or of another type.
+    """
     if not isinstance(values, dict):
         raise ValueError(f"{cls.__name__} must be an object, got {shown(values)}")
     known = {f.name: f for f in fields(cls)}
@@ -25,14 +26,13 @@ def from_dict(cls: type, values: Any) -> Any:
     ):
         if names:
             some = ", ".join(map(shown, sorted(names)[:3]))
-            raise ValueError(f"{cls.__name__} {problem} {some}; it knows {', '.join(known)}")
+            raise ValueError(f"{cls.__name__} {problem} {some}; its fields are {', '.join(known)}")
     return cls(**{name: _typed(name, value, known[name].type) for name, value in values.items()})
 
 
 def _typed(name: str, value: Any, expected: Any) -> Any:
-    """`value` as the annotation `expected` has it: JSON spells a tuple as a list, and may spell 1.0
-    as 1.
-    """
+    """Convert a JSON value to the annotated type, or raise ValueError."""
+    # A tuple is a list in JSON, and 1.0 may be written as 1.
     kind, inner = get_origin(expected), get_args(expected)
     if isinstance(expected, type) and is_dataclass(expected):
         return from_dict(expected, value)
@@ -45,7 +45,7 @@ def _typed(name: str, value: Any, expected: Any) -> Any:
         return value
     if expected is float and type(value) is int and abs(value) < 2**53:
         return float(value)
-    if type(value) is expected:  # not isinstance: True is no number
+    if type(value) is expected:  # not isinstance, because True is an instance of int
         return value
     wanted = " or ".join(map(repr, inner)) if kind is Literal else TYPES[kind or expected]
     raise ValueError(f"{name} must be {wanted}, got {shown(value)}")

@@ -1,11 +1,11 @@
-"""Batches of few shapes: examples of similar length together, about the same number of tokens in
-each.
+"""Batches of few shapes: examples of similar length share a batch, and all batches have about the
+same number of tokens.
 
-A compiled step is compiled once for every shape, so lengths are rounded up to a few buckets and
-every batch of a bucket has the same [B, T]. What an epoch holds and in which order is decided by
-(seed, epoch) alone and costs milliseconds, so a resumed run takes the list and starts at batch k.
-What does not fill a batch of its bucket moves on to the next longer one: at most the last batch of
-an epoch has empty rows.
+A step is compiled once for every shape. Lengths are therefore rounded up to a few buckets, and
+every batch of a bucket has the same shape [B, T]. The batches of an epoch and their order depend on
+(seed, epoch) only and take milliseconds to compute, so a resumed run recomputes them and starts at
+batch k. Examples that do not fill a batch of their bucket move to the next longer bucket. So only
+the last batch of an epoch can have empty rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,23 +17,24 @@ from jaxtyping import Bool, Int, Int32, Shaped
 
 
 class Batch(NamedTuple):
-    """A tuple, so that JAX takes it as it is. An empty row is all padding, with label 0 and index
-    -1.
+    """The arrays of a batch. An empty row is all padding, with label 0 and index -1.
+
+    It is a tuple, and therefore a JAX pytree.
     """
 
     tokens: Int32[np.ndarray, "B T"]
     labels: Int32[np.ndarray, " B"]
     is_example: Bool[np.ndarray, " B"]
-    index: Int32[np.ndarray, " B"]  # which example of the data set
+    index: Int32[np.ndarray, " B"]  # the example's index in the data set
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A batch before it is filled in: its shape and the examples it takes."""
+    """A plan of a batch: its shape and the indices of its examples."""
 
     rows: int
     length: int
-    index: Int32[np.ndarray, " E"]  # E <= rows
+    index: Int32[np.ndarray, " E"]  # of the examples; E <= rows
 
 
 def bucket_lengths(
@@ -42,10 +43,12 @@ def bucket_lengths(
     num_buckets: int,
     multiple: int = 16,
 ) -> tuple[int, ...]:
-    """At most `num_buckets` ascending lengths with the least padding for examples of these lengths.
+    """Choose up to `num_buckets` bucket lengths with the least padding for the given lengths.
 
-    All are multiples of `multiple`, and the last is what the longest example needs; `max_length`
-    itself stands for the multiple above it, since a model has no positions beyond.
+    Returns them in ascending order. The last one is long enough for the longest example. All are
+    multiples of `multiple`, except that a length above `max_length` is replaced by `max_length`,
+    because a model has no positions beyond it. Raises ValueError if there are no lengths, one is
+    above `max_length`, or `num_buckets` is below 1.
     """
     lengths = np.asarray(lengths)
     if lengths.size == 0:
@@ -56,14 +59,14 @@ def bucket_lengths(
         )
     if num_buckets < 1:
         raise ValueError(f"num_buckets must be at least 1, got {num_buckets}")
-    # A text may have no token at all, where a tokenizer has no frame.
+    # A text may have no token at all if the tokenizer adds no special tokens.
     needed = np.minimum(-(-np.maximum(lengths, 1) // multiple) * multiple, max_length)
     sizes, counts = np.unique(needed, return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])  # examples shorter than sizes[j]
 
-    # tokens[j]: the fewest padded tokens of all examples up to sizes[j], with sizes[j] a bucket.
-    # One more bucket splits off those up to some sizes[i], i < j, which the fewer buckets before
-    # served best.
+    # Dynamic programming. tokens[j] is the smallest number of tokens, padding included, of all
+    # examples up to sizes[j] if sizes[j] is a bucket. One more bucket at sizes[i], i < j, separates
+    # the examples up to sizes[i], for which the best choice with one bucket fewer is known.
     tokens = sizes * below[1:]
     splits: list[np.ndarray] = []
     for _ in range(min(num_buckets, len(sizes)) - 1):
@@ -86,11 +89,14 @@ def epoch_plans(
     seed: int,
     epoch: int,
 ) -> list[Plan]:
-    """An epoch of training: every example once, batches of all buckets in a random order."""
+    """Plan the batches of a training epoch: every example once, in a random order.
+
+    The order depends on (seed, epoch) only. Batches of all buckets are mixed. Raises ValueError if
+    an example is longer than the longest bucket, or that is longer than `batch_tokens`.
+    """
     lengths = np.asarray(lengths)
     rng = np.random.default_rng([seed, epoch])
-    # The examples first: which of a bucket move on to the next, and who sits beside whom, changes
-    # by epoch.
+    # Examples are shuffled before batches are formed, so that batches differ between epochs.
     plans = _fill(lengths, rng.permutation(len(lengths)), buckets, batch_tokens)
     return [plans[i] for i in rng.permutation(len(plans))]
 
@@ -98,7 +104,10 @@ def epoch_plans(
 def evaluation_plans(
     lengths: Sequence[int] | Int[np.ndarray, " n"], buckets: Sequence[int], batch_tokens: int
 ) -> list[Plan]:
-    """Every example once, shortest first; `in_order` brings the results back."""
+    """Plan the batches of an evaluation: every example once, the shortest first.
+
+    `in_order` restores the order of the results. Raises ValueError as `epoch_plans` does.
+    """
     lengths = np.asarray(lengths)
     return _fill(lengths, np.argsort(lengths, kind="stable"), buckets, batch_tokens)
 
@@ -109,7 +118,7 @@ def _fill(
     buckets: Sequence[int],
     batch_tokens: int,
 ) -> list[Plan]:
-    """Cuts the examples, taken in this order, into batches."""
+    """Divide the examples, in the given order, into batches."""
     buckets = sorted(set(buckets))
     if len(lengths) == 0:
         return []
@@ -124,8 +133,8 @@ def _fill(
     plans = []
     waiting = order[:0]
     for b, length in enumerate(buckets):
-        # Not many more rows than examples: one text to predict is one row. Powers of two: any
-        # number of them compiles few.
+        # At most the next power of two above the number of examples: a single text makes a single
+        # row, and different numbers of texts compile few shapes.
         rows = min(batch_tokens // length, 1 << (len(lengths) - 1).bit_length())
         waiting = np.concatenate([waiting, order[bucket_of == b]])
         full = len(waiting) if length == buckets[-1] else len(waiting) // rows * rows
@@ -144,7 +153,10 @@ def make_batch(
     pad_id: int,
     rows_multiple: int = 1,
 ) -> Batch:
-    """The arrays of a planned batch; without labels (prediction) they are 0."""
+    """Make the arrays of a planned batch. Without `labels`, as in prediction, all labels are 0.
+
+    The number of rows is rounded up to a multiple of `rows_multiple`.
+    """
     used = len(plan.index)
     rows = -(-plan.rows // rows_multiple) * rows_multiple
     tokens = np.full((rows, plan.length), pad_id, np.int32)
@@ -160,9 +172,9 @@ def make_batch(
 
 @dataclass(frozen=True)
 class Batches(Sequence[Batch]):
-    """The batches of `plans`, each made when it is asked for; a slice is again such a list.
+    """A sequence of batches that are made on access. A slice is a sequence of the same kind.
 
-    `rows_multiple` adds empty rows until the devices can share a batch evenly.
+    `rows_multiple` adds empty rows so that a batch can be divided evenly among devices.
     """
 
     plans: list[Plan]
@@ -185,10 +197,10 @@ class Batches(Sequence[Batch]):
 def in_order(
     results: Iterable[tuple[Batch, Shaped[np.ndarray, "_ ..."]]], num_examples: int
 ) -> Shaped[np.ndarray, "n ..."]:
-    """The rows of (batch, output) pairs as they stand in the data set; empty rows are left out.
+    """Sort the rows of (batch, output) pairs into the order of the data set, without empty rows.
 
-    Raises ValueError unless every one of `num_examples` came exactly once: a score of anything else
-    is wrong.
+    Raises ValueError unless each of the `num_examples` examples occurs exactly once, because any
+    score of other rows would be wrong.
     """
     pairs = [(b.index[b.is_example], np.asarray(out)[b.is_example]) for b, out in results]
     index = np.concatenate([index for index, _ in pairs]) if pairs else np.zeros(0, np.int32)

@@ -1,5 +1,5 @@
-"""Byte-pair encoding, the readable trainer (Sennrich et al., 2016,
-https://arxiv.org/abs/1508.07909, algorithm 1).
+"""Byte-pair encoding in readable form (Sennrich et al., 2016, https://arxiv.org/abs/1508.07909,
+algorithm 1).
 
     >>> merges = train_bpe({"old": 7, "older": 3, "finest": 9, "lowest": 4}, 3)
     >>> merges
@@ -7,28 +7,30 @@ https://arxiv.org/abs/1508.07909, algorithm 1).
     >>> apply_merges("newest", merges)
     ['n', 'e', 'w', 'est</w>']
 
-A word is its characters and a marker of its end; training joins the pair of neighbours that occurs
-most often, again and again. Where pairs are equally frequent, the one that appears first in the
-corpus (the order of `counts`, then from left to right) wins. The `tokenizers` library gives such
-ties to the pair with the smallest ids instead, so from the first tie on its merges may be others;
-up to there they are the same.
+A word is a sequence of its characters and an end marker. Training repeatedly merges the most
+frequent pair of neighbouring symbols. Among equally frequent pairs, the one that appears first in
+the corpus (the order of `counts`, then from left to right) is merged. The `tokenizers` library
+chooses the pair with the smallest ids instead. Its merges are therefore the same up to the first
+tie, and may differ after it.
 
-Plain loops that count every pair again for every merge: for real corpora there is
-`tokenizers.train_tokenizer`.
+The loops count all pairs again for every merge, which is slow. For real corpora use
+`tokenizer.train_tokenizer`.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-END = "</w>"  # of a word: "est</w>" is a suffix, "est" may stand anywhere
+END = "</w>"  # marks the end of a word: "est</w>" is a suffix, "est" may be anywhere in a word
 
 Pair = tuple[str, str]
 
 
 def train_bpe(counts: Mapping[str, int], num_merges: int) -> list[Pair]:
-    """The merges in the order in which they were learnt, from words and how often each occurs.
+    """Learn up to `num_merges` merges from the number of occurrences of each word.
 
-    Fewer than `num_merges` where every word has become one token.
+    Returns the merges in the order in which they were learnt. There are fewer than `num_merges` if
+    every word has become a single token. Raises ValueError for a negative `num_merges`, a count
+    below 1, or a word that contains the end marker.
     """
     if num_merges < 0:
         raise ValueError(f"num_merges must be 0 or more, got {num_merges}")
@@ -38,7 +40,7 @@ def train_bpe(counts: Mapping[str, int], num_merges: int) -> list[Pair]:
 
     merges: list[Pair] = []
     while len(merges) < num_merges and (pairs := pair_counts(words)):
-        # `max` keeps the first of equals, and the dictionary is in the order of the corpus.
+        # `max` returns the first of equal pairs, and the dictionary has the order of the corpus.
         best = max(pairs, key=pairs.__getitem__)
         words = {_merge(word, best): count for word, count in words.items()}
         merges.append(best)
@@ -46,8 +48,9 @@ def train_bpe(counts: Mapping[str, int], num_merges: int) -> list[Pair]:
 
 
 def pair_counts(words: Mapping[tuple[str, ...], int]) -> dict[Pair, int]:
-    """How often each two symbols are neighbours, each word counted as often as it occurs; first
-    seen, first.
+    """Count how often each pair of symbols is neighbouring, weighted by the counts of the words.
+
+    The pairs are in the order of their first occurrence.
     """
     pairs: dict[Pair, int] = {}
     for word, count in words.items():
@@ -57,11 +60,12 @@ def pair_counts(words: Mapping[tuple[str, ...], int]) -> dict[Pair, int]:
 
 
 def apply_merges(word: str, merges: Sequence[Pair]) -> list[str]:
-    """The tokens of a word, known or not: of the pairs in it, the one learnt first is joined first.
+    """Tokenize a word: apply the merges to it, always the one that was learnt first.
 
-    A character that training never saw stays a token of its own, which no vocabulary holds.
+    The word need not be in the training corpus. A character that is not in the corpus stays a token
+    of its own, which is not in the vocabulary.
     """
-    # A pair can be learnt again, once its left or right side is made in a second way: its first
+    # The same pair can be learnt twice, when one of its sides is formed in a second way. Its first
     # rank counts.
     ranks = {pair: rank for rank, pair in reversed(list(enumerate(merges)))}
     symbols = _symbols(word)
@@ -71,8 +75,10 @@ def apply_merges(word: str, merges: Sequence[Pair]) -> list[str]:
 
 
 def vocabulary(counts: Mapping[str, int], merges: Sequence[Pair]) -> dict[str, int]:
-    """Token to id: the characters and the end marker as they first appear, then what each merge
-    made.
+    """Return the id of each token.
+
+    The characters and the end marker come first, in the order of their first occurrence, then the
+    results of the merges.
     """
     symbols = [symbol for word in counts for symbol in _symbols(word)]
     tokens = dict.fromkeys([*symbols, *(left + right for left, right in merges)])
@@ -86,7 +92,7 @@ def _symbols(word: str) -> tuple[str, ...]:
 
 
 def _merge(symbols: tuple[str, ...], pair: Pair) -> tuple[str, ...]:
-    """The symbols with every `pair` joined, from left to right: a a a is aa a."""
+    """Merge every occurrence of `pair`, from left to right: a a a becomes aa a."""
     merged: list[str] = []
     index = 0
     while index < len(symbols):

@@ -1,7 +1,8 @@
-"""Many texts through a tokenizer of the `tokenizers` library: ids, a progress bar, cuts, and
-mistakes as one line.
+"""Encoding of many texts with a tokenizer of the `tokenizers` library: ids, truncation, a progress
+bar, and errors of one line.
 
-What `tokenizers.Tokenizer` and `pretrained_tokenizer.PretrainedTokenizer` have in common.
+`tokenizer.Tokenizer` and `pretrained_tokenizer.PretrainedTokenizer` share these functions. The
+frame of a text is the special tokens around it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from tqdm import tqdm
 from transformer_jax.runtime.errors import TokenizerError, one_line
 
 Truncation = Literal["head", "head-tail"]
-CHUNK = 1000  # texts between two movements of the progress bar
+CHUNK = 1000  # texts between two updates of the progress bar
 
 
 def framed_with_cuts(
@@ -27,8 +28,9 @@ def framed_with_cuts(
     truncate: Truncation,
     frame: Callable[[list[int]], list[int]],
 ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
-    """`frame` of at most `room` ids of each text, and how many it lost: what `encode_with_cuts`
-    gives.
+    """Encode texts, truncate each to `room` ids and add the frame, as `encode_with_cuts` does.
+
+    Returns the ids of each text, and the number of ids that each text lost.
     """
     head, tail = _ends(room, truncate)
     encoded = []
@@ -43,14 +45,14 @@ def framed_with_cuts(
 
 @dataclass(frozen=True)
 class Located:
-    """A text as a model reads it, with the place of every token in it."""
+    """An encoded text with the position of every token in the text."""
 
-    text: str  # as `valid` has it
-    ids: Int32[np.ndarray, " T"]  # what `encode_with_cuts` gives
-    spans: tuple[tuple[int, int] | None, ...]  # the characters of each; None for the frame
-    head: range  # where the tokens before a gap stand
-    gap: tuple[int, int] | None  # the characters that were not read
-    cut: int  # how many tokens that were
+    text: str  # as returned by `valid`
+    ids: Int32[np.ndarray, " T"]  # as returned by `encode_with_cuts`
+    spans: tuple[tuple[int, int] | None, ...]  # character span of each token; None for the frame
+    head: range  # indices of the tokens before the gap
+    gap: tuple[int, int] | None  # span of the characters that were cut; None if nothing was
+    cut: int  # number of tokens that were cut
 
 
 def located(
@@ -60,13 +62,13 @@ def located(
     truncate: Truncation,
     frame: Callable[[list[int]], list[int]],
 ) -> Located:
-    """Return what `framed_with_cuts` gives for one text, with the places.
+    """Encode one text as `framed_with_cuts` does, with the character span of each token.
 
-    It is slower, since it asks for them.
+    Computing the spans makes it slower.
     """
     head, tail = _ends(room, truncate)
     text = valid(text)
-    with told("the tokenizer cannot cut a text; its file is damaged or of another kind"):
+    with told("the tokenizer cannot encode a text; its file is damaged or of another kind"):
         encoding = core.encode(text, add_special_tokens=False)
     ids, offsets = encoding.ids, encoding.offsets
     kept, cut, gap = list(range(len(ids))), max(len(ids) - room, 0), None
@@ -74,7 +76,8 @@ def located(
         start = offsets[head - 1][1]
         gap = start, max(start, offsets[len(ids) - tail][0]) if tail else len(text)
         kept = kept[:head] + kept[len(ids) - tail :]
-    # Framed are the places, below zero so that no id of the frame is taken for one.
+    # The frame is put around the negative indices of the tokens instead of their ids, so that the
+    # ids of the frame, which are not negative, can be told from them.
     framed = frame([-1 - place for place in kept])
     first = next((t for t, place in enumerate(framed) if place < 0), 0)
     return Located(
@@ -88,7 +91,7 @@ def located(
 
 
 def _ends(room: int, truncate: Truncation) -> tuple[int, int]:
-    """How many tokens of the start and of the end are kept of a text that has more than `room`."""
+    """Return how many tokens are kept at the start and at the end of a truncated text."""
     if truncate not in get_args(Truncation):
         raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
     head = room if truncate == "head" else (room + 1) // 2
@@ -96,15 +99,15 @@ def _ends(room: int, truncate: Truncation) -> tuple[int, int]:
 
 
 def token_ids(core: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
-    """The ids of each text without a frame, under a progress bar where the texts are many."""
-    # The fast one leaves out where in the text a token stood, which nobody asks for.
+    """Yield the ids of each text without a frame, with a progress bar if there are many texts."""
+    # The fast variant does not compute the positions of the tokens in the text.
     return (encoding.ids for encoding in _encodings(core.encode_batch_fast, texts))
 
 
 def tokens_by_word(
     core: tokenizers.Tokenizer, texts: Sequence[str]
 ) -> Iterator[tuple[list[int], list[int | None]]]:
-    """The ids of each text, and of each id the number of the word that it is a piece of."""
+    """Yield the ids of each text, and for each id the index of its word (None if it has none)."""
     return ((encoding.ids, encoding.word_ids) for encoding in _encodings(core.encode_batch, texts))
 
 
@@ -115,15 +118,16 @@ def _encodings(
     with tqdm(total=len(texts), desc="tokenizing", unit="text", leave=False, disable=quiet) as bar:
         for start in range(0, len(texts), CHUNK):
             chunk = [valid(text) for text in texts[start : start + CHUNK]]
-            with told("the tokenizer cannot cut a text; its file is damaged or of another kind"):
+            with told("the tokenizer cannot encode a text; its file is damaged or of another kind"):
                 encodings = encode(chunk, add_special_tokens=False)
             yield from encodings
             bar.update(len(chunk))
 
 
 def valid(text: str) -> str:
-    """The text itself, but for half characters (lone surrogates), which become U+FFFD, as in
-    tiktoken.
+    """Replace lone surrogates (halves of a character) in a text by U+FFFD, as tiktoken does.
+
+    Raises TypeError if it is not a string.
     """
     if not isinstance(text, str):
         raise TypeError(f"a text must be a string, got {type(text).__name__}: {text!r}")
@@ -136,8 +140,9 @@ def valid(text: str) -> str:
 
 @contextmanager
 def told(problem: str) -> Iterator[None]:
-    """Makes a TokenizerError of what the library raises: plain Exceptions, and panics, which are
-    not even those.
+    """Raise a TokenizerError that begins with `problem` if the `tokenizers` library fails.
+
+    The library raises plain Exceptions, and panics, which derive from BaseException only.
     """
     try:
         yield

@@ -1,6 +1,4 @@
-"""The two published files of GPT-2's vocabulary: from a folder, from tiktoken's cache, or through
-tiktoken from home.
-"""
+"""The two published files of GPT-2's vocabulary, from a folder, tiktoken's cache or the network."""
 
 import threading
 from pathlib import Path
@@ -9,7 +7,8 @@ import tiktoken.load
 
 from transformer_jax.runtime.errors import TokenizerError, one_line
 
-# As in tiktoken_ext.openai_public: the same addresses, so that tiktoken's cache is found; SHA-256.
+# The URLs of tiktoken_ext.openai_public, so that files in tiktoken's cache are found, and the
+# SHA-256 hashes of the files.
 URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/"
 FILES = {
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
@@ -19,7 +18,10 @@ FETCH_SECONDS = 8.0
 
 
 def read_gpt2_files(folder: str | Path | None) -> tuple[bytes, bytes]:
-    """encoder.json and vocab.bpe; raises TokenizerError where they cannot be had."""
+    """Read encoder.json and vocab.bpe from a folder, or through tiktoken if `folder` is None.
+
+    Raises TokenizerError if they cannot be read or downloaded.
+    """
     encoder, merges = (
         _fetch(name) if folder is None else _read(Path(folder) / name) for name in FILES
     )
@@ -27,7 +29,7 @@ def read_gpt2_files(folder: str | Path | None) -> tuple[bytes, bytes]:
 
 
 def _read(path: Path) -> bytes:
-    # Not through tiktoken, whose cache would go on serving a local file after it has changed.
+    # Not through tiktoken, because its cache would return the old content of a changed file.
     try:
         return path.read_bytes()
     except OSError as error:
@@ -37,11 +39,9 @@ def _read(path: Path) -> bytes:
 
 
 def _fetch(name: str) -> bytes:
-    """The file from tiktoken's cache, or through tiktoken from its home.
-
-    tiktoken waits for ever for a network that does not answer, name lookup included. A thread that
-    is given up does not keep the program from ending.
-    """
+    """Read a file from tiktoken's cache, or download it through tiktoken."""
+    # In a thread, because tiktoken has no timeout and waits forever for a network that does not
+    # answer, name lookup included. An abandoned daemon thread does not keep the program alive.
     outcome: list[bytes | Exception] = []
 
     def fetch() -> None:

@@ -1,11 +1,12 @@
-"""Texts to the ids that a pretrained model was trained on, and back.
+"""The tokenizers of pretrained models: texts to the ids that a model was trained on, and back.
 
     tokenizer = load_pretrained_tokenizer("path/of/a/model")
     tokens, is_token, segment_ids = tokenizer(["A question?"], ["Its answer."], max_length=512)
 
-The ids are those of Hugging Face Transformers, to the last one: a special token that is spelled out
-in a text is read as that token (in `transformer_jax.text.tokenizer` it is text), what is too long
-is cut from the right, of a pair the longer text first.
+The ids are identical to those of Hugging Face Transformers. A special token that is spelled out in
+a text is read as that token (in `transformer_jax.text.tokenizer` it is plain text). A long text is
+truncated on the right; in a pair, the longer text is truncated first. The frame of a text is the
+special tokens around it.
 """
 
 import json
@@ -38,7 +39,7 @@ from transformer_jax.text.tokenizer_files import (
 )
 
 Side = Literal["right", "left"]
-FIRST, SECOND = -1, -2  # in a frame: where the texts stand; every other number there is an id
+FIRST, SECOND = -1, -2  # the places of the two texts in a frame; all other entries are ids
 KINDS = {
     models.WordPiece: "wordpiece",
     models.BPE: "bpe",
@@ -48,8 +49,9 @@ KINDS = {
 
 
 class Encoded(NamedTuple):
-    """What a model takes: ids, which of them are not padding, and which text each belongs to (0 in
-    padding).
+    """The input of a model: ids, which of them are not padding, and their segments.
+
+    The segment is that of the text in its pair, and 0 in padding.
     """
 
     tokens: Int32[np.ndarray, "B T"]
@@ -58,10 +60,10 @@ class Encoded(NamedTuple):
 
 
 class PretrainedTokenizer:
-    """A published vocabulary with its rules, its special tokens and its frame.
+    """A published vocabulary with its tokenization rules, special tokens and frame.
 
-    An id is None where the model has no such token. `pad_id` is never None where there is an
-    `eos_id`: GPT-2 and LLaMA have no token for padding, and what stands there is hidden anyway.
+    An id is None if the model has no such token. A missing `pad_id` is replaced by `eos_id`: GPT-2
+    and LLaMA have no padding token, and padding is masked in any case.
     """
 
     vocab_size: int
@@ -74,14 +76,14 @@ class PretrainedTokenizer:
     eos_id: int | None
 
     def __init__(self, files: TokenizerFiles):
-        """Raises TokenizerError where the vocabulary cannot be used."""
+        """Create a tokenizer. Raises TokenizerError if the vocabulary cannot be used."""
         core = files.core
         core.no_truncation()
         core.no_padding()
         self._files, self._core = files, core
         ids = core.get_vocab().values()
         self.vocab_size = max(ids, default=-1) + 1
-        # A few places are empty in published vocabularies; an id far beyond is damage.
+        # Published vocabularies leave a few ids unused. A much larger id means a damaged file.
         if not ids or self.vocab_size > 2 * len(ids):
             raise TokenizerError(
                 f"{files.source} is damaged: {len(ids)} tokens with ids up to {self.vocab_size - 1}"
@@ -95,7 +97,7 @@ class PretrainedTokenizer:
 
     @property
     def spec(self) -> str:
-        """Its kind and size, as "wordpiece:30522"."""
+        """The kind and size of the vocabulary, such as "wordpiece:30522"."""
         return f"{KINDS[type(self._core.model)]}:{self.vocab_size}"
 
     def __call__(
@@ -106,11 +108,12 @@ class PretrainedTokenizer:
         max_length: int | None = None,
         side: Side = "right",
     ) -> Encoded:
-        """Each text in the model's frame, or each with its pair, padded on `side` to the longest.
+        """Encode texts, or pairs of texts, with the frame, padded on `side` to the longest one.
 
-        At most `max_length` ids, the frame's included. Of a pair the longer text is cut until both
-        are as long, then both; the odd token goes to the longer one, of equally long ones to the
-        second.
+        A row has at most `max_length` ids, frame included. In a pair, the longer text is truncated
+        until both have the same length, then both are. An odd token goes to the longer text, or to
+        the second one if both are equally long. Raises ValueError if an argument is not of the form
+        above or `max_length` leaves no room for a token of the text.
         """
         if side not in get_args(Side):
             raise ValueError(f"side must be 'right' or 'left', got {side!r}")
@@ -137,25 +140,24 @@ class PretrainedTokenizer:
     def encode(
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> list[Int32[np.ndarray, " _"]]:
-        """Each text in the model's frame, at most `max_length` ids in all and never padded.
+        """Encode each text with the frame, as at most `max_length` ids and without padding.
 
-        "head" keeps the start of a text; "head-tail" the first half of what fits, rounded up, and
-        the last half, rounded down, as in `transformer_jax.text.tokenizer.Tokenizer.encode`.
+        `truncate` is "head", which keeps the start of a long text, or "head-tail", which fills half
+        of the room (rounded up) with its start and half (rounded down) with its end, as in
+        `transformer_jax.text.tokenizer.Tokenizer.encode`.
         """
         return self.encode_with_cuts(texts, max_length, truncate)[0]
 
     def encode_with_cuts(
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
-        """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it
-        fits).
-        """
+        """Encode as `encode` does, and also return the number of tokens that each text lost."""
         _must_be_texts("texts", texts)
         room = self._room(self._single, max_length)
         return framed_with_cuts(self._core, texts, room, truncate, self._framed)
 
     def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
-        """What `encode` gives for one text, and where in the text each token stands."""
+        """Encode one text as `encode` does, with the position of each token in the text."""
         room = self._room(self._single, max_length)
         return located(self._core, text, room, truncate, self._framed)
 
@@ -163,18 +165,20 @@ class PretrainedTokenizer:
         return _framed(self._single, ids, [])[0]
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
-        """The ids of each text alone: no frame, and nothing cut."""
+        """Return the ids of each text, without a frame and without truncation."""
         _must_be_texts("texts", texts)
         return [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
 
     def by_word(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[int | None]]]:
-        """The `pieces` of each text, and of each the number of the word that it is a piece of."""
+        """Yield the `pieces` of each text, and for each of them the index of its word."""
         _must_be_texts("texts", texts)
         return tokens_by_word(self._core, texts)
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
-        """The text of the ids, without padding and the tokens of frames; what was unknown or masked
-        says so.
+        """Return the text of the ids, without padding and frames.
+
+        Unknown and mask tokens stay in the text. Raises TokenizerError for an id that is not in the
+        vocabulary.
         """
         frame = {self.pad_id, self.cls_id, self.sep_id, self.bos_id, self.eos_id}
         kept = [self._valid_id(i) for i in ids if int(i) not in frame]
@@ -182,14 +186,17 @@ class PretrainedTokenizer:
             return self._core.decode(kept, skip_special_tokens=False)
 
     def token(self, token_id: int | np.integer) -> str:
-        """As the vocabulary spells it: "##ing", "Ġthe", "▁the"."""
+        """Return a token as the vocabulary spells it, such as "##ing", "Ġthe" or "▁the".
+
+        Raises TokenizerError if there is no token with this id.
+        """
         token = self._core.id_to_token(self._valid_id(token_id))
         if token is None:
             raise TokenizerError(f"{self._files.source} has no token of id {token_id}")
         return token
 
     def id_of(self, token: str) -> int | None:
-        """Of a token as the vocabulary spells it; None where it has none."""
+        """Return the id of a token as the vocabulary spells it, or None if there is none."""
         return self._core.token_to_id(token)
 
     @property
@@ -198,27 +205,28 @@ class PretrainedTokenizer:
         return self.eos_id
 
     def prompt(self, text: str, *, framed: bool = False) -> Int32[np.ndarray, " T"]:
-        """Return the ids of a text that a language model continues.
+        """Return the ids of a prompt for a language model.
 
-        The vocabulary's own frame begins a text (<s> in Llama, nothing in GPT-2), whatever `framed`
-        says.
+        The prompt begins with the frame of the vocabulary (<s> in Llama, none in GPT-2). `framed`
+        is ignored.
         """
         return self([text]).tokens[0]
 
     def continuation(self, prompt: Int[np.ndarray, " T"], ids: Sequence[int]) -> str:
         """Return the text of the ids generated after a prompt."""
-        # A model's table may have spare rows, which are no tokens.
+        # An embedding table may have spare rows, which are no tokens.
         known = [token_id for token_id in ids if token_id < self.vocab_size]
         # Decoded alone, the first word would lose the space before it in Llama's vocabulary.
         return self.decode([*prompt.tolist(), *known])[len(self.decode(prompt)) :]
 
     def spell(self, token_id: int) -> str:
-        """Return a token as it stands in a text; a spare row of a model's table as its number."""
+        """Return the text of a token, or "<id>" for a spare row of the embedding table."""
         return self.decode([token_id]) if token_id < self.vocab_size else f"<{token_id}>"
 
     def save(self, folder: str | Path) -> None:
-        """Write files from which Transformers, beside the model's config.json, reads the same
-        tokenizer.
+        """Write files from which Transformers loads the same tokenizer to a folder.
+
+        Transformers also needs the model's config.json there.
         """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -246,10 +254,8 @@ class PretrainedTokenizer:
         return max_length - special
 
     def _frame(self, pair: bool) -> list[tuple[int, int]]:
-        """What stands around a text or a pair, in order: an id, or FIRST or SECOND, each with its
-        segment.
-        """
-        with told(f"{self._files.source} cannot cut or frame a text"):
+        """Return the frame of a text or pair as (id, FIRST or SECOND; segment), in order."""
+        with told(f"{self._files.source} cannot encode a text with its special tokens"):
             text = self._some_text()
             framed = self._core.encode(text, text if pair else None)
         frame: list[tuple[int, int]] = []
@@ -257,12 +263,12 @@ class PretrainedTokenizer:
             framed.ids, framed.type_ids, framed.sequence_ids, strict=True
         ):
             part = (token_id if which is None else (FIRST, SECOND)[which], segment)
-            if which is None or part not in frame:  # a text of several tokens is one part
+            if which is None or part not in frame:  # all tokens of a text are one part
                 frame.append(part)
         return frame
 
     def _some_text(self) -> str:
-        """One that is not empty to this vocabulary."""
+        """Return a text that has at least one token in this vocabulary."""
         for text in ("a", *self._files.special.values(), *self._core.get_vocab()):
             if self._core.encode(text, add_special_tokens=False).ids:
                 return text
@@ -272,7 +278,7 @@ class PretrainedTokenizer:
         lengths = np.array([len(row) for row in rows], np.int64)
         longest = int(lengths.max(initial=0))
         if self.pad_id is None and (lengths < longest).any():
-            raise TokenizerError(f"{self._files.source} has no token for padding, nor for an end")
+            raise TokenizerError(f"{self._files.source} has no token for padding (pad or eos)")
         places, own = np.arange(longest), lengths[:, None]
         is_token = places < own if side == "right" else places >= longest - own
         tokens = np.full(is_token.shape, self.pad_id or 0, np.int32)
@@ -285,22 +291,21 @@ class PretrainedTokenizer:
 def load_pretrained_tokenizer(
     folder: str | Path, model_type: str | None = None
 ) -> PretrainedTokenizer:
-    """The tokenizer in a folder of a published model: from tokenizer.json, else vocab.txt, else
-    vocab.json and merges.txt.
+    """Load the tokenizer of a published model from its folder.
 
-    The last two say neither their rules nor their frame; those of `model_type` are taken (without
-    one, that of the folder's config.json). Raises TokenizerError, in one line, where there is none
-    that can be read.
+    It is read from tokenizer.json, else vocab.txt, else vocab.json and merges.txt. The latter two
+    formats do not contain the tokenization rules and the frame, so those of `model_type` are used
+    (by default that of the folder's config.json). Raises TokenizerError, with a message of one
+    line, if there is no tokenizer that can be read.
     """
     return PretrainedTokenizer(read_tokenizer_files(Path(folder), model_type))
 
 
 def as_published(tokenizer: Tokenizer) -> PretrainedTokenizer:
-    """One that was learned here, in the form in which encoders have theirs: [MASK] in a text is
-    then the mask.
+    """Convert a tokenizer that was trained here to a `PretrainedTokenizer`.
 
-    As in RoBERTa the mask takes the space before it along, which byte-level pieces have at their
-    front.
+    [MASK] in a text is then read as the mask token. As in RoBERTa, the mask includes the space
+    before it, because byte-level tokens begin with their space.
     """
     content = json.loads(tokenizer.to_json())
     for token in content["added_tokens"]:
@@ -317,7 +322,7 @@ def as_published(tokenizer: Tokenizer) -> PretrainedTokenizer:
 def _longest_first(
     first: list[int], second: list[int], room: int | None
 ) -> tuple[list[int], list[int]]:
-    """Both texts, cut from the right to `room` tokens in all."""
+    """Truncate both texts on the right to `room` tokens in total, the longer one first."""
     if room is None or len(first) + len(second) <= room:
         return first, second
     short = min(len(first), len(second), room // 2)
@@ -329,7 +334,7 @@ def _longest_first(
 def _framed(
     frame: list[tuple[int, int]], first: list[int], second: list[int]
 ) -> tuple[list[int], list[int]]:
-    """The ids in their frame, and the segment of each."""
+    """Put the ids into a frame; return them and the segment of each."""
     ids: list[int] = []
     segments: list[int] = []
     for part, segment in frame:

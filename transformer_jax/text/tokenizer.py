@@ -1,17 +1,18 @@
-"""Texts to token ids and back: one small wrapper around one file format for four kinds of
-vocabulary.
+"""Tokenizers that are trained on the texts of a run: texts to token ids and back.
 
-    bpe:N    byte-level BPE of N tokens, learned from the training texts (`bpe` alone: 16384)
+There are four kinds of vocabulary:
+
+    bpe:N    byte-level BPE with N tokens, learned from the training texts (`bpe` alone: 16384)
     word:N   the most frequent words and punctuation marks, N tokens in all (`word` alone: 30000)
-    char     every character that the training texts have
-    gpt2     the published GPT-2 vocabulary with [PAD], [CLS], [SEP] behind it
+    char     all characters of the training texts
+    gpt2     the published GPT-2 vocabulary, followed by [PAD], [CLS], [SEP]
 
-All are `tokenizers` JSON, GPT-2 included: tiktoken fetches its files and keeps them, but what is
-saved needs neither tiktoken nor a network. The rules that turn a text into words stand in that file
-too, so that training and prediction cannot come to differ.
+All are saved as JSON of the `tokenizers` library. tiktoken downloads and caches the files of GPT-2,
+but a saved tokenizer needs neither tiktoken nor a network. The file also holds the rules that split
+a text into words, so that prediction tokenizes exactly as training did.
 
-A text is data: "[PAD]" or "<|endoftext|>" in it is spelled out like any other text, and `<br />` is
-a space unless the tokenizer is `lossless`, as a text that is to be written again needs.
+Special tokens in a text are plain text: "[PAD]" or "<|endoftext|>" is tokenized like any other
+word. `<br />` becomes a space unless the tokenizer is `lossless`, which text generation needs.
 """
 
 import json
@@ -40,23 +41,24 @@ from transformer_jax.text.encoding import (
 from transformer_jax.text.gpt2_vocabulary import read_gpt2_files
 
 TOKENIZER_FILE = "tokenizer.json"
-# Their places in this list are their ids in `bpe` and `word`.
+# Their indices in this list are their ids in `bpe`, `word` and `char`.
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DEFAULT_SIZES = {"bpe": 16384, "word": 30000}
 SMALLEST_SIZES = {"bpe": 256 + len(SPECIAL_TOKENS), "word": 1 + len(SPECIAL_TOKENS)}
 
-# A run of tags with the spaces behind it, so that the usual "<br /><br />" is one space.
+# A run of tags with the spaces after it, so that the usual "<br /><br />" becomes one space.
 LINE_BREAKS = r"(?i)(?:<br\s*/?>\s*)+"
-# Letters and digits of any script, with what follows an apostrophe ("don't" is one word: the
-# negation stays with its verb); any other visible character is a word of its own.
+# Letters and digits of any script, with the letters after an apostrophe ("don't" is one word, so
+# that a negation stays with its verb). Any other visible character is a word of its own.
 WORD = r"[\p{L}\p{M}\p{N}]+(?:'[\p{L}\p{M}]+)*|[^\s\p{L}\p{M}\p{N}]"
 
 
 class Tokenizer:
-    """A vocabulary and the rules that cut a text into it.
+    """A vocabulary and the rules that tokenize a text.
 
-    `unk_id` and `mask_id` are None for gpt2, whose vocabulary has neither. `bpe` has an unknown
-    token for the sake of one layout and never produces it: every byte is a token.
+    `unk_id` and `mask_id` are None for gpt2, whose vocabulary has neither token. `bpe` has an
+    unknown token only so that all vocabularies have the same layout. It never occurs, because every
+    byte is a token.
     """
 
     vocab_size: int
@@ -67,8 +69,12 @@ class Tokenizer:
     mask_id: int | None
 
     def __init__(self, core: tokenizers.Tokenizer):
-        """Raises TokenizerError where `core` is not one of the kinds."""
-        core.encode_special_tokens = True  # "[PAD]" in a text is text; the file does not keep this
+        """Wrap a tokenizer of the `tokenizers` library.
+
+        Raises TokenizerError if `core` is not of one of the four kinds.
+        """
+        # "[PAD]" in a text is plain text. It is set here because the file does not keep this flag.
+        core.encode_special_tokens = True
         core.no_truncation()
         core.no_padding()
         self._core = core
@@ -88,8 +94,9 @@ class Tokenizer:
 
     @property
     def spec(self) -> str:
-        """What it is, as `train_tokenizer` takes it: "gpt2", "char", or "bpe:N" or "word:N" with
-        the N it came to.
+        """The kind of vocabulary as in `train_tokenizer`: "gpt2", "char", "bpe:N" or "word:N".
+
+        N is the actual size of the vocabulary.
         """
         if isinstance(self._core.model, models.WordLevel):
             if isinstance(self._core.decoder, decoders.Fuse):
@@ -99,33 +106,33 @@ class Tokenizer:
 
     @property
     def lowercase(self) -> bool:
-        """Whether case is lost."""
+        """Whether texts are lower-cased."""
         normalizer = self._core.normalizer
         return normalizer is not None and normalizer.normalize_str("A") == "a"
 
     def encode(
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> list[Int32[np.ndarray, " _"]]:
-        """[CLS] tokens [SEP] of each text, at most `max_length` ids in all and never padded.
+        """Encode each text as [CLS] tokens [SEP], at most `max_length` ids and without padding.
 
-        "head" keeps the first max_length - 2 tokens of a text; "head-tail" the first half of them,
-        rounded up, and the last half, rounded down, since a review often ends with its verdict.
+        `truncate` is "head", which keeps the first max_length - 2 tokens of a long text, or
+        "head-tail", which fills half of these (rounded up) with its start and half (rounded down)
+        with its end, because a review often ends with its verdict. Raises ValueError for a
+        max_length below 3.
         """
         return self.encode_with_cuts(texts, max_length, truncate)[0]
 
     def encode_with_cuts(
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
-        """What `encode` gives, and how many tokens each text lost to `max_length` (0 where it
-        fits).
-        """
+        """Encode as `encode` does, and also return the number of tokens that each text lost."""
         room = self._room(max_length)
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of strings, got one string; pass [text]")
         return framed_with_cuts(self._core, texts, room, truncate, self._frame)
 
     def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
-        """What `encode` gives for one text, and where in the text each token stands."""
+        """Encode one text as `encode` does, with the position of each token in the text."""
         return located(self._core, text, self._room(max_length), truncate, self._frame)
 
     def _room(self, max_length: int) -> int:
@@ -139,41 +146,39 @@ class Tokenizer:
         return [self.cls_id, *ids, self.sep_id]
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
-        """The ids of each text alone: no frame, and nothing cut."""
+        """Return the ids of each text, without [CLS] and [SEP] and without truncation."""
         return [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
         """Return the text of the ids, without padding, [CLS] and [SEP].
 
-        Words are set apart by one space.
+        The words of a `word` vocabulary are separated by one space.
         """
         frame = {self.pad_id, self.cls_id, self.sep_id}
-        # Not `skip_special_tokens`, which would also hide that a word was unknown.
+        # Not `skip_special_tokens`, which would also drop the tokens of unknown words.
         kept = [int(i) for i in ids if int(i) not in frame]
-        with told("the tokenizer cannot join tokens; its file is damaged or of another kind"):
+        with told("the tokenizer cannot decode tokens; its file is damaged or of another kind"):
             return self._core.decode(kept, skip_special_tokens=False)
 
     def id_of(self, token: str) -> int | None:
-        """Of a token by its text, as it stands in a text or as `token` names a special one; None
-        where there is none.
-        """
+        """Return the id of a token by its text or special token's name, or None if unknown."""
         if token in SPECIAL_TOKENS:
             return self._core.token_to_id(token)
         ids = self.pieces([token])[0].tolist()
         return ids[0] if len(ids) == 1 and ids[0] != self.unk_id else None
 
     def token(self, token_id: int) -> str:
-        """The text of one id; a special one by its name."""
+        """Return the text of a token, or the name of a special token."""
         name = self._core.id_to_token(token_id)
         return name if name in SPECIAL_TOKENS else self.decode([token_id])
 
     @property
     def end_id(self) -> int:
-        """The token that ends a generated text, [SEP]."""
+        """The id of the token that ends a generated text, [SEP]."""
         return self.sep_id
 
     def prompt(self, text: str, *, framed: bool) -> Int[np.ndarray, " T"]:
-        """Return the ids of a text that a language model continues, behind [CLS] where `framed`."""
+        """Return the ids of a prompt for a language model, after [CLS] if `framed`."""
         (ids,) = self.pieces([text])
         return np.concatenate([[self.cls_id], ids]) if framed else ids
 
@@ -182,15 +187,15 @@ class Tokenizer:
         return self.decode(ids)
 
     def spell(self, token_id: int) -> str:
-        """Return a token as it stands in a text."""
+        """Return the text of a token, or the name of a special token."""
         return self.token(token_id)
 
     def save(self, path: str | Path) -> None:
-        """Write one JSON file, which `tokenizers.Tokenizer.from_file` reads as well."""
+        """Write the tokenizer to a JSON file, which `tokenizers.Tokenizer.from_file` also reads."""
         write_text(Path(path), self.to_json())
 
     def to_json(self) -> str:
-        """Return what `save` writes."""
+        """Return the JSON text that `save` writes."""
         return self._core.to_str()
 
     def to_files(self) -> dict[str, str]:
@@ -206,7 +211,7 @@ def _required_id(core: tokenizers.Tokenizer, token: str) -> int:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer that `save` wrote. Raises TokenizerError where there is none."""
+    """Load a tokenizer that `save` wrote. Raises TokenizerError if the file holds none."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -216,9 +221,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def load_own_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer that a run learned from its texts, from the run's folder.
+    """Load the tokenizer that was trained in a run from its run folder.
 
-    Raises TokenizerError where there is none.
+    Raises TokenizerError if there is none.
     """
     return load_tokenizer(folder / TOKENIZER_FILE)
 
@@ -231,16 +236,18 @@ def train_tokenizer(
     lossless: bool = False,
     gpt2_files: str | Path | None = None,
 ) -> Tokenizer:
-    """A tokenizer of the kind that `spec` names, learned from `texts` and nothing else.
+    """Train a tokenizer of the kind `spec` on `texts`.
 
-    N counts every id, the five special ones included. `word:N` takes the most frequent words; of
-    equally frequent ones, those first in code point order. The same texts, in any order, give the
-    same file. Small texts may give fewer than N tokens: a BPE pair has to occur twice to be merged.
+    `spec` is "bpe:N", "word:N", "char" or "gpt2". N counts all ids, including the five special
+    tokens. `word:N` takes the most frequent words; equally frequent words are taken in code point
+    order. The same texts in any order give the same file. Small texts may give fewer than N tokens,
+    because BPE only merges a pair that occurs at least twice.
 
-    With `lossless` the text comes back as it was, to the last space (`word` cannot), and each digit
-    is a token, as in LLaMA; `char` always is. `gpt2` reads no texts and keeps case: tiktoken's copy
-    of its files (fetched once, then cached), or a folder `gpt2_files` with encoder.json and
-    vocab.bpe.
+    With `lossless`, decoding restores the exact text, spaces included (`word` cannot do this), and
+    each digit is a token, as in LLaMA. `char` is always lossless. `gpt2` is not trained and keeps
+    case. Its files encoder.json and vocab.bpe are read from the folder `gpt2_files`, or through
+    tiktoken, which downloads them once and caches them. Raises TokenizerError for an unknown
+    `spec`, a size that is too small, texts without words, or files that cannot be read.
     """
     match = re.fullmatch(r"(bpe|word)(?::([0-9]{1,9}))?|(gpt2)|(char)", spec)
     if match is None:
@@ -251,7 +258,7 @@ def train_tokenizer(
     if char:
         return Tokenizer(_characters(texts))
     if lossless and kind == "word":
-        raise TokenizerError(f"{spec} forgets what stands between words; pass bpe:N or char")
+        raise TokenizerError(f"{spec} drops the spaces between words; pass bpe:N or char")
     size = int(size or DEFAULT_SIZES[kind])
     if size < SMALLEST_SIZES[kind]:
         raise TokenizerError(
@@ -259,9 +266,9 @@ def train_tokenizer(
             f"({len(SPECIAL_TOKENS)} special tokens and the smallest vocabulary), got {size}"
         )
     core, trainer = _untrained_bpe(size) if kind == "bpe" else _untrained_words(size)
-    # People type ’ where the training texts have '.
+    # Users may type ’ where the training texts have '.
     steps = [_line_breaks(), normalizers.Replace("’", "'")]
-    if lossless:  # what is written again may need digits that no training text had side by side
+    if lossless:  # so that any sequence of digits can be generated, not only those of the texts
         digits = pre_tokenizers.Digits(individual_digits=True)
         core.pre_tokenizer = pre_tokenizers.Sequence([digits, core.pre_tokenizer])
     else:
@@ -281,7 +288,7 @@ def _untrained_bpe(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
         vocab_size=size,
         min_frequency=2,
         special_tokens=SPECIAL_TOKENS,
-        # All bytes: nothing is unknown.
+        # All bytes, so that nothing is out of vocabulary.
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -289,7 +296,7 @@ def _untrained_bpe(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
 
 def _untrained_words(size: int) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
     core = tokenizers.Tokenizer(models.WordLevel(unk_token="[UNK]"))
-    # "removed" with "invert": what matches is kept, what lies between is dropped.
+    # "removed" with "invert" keeps the matches and drops the text between them.
     core.pre_tokenizer = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
     return core, trainers.WordLevelTrainer(
         vocab_size=size, special_tokens=SPECIAL_TOKENS, show_progress=False
@@ -309,15 +316,13 @@ def _characters(texts: Iterable[str]) -> tokenizers.Tokenizer:
 
 
 def _gpt2(folder: str | Path | None, lossless: bool) -> tokenizers.Tokenizer:
-    """GPT-2's vocabulary; [PAD], [CLS], [SEP] take the three ids behind it, as in the tutorial's
-    listing 1.25.
-    """
+    """Build GPT-2's vocabulary and [PAD], [CLS], [SEP], as in the tutorial's listing 1.25."""
     vocabulary, merges = read_gpt2_files(folder)
     with told(f"the GPT-2 files in {folder or 'the cache of tiktoken'} are damaged"):
         _, *lines = merges.decode().splitlines()  # the first line is the format's version
         pairs: list[Any] = [tuple(line.split(" ")) for line in lines if line]
         ids = json.loads(vocabulary)
-        if len(ids) != 256 + len(pairs) + 1:  # bytes, merges, the end of a text
+        if len(ids) != 256 + len(pairs) + 1:  # bytes, merges, the end-of-text token
             raise ValueError(f"{len(ids)} tokens and {len(pairs)} merges do not belong together")
         core = _byte_level(models.BPE(ids, pairs))
     if not lossless:
@@ -338,7 +343,7 @@ def _line_breaks() -> normalizers.Normalizer:
 
 
 def _framed(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """For those who read the file without us: encoding there also gives [CLS] ... [SEP]."""
+    """Make the `tokenizers` library add [CLS] and [SEP] too, for users who load it directly."""
     core.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         special_tokens=[(token, core.token_to_id(token)) for token in ("[CLS]", "[SEP]")],

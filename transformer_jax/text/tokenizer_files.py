@@ -1,10 +1,10 @@
-"""The files that a published tokenizer comes in: a folder of them read, and written again.
+"""Reading and writing the files of published tokenizers.
 
-tokenizer.json           any kind, with its rules and its frame; taken as it stands
-vocab.txt                WordPiece, one token a line
+tokenizer.json           any kind, with its rules and its frame; used unchanged
+vocab.txt                WordPiece, one token per line
 vocab.json, merges.txt   byte-level BPE; GPT-2 first called them encoder.json and vocab.bpe
-tokenizer_config.json    special tokens and switches
-special_tokens_map.json  special tokens; it has the last word on them
+tokenizer_config.json    special tokens and settings
+special_tokens_map.json  special tokens; overrides those of tokenizer_config.json
 """
 
 import json
@@ -18,7 +18,7 @@ from transformer_jax.runtime.errors import TokenizerError, one_line
 from transformer_jax.text.encoding import told
 from transformer_jax.text.tokenizer_rules import byte_pairs, word_pieces
 
-# In the order in which Transformers gives ids to those that a vocabulary lacks.
+# In the order in which Transformers assigns ids to special tokens that a vocabulary lacks.
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 USUAL_NAMES = {
     "bos": ("<s>", "<|endoftext|>"),
@@ -32,13 +32,13 @@ USUAL_NAMES = {
 MORE_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 BYTE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 SENTENCEPIECE = ("sentencepiece.bpe.model", "tokenizer.model", "spiece.model")
-# Settings about where a tokenizer came from: no longer true of a copy.
+# Settings that say where a tokenizer came from, which are not true of a copy.
 ORIGIN = ("name_or_path", "auto_map", "tokenizer_file", "vocab_file", "special_tokens_map_file")
 
 
 class TokenizerFiles(NamedTuple):
-    """What a folder says: the tokenizer, the names of its special tokens, its settings, the file it
-    was read from.
+    """The content of a tokenizer's folder: the tokenizer, its special tokens by role, its settings,
+    and the file that it was read from.
     """
 
     core: tokenizers.Tokenizer
@@ -48,22 +48,27 @@ class TokenizerFiles(NamedTuple):
 
 
 def read_tokenizer_files(folder: Path, model_type: str | None) -> TokenizerFiles:
-    """Raises TokenizerError, in one line, where the folder holds no tokenizer that can be read."""
+    """Read the tokenizer files of a folder.
+
+    Raises TokenizerError, with a message of one line, if it holds no tokenizer that can be read.
+    """
     settings = _settings(folder)
     core, source = _core(folder, settings, model_type)
     special = _special_tokens(core, settings)
     with told(f"{source} does not take its special tokens"):
         known = {token.content for token in core.get_added_tokens_decoder().values()}
-        # Ordinary words of the vocabulary so far. Spelled out in a text, they too are read as
-        # special.
+        # So far these are ordinary tokens of the vocabulary. As special tokens, they are also
+        # recognized when they are spelled out in a text.
         named = [*special.values(), *_more_tokens(settings)]
         core.add_special_tokens([token for token in dict.fromkeys(named) if token not in known])
     return TokenizerFiles(core, special, settings, source)
 
 
 def written_files(files: TokenizerFiles) -> dict[str, str]:
-    """Return the content of tokenizer.json, tokenizer_config.json and, of the kinds that have them,
-    the vocabulary's own files.
+    """Return the content of each file to write, by name.
+
+    These are tokenizer.json, tokenizer_config.json and the vocabulary files of the kinds that have
+    them.
     """
     text = files.core.to_str(pretty=True)
     content = json.loads(text)
@@ -109,7 +114,7 @@ def _core(
     for name in SENTENCEPIECE:
         if (folder / name).exists():
             raise TokenizerError(
-                f"{folder / name} alone cannot be read; tokenizer.json is needed beside it"
+                f"{folder / name} cannot be read; tokenizer.json is needed in its folder"
             )
     raise TokenizerError(
         f"{folder} holds no tokenizer: no tokenizer.json, vocab.txt, or vocab.json with merges.txt"
@@ -117,7 +122,7 @@ def _core(
 
 
 def _add_tokens(core: tokenizers.Tokenizer, folder: Path, settings: dict[str, Any]) -> None:
-    """The tokens that someone added to a vocabulary later: they stand apart from it."""
+    """Add the tokens that were added to a vocabulary later and are stored in another file."""
     path = folder / "added_tokens.json"
     tokens = {}
     if "added_tokens_decoder" in settings:
@@ -139,15 +144,13 @@ def _add_tokens(core: tokenizers.Tokenizer, folder: Path, settings: dict[str, An
 
 
 def _special_tokens(core: tokenizers.Tokenizer, settings: dict[str, Any]) -> dict[str, str]:
-    """Of each role, as the settings have it; where they are silent, by a usual name that the
-    vocabulary has.
-    """
+    """Find each role's special token: from the settings, else by a usual name."""
     special = {}
     for role in ROLES:
         names = [name for name in USUAL_NAMES[role] if core.token_to_id(name) is not None]
         if role in ("cls", "sep") and core.token_to_id("<mask>") is None:
-            # LLaMA has <s> and </s> as well, and no use for [CLS] and [SEP]; those who fill in
-            # masks do.
+            # A vocabulary without <mask> may be LLaMA's, which has <s> and </s> but does not use
+            # them as [CLS] and [SEP], as masked language models do.
             names = [name for name in names if name.startswith("[")]
         name = settings.get(f"{role}_token", names[0] if names else None)
         if name is not None:
@@ -161,10 +164,10 @@ def _more_tokens(settings: dict[str, Any]) -> list[str]:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json and special_tokens_map.json in one, each special token as its text."""
+    """Read tokenizer_config.json and special_tokens_map.json, each special token as its text."""
     path, beside = folder / "tokenizer_config.json", folder / "special_tokens_map.json"
     settings = _plain_tokens(_json(path), path) if path.exists() else {}
-    # As Transformers has it: who lists the added tokens in the one file needs no other.
+    # As in Transformers: a tokenizer_config.json with added_tokens_decoder replaces the other file.
     if beside.exists() and "added_tokens_decoder" not in settings:
         tokens = _plain_tokens(_json(beside), beside)
         names = [f"{role}_token" for role in ROLES] + list(MORE_TOKENS)
@@ -173,9 +176,7 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _plain_tokens(settings: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The settings with each special token as text, which may stand there as an object with its
-    flags.
-    """
+    """Replace each special token in the settings that is an object with flags by its text."""
 
     def plain(value: Any) -> str | None:
         if isinstance(value, dict):
@@ -197,7 +198,7 @@ def _plain_tokens(settings: dict[str, Any], path: Path) -> dict[str, Any]:
 def _written_settings(files: TokenizerFiles, rules: dict[str, Any] | None) -> dict[str, Any]:
     settings = {name: value for name, value in files.settings.items() if name not in ORIGIN}
     if rules and rules["type"] == "BertNormalizer":
-        # Transformers believes these and not the tokenizer.json beside them.
+        # Transformers takes these from tokenizer_config.json, not from tokenizer.json.
         settings["do_lower_case"] = rules["lowercase"]
         settings["strip_accents"] = rules["strip_accents"]
         settings["tokenize_chinese_chars"] = rules["handle_chinese_chars"]
@@ -211,7 +212,7 @@ def _written_settings(files: TokenizerFiles, rules: dict[str, Any] | None) -> di
 
 
 def _described(token: AddedToken) -> str | dict[str, Any]:
-    """By its text alone, where that says everything."""
+    """Describe a token by its text, or by an object if it has flags."""
     switches = ("lstrip", "rstrip", "single_word", "normalized")
     fields = {name: getattr(token, name) for name in switches}
     if not any(fields.values()):
@@ -220,9 +221,8 @@ def _described(token: AddedToken) -> str | dict[str, Any]:
 
 
 def _by_id(vocabulary: dict[str, int]) -> list[str]:
-    """The tokens in the order of their ids. A place left empty gets the token behind it: the later
-    line counts.
-    """
+    """List the tokens in the order of their ids."""
+    # An unused id gets the line of the next token, because of equal lines the last one counts.
     tokens = {token_id: token for token, token_id in vocabulary.items()}
     places: list[str] = []
     for token_id in range(max(tokens), -1, -1):
@@ -240,7 +240,7 @@ def _json_text(content: dict[str, Any]) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    # Not `splitlines`: a token may hold other characters that end a line.
+    # Not `splitlines`, because a token may contain other line separators.
     return _text(path).removesuffix("\n").split("\n")
 
 

@@ -1,4 +1,4 @@
-"""The formats in which a folder holds a tokenizer: one entry says how a format is read."""
+"""The file formats of tokenizers, and the function that loads each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 @dataclass(frozen=True)
 class TokenizerFormat:
-    """A format of tokenizer files; `TextTokenizer.to_files` writes them."""
+    """A format of tokenizer files, which `TextTokenizer.to_files` writes."""
 
-    load: Callable[[Path], TextTokenizer]  # of a folder; raises TokenizerError
-    spare_rows: bool  # whether a model's table may have more rows than the vocabulary has tokens
+    load: Callable[[Path], TextTokenizer]  # loads from a folder; raises TokenizerError
+    spare_rows: bool  # whether the embedding table may have more rows than there are tokens
 
 
 TOKENIZER_FORMATS = {

@@ -1,4 +1,4 @@
-"""The interface of a tokenizer, which models, programs and run folders use."""
+"""The interface of tokenizers that models, programs and run folders use."""
 
 from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
@@ -14,23 +14,23 @@ from transformer_jax.text.encoding import Located, Truncation
 class TextTokenizer(Protocol):
     """A vocabulary with the rules that turn a text into token ids and back.
 
-    `text.tokenizer.Tokenizer` (learned from texts here) and
-    `text.pretrained_tokenizer.PretrainedTokenizer` (published with a model) are tokenizers of this
-    kind; a third one needs these methods and an entry in `text.tokenizer_formats`. The frame of a
-    text is the special tokens around it, [CLS] and [SEP] in BERT.
+    It is implemented by `text.tokenizer.Tokenizer`, which is trained on texts, and by
+    `text.pretrained_tokenizer.PretrainedTokenizer`, which is published with a model. Another
+    implementation needs these methods and an entry in `text.tokenizer_formats`. The frame of a text
+    is the special tokens around it, [CLS] and [SEP] in BERT.
     """
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids; the largest is one less."""
+        """The number of ids, which is the largest id plus one."""
         ...
 
     @property
     def spec(self) -> str:
-        """Kind and size, as "bpe:16384"."""
+        """The kind and size of the vocabulary, such as "bpe:16384"."""
         ...
 
-    # The ids of the special tokens; None where the vocabulary has no such token.
+    # The ids of the special tokens; None if the vocabulary has no such token.
     @property
     def pad_id(self) -> int | None: ...
     @property
@@ -44,27 +44,27 @@ class TextTokenizer(Protocol):
 
     @property
     def end_id(self) -> int | None:
-        """The token that ends a generated text."""
+        """The id of the token that ends a generated text, or None."""
         ...
 
     def encode(
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> list[Int32[np.ndarray, " _"]]:
-        """Return the ids of each text in its frame, at most `max_length`, without padding."""
+        """Return the ids of each text with its frame, at most `max_length`, without padding."""
         ...
 
     def encode_with_cuts(
         self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
-        """Return what `encode` returns, and the number of tokens that each text lost."""
+        """Return the result of `encode`, and the number of tokens that each text lost."""
         ...
 
     def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
-        """Return what `encode` returns for one text, and where in the text each token stands."""
+        """Return the result of `encode` for one text, and the position of each token in it."""
         ...
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
-        """Return the ids of each text, uncut and without its frame."""
+        """Return the ids of each text, without truncation and without a frame."""
         ...
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
@@ -76,13 +76,13 @@ class TextTokenizer(Protocol):
         ...
 
     def id_of(self, token: str) -> int | None:
-        """Return the id of the token of this name, None where there is none."""
+        """Return the id of the token with this name, or None."""
         ...
 
     def prompt(self, text: str, *, framed: bool) -> Int[np.ndarray, " T"]:
-        """Return the ids of a text that a language model continues.
+        """Return the ids of a prompt for a language model.
 
-        `framed` says whether the model was trained on texts in frames.
+        `framed` tells whether the model was trained on texts with frames.
         """
         ...
 
@@ -91,16 +91,16 @@ class TextTokenizer(Protocol):
         ...
 
     def spell(self, token_id: int) -> str:
-        """Return a token as it stands in a text."""
+        """Return the text of a token."""
         ...
 
     def to_files(self) -> dict[str, str]:
-        """Return the contents of the files of the tokenizer by name, to be written in a folder."""
+        """Return the content of each of the tokenizer's files, by file name."""
         ...
 
 
 def special_id(tokenizer: TextTokenizer, role: Literal["pad", "cls", "sep", "mask"]) -> int:
-    """Return the id of a special token. Raises TokenizerError where the vocabulary has none."""
+    """Return the id of a special token. Raises TokenizerError if the vocabulary has none."""
     token_id = getattr(tokenizer, f"{role}_id")
     if token_id is None:
         raise TokenizerError(f"the vocabulary of {tokenizer.spec} has no {role} token")

@@ -1,7 +1,8 @@
-"""The rules of tokenizers whose files hold a vocabulary alone: BERT's, RoBERTa's and GPT-2's.
+"""The rules of tokenizers whose files contain only a vocabulary: BERT's, RoBERTa's and GPT-2's.
 
-How a text is normalised and what stands around it is known here for the models named below; any
-other must bring a tokenizer.json. What cannot be used is a ValueError: the reader knows the file.
+This file knows how the models below normalize a text and which special tokens they add. Any other
+model needs a tokenizer.json. A vocabulary that cannot be used raises ValueError; the caller adds
+the name of the file.
 """
 
 from typing import Any
@@ -12,15 +13,19 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 BERT_LIKE = ("bert", "distilbert", "electra", "mobilebert", "squeezebert")
 ROBERTA_LIKE = ("roberta", "bart", "longformer")
 GPT2_LIKE = ("gpt2", "gpt_neo", "gptj")
-LONGEST_WORD = 100  # characters; a longer one is unknown to WordPiece
+LONGEST_WORD = 100  # characters; WordPiece encodes a longer word as [UNK]
 
 
 def word_pieces(
     lines: list[str], settings: dict[str, Any], model_type: str | None
 ) -> tokenizers.Tokenizer:
-    """WordPiece as in BERT (Devlin et al., 2018): [CLS] A [SEP] B [SEP], of segments 0 and 1."""
+    """Build a WordPiece tokenizer as in BERT (Devlin et al., 2018).
+
+    A pair is framed as [CLS] A [SEP] B [SEP], with segments 0 and 1. Raises ValueError for an
+    unknown `model_type` or a missing special token.
+    """
     _must_be_known(model_type, BERT_LIKE)
-    vocabulary = {token: i for i, token in enumerate(lines)}  # of equal lines the last counts
+    vocabulary = {token: i for i, token in enumerate(lines)}  # the last of equal lines counts
     unk, cls, sep = (
         _present(settings, name, usual, vocabulary)
         for name, usual in (("unk", "[UNK]"), ("cls", "[CLS]"), ("sep", "[SEP]"))
@@ -31,7 +36,7 @@ def word_pieces(
     core.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),  # None: where case is lost, accents are, too
+        strip_accents=settings.get("strip_accents"),  # None: stripped if the text is lower-cased
         lowercase=settings.get("do_lower_case", True),
     )
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -48,16 +53,17 @@ def word_pieces(
 def byte_pairs(
     vocabulary: dict[str, int], lines: list[str], settings: dict[str, Any], model_type: str | None
 ) -> tokenizers.Tokenizer:
-    """Byte-level BPE as in GPT-2 (Radford et al., 2019), which has no frame, and RoBERTa (Liu et
-    al., 2019).
+    """Build a byte-level BPE tokenizer as in GPT-2 (Radford et al., 2019) or RoBERTa (Liu et al.,
+    2019).
 
-    RoBERTa's frame is <s> A </s></s> B </s>, all of segment 0. With no `model_type` the vocabulary
-    tells.
+    GPT-2 adds no special tokens by default. RoBERTa's pairs are <s> A </s></s> B </s>, all of
+    segment 0. Without a `model_type` it is RoBERTa if the vocabulary has <s> and </s>, else GPT-2.
+    Raises ValueError for an unknown `model_type` or a missing special token.
     """
     _must_be_known(model_type, ROBERTA_LIKE + GPT2_LIKE)
     if model_type is None:
         model_type = "roberta" if {"<s>", "</s>"} <= set(vocabulary) else "gpt2"
-    # The first line is the format's version; "#" may begin a merge as well.
+    # The first line may be the format's version. Other lines that begin with "#" are merges.
     lines = lines[1:] if lines and lines[0].startswith("#version") else lines
     pairs: list[Any] = [tuple(line.split(" ")) for line in lines if line]
     core = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
@@ -89,8 +95,8 @@ def byte_pairs(
 def _must_be_known(model_type: str | None, known: tuple[str, ...]) -> None:
     if model_type is not None and model_type not in known:
         raise ValueError(
-            f"it does not say how a text for {model_type!r} is framed; "
-            "tokenizer.json is needed beside it"
+            f"it does not contain the special tokens around a text of {model_type!r}; "
+            "tokenizer.json is needed in its folder"
         )
 
 

@@ -1,6 +1,4 @@
-"""Numbers of tokens as numbers of the words that they came from, in the user's own text: case and
-spaces kept.
-"""
+"""Values of tokens, summed over the words of the original text, with its case and spaces kept."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -20,13 +18,11 @@ _words = pre_tokenizers.Split(Regex(f"{LINE_BREAK}|{WORD}"), "removed", invert=T
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of the text. All pieces, joined, are the text, with a note where some of it was not
-    read.
-    """
+    """A part of a text. All pieces joined are the text, with a note in place of a cut part."""
 
     text: str
-    value: float | None = None  # the sum over its tokens; None where it has none
-    is_unknown: bool = False  # a token of it stands for whatever the vocabulary lacks
+    value: float | None = None  # the sum of the values of its tokens; None if it has no token
+    is_unknown: bool = False  # whether one of its tokens is the unknown token
 
 
 @dataclass(frozen=True)
@@ -39,12 +35,12 @@ class _Token:
 def pieces_of(
     located: Located, values: Float[np.ndarray, " T"], unknown_id: int | None
 ) -> tuple[list[Piece], list[int]]:
-    """The text in pieces with the values of its tokens, and the places of the tokens that belong to
-    no piece.
+    """Split a text into pieces with the summed values of their tokens.
 
-    A piece is a word, a mark or a line break, by the rule of `tokenizers.WORD`, or several where a
-    token reaches over them. A token of nothing but space counts for the word behind it, else for
-    the one before, as byte-level vocabularies mean it. Those of the frame belong to no piece.
+    Also returns the indices of the tokens that belong to no piece, such as special tokens. A piece
+    is a word, a punctuation mark or a line break, as matched by `tokenizer.WORD`, or several of
+    them if a token extends over them. A token of whitespace only belongs to the word after it, or
+    to the last word if there is none, as in byte-level vocabularies.
     """
     text, gap = located.text, located.gap
     spans = list(enumerate(located.spans))
@@ -74,7 +70,7 @@ def _side(
     values: Float[np.ndarray, " T"],
     unknown_id: int | None,
 ) -> tuple[list[Piece], list[int]]:
-    """`pieces_of` a stretch of text that was read whole."""
+    """Split a part of the text without a gap into pieces; see `pieces_of`."""
     is_blank = [c.isspace() for c in text]
     for start, end in _found(_breaks, text):
         is_blank[start:end] = [True] * (end - start)
@@ -86,7 +82,7 @@ def _side(
     for token, span in zip(tokens, trimmed, strict=True):
         if span is not None:
             sums.setdefault(bisect_right(starts, span[0]) - 1, []).append(token.index)
-        elif spans:  # space: the piece behind it, or the last one
+        elif spans:  # a token of whitespace: the next piece, or the last one
             place = min(bisect_right(starts, token.start), len(spans) - 1)
             sums.setdefault(place, []).append(token.index)
         else:
@@ -112,11 +108,9 @@ def _side(
 
 
 def _trimmed(token: _Token, text: str, is_blank: list[bool]) -> tuple[int, int] | None:
-    """Where a token stands without the space and the line breaks around it; None where it is space
-    alone.
-    """
+    """Return the span of a token without whitespace and line breaks; None if it is whitespace."""
     start = min(max(token.start, 0), max(len(text) - 1, 0))
-    end = min(max(token.end, start + 1), len(text))  # some say of a space that it is 0 wide
+    end = min(max(token.end, start + 1), len(text))  # some vocabularies give a space zero width
     if not text[start:end].strip():
         return None
     whole = start, end
@@ -128,12 +122,12 @@ def _trimmed(token: _Token, text: str, is_blank: list[bool]) -> tuple[int, int] 
 
 
 def _found(split: pre_tokenizers.Split, text: str) -> list[tuple[int, int]]:
-    """Where the pattern is found; ’ counts as ', as in the tokenizers that are learned here."""
+    """Find the spans that match; ’ counts as ', as in the tokenizers of `train_tokenizer`."""
     return [span for _, span in split.pre_tokenize_str(text.replace("’", "'"))]
 
 
 def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those that overlap as one, in their order."""
+    """Merge overlapping spans, and sort them."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if merged and start < merged[-1][1]:

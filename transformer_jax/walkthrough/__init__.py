@@ -1,1 +1,1 @@
-"""Attention computed step by step, and the worked examples of the textbooks."""
+"""Attention computed step by step, and worked examples from textbooks."""

@@ -1,9 +1,8 @@
-"""One text through attention, every array on the way: the steps of a small seeded model, or of a
-trained one.
+"""The steps of attention for one text, array by array, in a small random model or a trained one.
 
-Nothing is computed a second way: projections are `linear`, weights are `attention_weights`, the
-blend is `dot_product_attention`, and the last step is `multi_head_attention` on the same
-parameters.
+All arrays are computed by the library: projections by `linear`, weights by `attention_weights`, the
+weighted sum of values by `dot_product_attention`, and the last step by `multi_head_attention` with
+the same parameters.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,15 +27,17 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class WordModel:
-    """A token table and the kernels of one attention layer."""
+    """A token embedding table and the kernels of one attention layer."""
 
     table: Float[np.ndarray, "V D"]
     kernels: Parameters  # query_kernel, key_kernel, value_kernel [D, N, H], out_kernel [N, H, D]
 
 
 def word_model(vocab_size: int, embed_dim: int, num_heads: int, seed: int) -> WordModel:
-    """Normal values; the kernels divided by sqrt(D), so that scores come out neither flat nor
-    extreme.
+    """Create a model with random parameters.
+
+    All values are normally distributed. The kernels are divided by sqrt(D), so that the attention
+    weights are neither uniform nor concentrated on one key.
     """
     D, N, H = embed_dim, num_heads, embed_dim // num_heads
     random = np.random.default_rng(seed)
@@ -56,7 +57,10 @@ def word_steps(
     head: int = 0,
     is_causal: bool = False,
 ) -> list[Step]:
-    """Tokens, embeddings, positions and attention of a text given as ids of `model.table`."""
+    """Compute the steps from token ids to the attention output: embeddings, positions, attention.
+
+    `ids` are rows of `model.table`, and `labels` are their words.
+    """
     rows, labels = np.asarray(ids, np.int32), tuple(labels)
     token, position, x, one_hot = map(np.asarray, _embed(model.table, rows))
     steps = [
@@ -66,9 +70,8 @@ def word_steps(
             rows[None],
             "1 T",
             columns=labels,
-            note="Each word is the number of a row of the token table; "
-            f"it has V = {len(model.table)} rows, "
-            "five of them for special tokens that stand for no word.",
+            note="The id of a word is the index of its row in the token table. "
+            f"The table has V = {len(model.table)} rows, five of them for special tokens.",
         ),
         Step(
             "E",
@@ -76,8 +79,8 @@ def word_steps(
             token,
             "T D",
             labels,
-            note="The embedding: rows of the table, the same for a word wherever it stands. "
-            "Looking up a row is multiplying a one-hot vector with the table "
+            note="The embedding: a word has the same row of the table at every position. "
+            "Looking up a row equals multiplying a one-hot vector by the table "
             f"(largest difference here: {np.abs(one_hot - token).max():.1g}).",
         ),
         Step(
@@ -86,12 +89,10 @@ def word_steps(
             position,
             "T D",
             labels,
-            note="The position code depends on the place alone. "
-            "Without it attention could not tell one order of the words from another.",
+            note="The position encoding depends on the position only. "
+            "Without it, attention could not distinguish orders of the same words.",
         ),
-        Step(
-            "X", "E + P", x, "T D", labels, note="What attention reads: word and place in one sum."
-        ),
+        Step("X", "E + P", x, "T D", labels, note="The input of attention: word plus position."),
     ]
     return steps + attention_steps(x, model.kernels, labels, head=head, is_causal=is_causal)
 
@@ -105,10 +106,10 @@ def attention_steps(
     is_causal: bool = False,
     name: str = "X",
 ) -> list[Step]:
-    """One head from `x` to its blend, then all heads to the output.
+    """Compute the steps of attention: one head from `x` to its weighted sum, then the output.
 
-    `parameters` are arguments of `multi_head_attention` by name: four kernels, and biases where
-    there are any.
+    `parameters` are the arguments of `multi_head_attention` by name: four kernels and, if there are
+    any, biases.
     """
     labels = tuple(labels)
     arrays = _attend(x, parameters, is_causal, head)
@@ -123,12 +124,12 @@ def attention_steps(
 def _projection_steps(
     a: Arrays, parameters: Parameters, labels: tuple[str, ...], head: int, name: str
 ) -> Iterator[Step]:
-    """Queries, keys and values of one head, each behind its kernel."""
+    """Yield the kernels of one head, each followed by the queries, keys or values."""
     N, H = parameters["query_kernel"].shape[1:]
     for letter, kind, says in (
-        ("Q", "query", "what each row asks for"),
-        ("K", "key", "what each row offers to be found by"),
-        ("V", "value", "what each row hands over when it is found"),
+        ("Q", "query", "what each token looks for"),
+        ("K", "key", "what each token is matched by"),
+        ("V", "value", "what each token contributes when it is attended to"),
     ):
         bias = f" + b_{letter}" if f"{kind}_bias" in parameters else ""
         yield Step(f"W_{letter}", f"{kind} kernel of head {head}", a[f"{kind}_kernel"], "D H")
@@ -143,7 +144,7 @@ def _projection_steps(
 
 
 def _weight_steps(a: Arrays, labels: tuple[str, ...], is_causal: bool) -> Iterator[Step]:
-    """From the scores of one head to its weights."""
+    """Yield the steps from the scores of one head to its weights."""
 
     def step(name: str, equation: str, note: str) -> Step:
         return Step(name, equation, a[name], "T S", labels, labels, note)
@@ -152,33 +153,33 @@ def _weight_steps(a: Arrays, labels: tuple[str, ...], is_causal: bool) -> Iterat
     yield step(
         "scores",
         "Q K^T",
-        "Row: who asks. Column: who answers. A dot product is large where both point the same way.",
+        "Rows are queries, columns are keys. A dot product is large if both point the same way.",
     )
     yield step(
         "scaled",
         "scores / sqrt(H)",
-        f"Divided by sqrt({H}) = {H**0.5:.3f}: a sum of H products varies like H, and softmax of "
-        "large numbers picks one and learns nothing from the others.",
+        f"Divided by sqrt({H}) = {H**0.5:.3f}: the variance of a sum of H products grows with H, "
+        "and softmax of large scores saturates: one weight is 1 and the gradients vanish.",
     )
-    mask = "causal: key not after query" if is_causal else "none: every key is seen"
-    yield step("mask", mask, "1 = may be seen.")
+    mask = "causal: key not after query" if is_causal else "none: every key is visible"
+    yield step("mask", mask, "1 = the query may attend to the key.")
     if is_causal:
         yield step(
             "masked",
             "scaled where mask, else -∞",
-            "Hidden before the softmax, so that what may not be seen takes no share: e^-∞ is 0.",
+            "The mask is applied before the softmax, so that a masked key has weight e^-∞ = 0.",
         )
     yield step(
         "weights",
         f"softmax({'masked' if is_causal else 'scaled'})",
-        "exp(x) / sum of the row's exp(x): every row is a distribution and adds up to 1.",
+        "exp(x) / sum of exp(x) over the row: every row is a distribution and sums to 1.",
     )
 
 
 def _output_steps(
     a: Arrays, parameters: Parameters, labels: tuple[str, ...], head: int
 ) -> Iterator[Step]:
-    """From the weights of one head to the output of all."""
+    """Yield the steps from the weights of one head to the output of all heads."""
     T, N, H = a["heads"].shape
     yield Step(
         "blend",
@@ -186,7 +187,7 @@ def _output_steps(
         a["blend"],
         "T H",
         labels,
-        note=f"Each row is a mean of the rows of V, weighted: head {head} is done.",
+        note=f"Each row is a weighted mean of the rows of V: the output of head {head}.",
     )
     yield Step(
         "heads",
@@ -194,7 +195,7 @@ def _output_steps(
         a["heads"].reshape(T, -1),
         "T NH",
         labels,
-        note=f"The same for all {N} heads, side by side: N H = {N * H} columns.",
+        note=f"The outputs of all {N} heads, concatenated: N H = {N * H} columns.",
     )
     yield Step("W_O", "output kernel, its rows those columns", a["out_kernel"], "NH D")
     yield Step(
@@ -203,7 +204,7 @@ def _output_steps(
         a["output"],
         "T D",
         labels,
-        note="The output projection mixes the heads: multi_head_attention of these parameters.",
+        note="The output projection mixes the heads. It is multi_head_attention's result.",
     )
 
 
@@ -213,13 +214,13 @@ def context_step(
     there: tuple[Sequence[int], Sequence[str]],
     **options,
 ) -> Step | None:
-    """How far apart the vectors of a word are that stands in two texts, before and after attention.
+    """Compute the distance between the vectors of each word that is in both of two texts.
 
-    Each text is its ids and its words; None where they share no word. `options` are those of
-    `word_steps`.
+    The vectors are compared before and after attention. A text is a pair of its ids and its words.
+    Returns None if the texts share no word. `options` are those of `word_steps`.
     """
     arrays = ("E", "X", "output")
-    first = {id: i for i, id in reversed(list(enumerate(here[0])))}  # where a word stands first
+    first = {id: i for i, id in reversed(list(enumerate(here[0])))}  # first position of each word
     other = {id: i for i, id in reversed(list(enumerate(there[0])))}
     shared = [id for id in first if id in other]
     if not shared:
@@ -239,9 +240,8 @@ def context_step(
         "word array",
         tuple(here[1][first[id]] for id in shared),
         arrays,
-        "The table has one vector for a word: E is 0. X differs where the word stands in another "
-        "place. The output differs because the neighbours do: "
-        "a word in two contexts is two vectors.",
+        "The table has one vector for each word, so E is 0. X differs if the positions differ. The "
+        "output differs because the neighbours differ: a word in two contexts has two vectors.",
     )
 
 
@@ -255,7 +255,7 @@ def _embed(table, ids):
 
 @jax.jit(static_argnames="is_causal")
 def _attend(x, parameters, is_causal, head):
-    """Every array of one layer; `head` may be traced."""
+    """Compute every array of one layer. `head` may be traced."""
     mask = causal() if is_causal else None
     x = x[None]
     q, k, v = (
@@ -263,7 +263,7 @@ def _attend(x, parameters, is_causal, head):
         for kind in ("query", "key", "value")
     )
     N, K = q.shape[2], k.shape[2]
-    shared = head // (N // K)  # heads may share keys in groups
+    shared = head // (N // K)  # with grouped queries, several heads share a key head
     scores = q[0, :, head] @ k[0, :, shared].T
     scaled = scores * q.shape[3] ** -0.5
     seen = rendered(as_mask(mask), len(scores), len(scores))

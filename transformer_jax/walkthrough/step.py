@@ -1,4 +1,4 @@
-"""A computation told step by step: what `walk` prints and the worked examples are made of."""
+"""The step of a computation, which `walk` prints and worked examples consist of."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Step:
-    """One array of a computation, and how it came about."""
+    """An array of a computation, with the equation that it was computed by."""
 
-    name: str  # how later equations call it: "scores"
-    equation: str  # "Q K^T / sqrt(H)"
+    name: str  # its name in later equations, such as "scores"
+    equation: str  # such as "Q K^T / sqrt(H)"
     array: np.ndarray
-    axes: str  # a letter or word an axis: "T S"
-    rows: tuple[str, ...] = ()  # labels of the second to last axis, tokens for instance
+    axes: str  # a letter or word for each axis, such as "T S"
+    rows: tuple[str, ...] = ()  # labels of the second to last axis, such as tokens
     columns: tuple[str, ...] = ()  # labels of the last axis
     note: str = ""  # one sentence for a student

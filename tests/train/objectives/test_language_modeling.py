@@ -174,7 +174,7 @@ def test_what_is_no_text_is_said(tmp_path):
             tokenizer,
             framed=False,
         )
-    with pytest.raises(TokenizerError, match="forgets what stands between words"):
+    with pytest.raises(TokenizerError, match="drops the spaces between words"):
         train_tokenizer("word:100", ["a b"], lossless=True)
 
 

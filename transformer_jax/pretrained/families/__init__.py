@@ -1,1 +1,1 @@
-"""One module a model family: its configuration and its parameter names."""
+"""The model families, one module each, with their configurations and tensor names."""

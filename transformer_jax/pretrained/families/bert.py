@@ -1,5 +1,5 @@
-"""BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805), MiniLM and the many sentence
-encoders that are BERTs.
+"""BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805), MiniLM, and sentence encoders with
+BERT's architecture.
 """
 
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
@@ -15,13 +15,15 @@ ARCHITECTURES = {
     "BertForSequenceClassification": "classifier",
 }
 PREFIX = "bert."
-HEADS = ("cls.", "classifier.", "pooler.")  # what a model may do without
-# The next-sentence head has no model here; the head's matrix is the table of tokens.
+HEADS = ("cls.", "classifier.", "pooler.")  # parts that a model may lack
+# No model of this library has the next-sentence head. The matrix of the masked language model's
+# head is the token embedding table.
 IGNORED = ("cls.seq_relationship.", "cls.predictions.decoder.", "embeddings.position_ids")
+# Names in old files.
 RENAMED = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
-}  # of old files
+}
 ACTIVATIONS = {
     "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
 }  # fmt: skip
@@ -36,12 +38,12 @@ def holds(config) -> bool:
 
 
 def read_config(settings: Settings, kind: str, names: set[str]):
-    """The sizes; `names` are those of the tensors."""
+    """Read the configuration of a model. `names` are the names of the tensors in its file."""
     return of_kind(text_config(settings, kind, names), settings, kind)
 
 
 def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -> TextEncoderConfig:
-    """The encoder's; positions stand behind `skip` rows of their table."""
+    """Read the configuration of the encoder. Its position table has `skip` unused first rows."""
     settings.must_be("position_embedding_type", "absolute")
     settings.must_be("is_decoder", False)
     if kind == "masked":
@@ -66,7 +68,7 @@ def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -
 
 
 def of_kind(text: TextEncoderConfig, settings: Settings, kind: str, **head):
-    """The configuration of a model of this kind around the encoder."""
+    """Build the configuration of a model of the kind `kind` from that of its encoder."""
     if kind != "classifier":
         return text
     dropout = settings.number("classifier_dropout", text.encoder.dropout_rate)
@@ -75,13 +77,13 @@ def of_kind(text: TextEncoderConfig, settings: Settings, kind: str, **head):
 
 
 def num_classes(settings: Settings) -> int:
-    """As id2label names them; two where it does not, as Transformers has it."""
+    """Return the number of classes in id2label, else num_labels, else 2 as in Transformers."""
     labels = settings.part("id2label")
     return settings.whole("num_labels", 2) if labels is None else len(labels.values)
 
 
 def tensors(config, kind: str) -> list[Tensor]:
-    """What the file holds."""
+    """Return the tensors of a model's file."""
     at = "" if kind == "encoder" else "text."
     text = config.text if kind == "classifier" else config
     found = text_tensors(text, at)
@@ -97,7 +99,7 @@ def tensors(config, kind: str) -> list[Tensor]:
 
 
 def text_tensors(config: TextEncoderConfig, at: str, skip: int = 0) -> list[Tensor]:
-    """Of the encoder, whose parameters' names begin with `at`."""
+    """Return the tensors of the encoder, whose parameter names begin with `at`."""
     found = [
         embedding("embeddings.word_embeddings", f"{at}embedding.token"),
         embedding("embeddings.position_embeddings", f"{at}embedding.position", skip=skip),
@@ -117,7 +119,7 @@ def text_tensors(config: TextEncoderConfig, at: str, skip: int = 0) -> list[Tens
 
 
 def write_config(config, kind: str) -> dict:
-    """config.json of a model."""
+    """Return the content of config.json for a model."""
     text = config.text if kind == "classifier" else config
     names = {"encoder": "BertModel", "masked": "BertForMaskedLM"}
     head = {} if kind != "classifier" else {"classifier_dropout": config.head_dropout_rate}
@@ -130,7 +132,7 @@ def write_config(config, kind: str) -> dict:
 
 
 def text_settings(config: TextEncoderConfig, skip: int = 0) -> dict:
-    """The sizes under the names that BERT's configuration has for them."""
+    """Return the settings of an encoder under their names in BERT's config.json."""
     stack = config.encoder
     return {
         "vocab_size": config.vocab_size,

@@ -1,5 +1,5 @@
-"""DistilBERT (Sanh et al., 2019, https://arxiv.org/abs/1910.01108): half of BERT's layers, neither
-segments nor pooler.
+"""DistilBERT (Sanh et al., 2019, https://arxiv.org/abs/1910.01108): half of BERT's layers, no
+segment embeddings and no pooler.
 """
 
 from transformer_jax.models.config import TextEncoderConfig

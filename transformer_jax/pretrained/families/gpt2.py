@@ -1,5 +1,5 @@
-"""GPT-2 (Radford et al., 2019): `Conv1D` layers, queries, keys and values in one tensor, the table
-of tokens as head.
+"""GPT-2 (Radford et al., 2019): `Conv1D` layers; queries, keys and values in one tensor; the token
+embedding table as the head.
 """
 
 from transformer_jax.models.config import LanguageModelConfig
@@ -11,7 +11,7 @@ MODEL_TYPES = ("gpt2",)
 ARCHITECTURES = {"GPT2LMHeadModel": "language", "GPT2Model": "language"}
 PREFIX = "transformer."
 HEADS: tuple[str, ...] = ()
-# The head is the table; old files keep the causal mask of every layer.
+# The head is the embedding table. Old files contain the causal mask of every layer.
 IGNORED = ("lm_head.weight", r"h\.\d+\.attn\.(masked_)?bias$")
 RENAMED: dict[str, str] = {}
 ACTIVATIONS = {

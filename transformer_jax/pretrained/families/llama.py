@@ -1,8 +1,8 @@
-"""LLaMA (Touvron et al., 2023, https://arxiv.org/abs/2302.13971) and its kin: SmolLM is one, Qwen2
-adds biases to queries, keys and values, Qwen3 a norm to every head's queries and keys instead.
+"""LLaMA (Touvron et al., 2023, https://arxiv.org/abs/2302.13971) and related models.
 
-Rotary pairs are halves apart in these files, as ours; heads that share a key stand side by side, as
-ours.
+SmolLM has the same architecture. Qwen2 adds biases to queries, keys and values. Qwen3 instead has a
+norm on every head's queries and keys. These files pair the features of rotary positions as this
+library does, half a head apart, and also place heads that share a key next to each other.
 """
 
 from transformer_jax.models.config import LanguageModelConfig
@@ -19,7 +19,7 @@ ARCHITECTURES = {
 }
 PREFIX = "model."
 HEADS: tuple[str, ...] = ()
-IGNORED = (r".*rotary_emb\.inv_freq$", "lm_head.weight")  # a tied head may be stored all the same
+IGNORED = (r".*rotary_emb\.inv_freq$", "lm_head.weight")  # a tied head may be stored nevertheless
 RENAMED: dict[str, str] = {}
 SCALINGS = {"linear": "linear", "llama3": "llama3"}
 
@@ -41,7 +41,7 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModel
         settings.must_be(name, value)
     model_type = settings.text("model_type")
     N, D = settings.whole("num_attention_heads", least=1), settings.whole("hidden_size")
-    rope = settings.part("rope_parameters") or settings  # older files have it at the top
+    rope = settings.part("rope_parameters") or settings  # at the top level in older files
     return LanguageModelConfig(
         settings.whole("vocab_size"),
         settings.whole("max_position_embeddings"),

@@ -1,5 +1,5 @@
-"""ModernBERT (Warner et al., 2024, https://arxiv.org/abs/2412.13663): rotary, gated, pre-norm, most
-layers local, no biases.
+"""ModernBERT (Warner et al., 2024, https://arxiv.org/abs/2412.13663): rotary positions, gated
+feed-forward layers, pre-norm, mostly local layers, no biases.
 """
 
 from transformer_jax.models.config import TextEncoderConfig
@@ -36,7 +36,7 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> TextEncoderCo
         found = None if found == [kinds[i % every > 0] for i in range(num_layers)] else found
     if found is not None:
         raise settings.error(
-            f"layer_types must be a global layer, then local ones, {every} by {every}"
+            f"layer_types must be a global layer, then local ones, in groups of {every}"
         )
     dropout = settings.number("mlp_dropout", 0.0)
     return TextEncoderConfig(
@@ -91,7 +91,7 @@ def tensors(config: TextEncoderConfig, kind: str) -> list[Tensor]:
         found += fused_linear(f"{theirs}.attn.Wqkv", qkv, bias=False)
         found += linear(f"{theirs}.attn.Wo", f"{attention}.out_", bias=False, inputs=2)
         found += norm(f"{theirs}.mlp_norm", f"{ours}.feed_forward_norm", bias=False)
-        # The first half is what the activation is of.
+        # The first half is the gate, to which the activation is applied.
         halves = (f"{network}.gate_", f"{network}.in_")
         found += fused_linear(f"{theirs}.mlp.Wi", halves, bias=False)
         found += linear(f"{theirs}.mlp.Wo", f"{network}.out_", bias=False)

@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al., 2019, https://arxiv.org/abs/1907.11692) and XLM-R (Conneau et al., 2020,
 https://arxiv.org/abs/1911.02116).
 
-BERT's layers, one segment, another head. The first position stands in row pad + 1 of its table: the
-rows before are nobody's.
+They have BERT's layers, one segment and another head. The first position is row pad + 1 of the
+position table; the rows before it are unused.
 """
 
 from transformer_jax.models.config import TextEncoderConfig
@@ -24,7 +24,7 @@ PREFIX = "roberta."
 HEADS = ("lm_head.", "classifier.", "pooler.")
 IGNORED = ("lm_head.decoder.", "embeddings.position_ids")
 RENAMED = bert.RENAMED
-SKIP = 2  # pad is token 1 in every published one
+SKIP = 2  # pad + 1; the padding token has the id 1 in all published models
 
 
 def holds(config) -> bool:
@@ -37,7 +37,7 @@ def holds(config) -> bool:
 
 def read_config(settings: Settings, kind: str, names: set[str]):
     if settings.whole("pad_token_id", 1) + 1 != SKIP:
-        raise settings.error("pad_token_id must be 1: positions begin behind its row")
+        raise settings.error("pad_token_id must be 1: positions begin at row pad_token_id + 1")
     return bert.of_kind(bert.text_config(settings, kind, names, SKIP), settings, kind)
 
 

@@ -1,11 +1,11 @@
-"""The worked examples of the source documents, computed again through this library, step by step.
+"""The worked examples of the source documents, recomputed step by step with this library.
 
     from transformer_jax.walkthrough.worked import steps
     for step in steps("cat_sat"):
         print(step.name, "=", step.equation)
 
-`worked_examples.json` holds for each the inputs, what the document prints, what it should print,
-and which of the two agree. `docs/research/errata.md` is made from it.
+For each example, `worked_examples.json` has the inputs, the numbers that the document prints, the
+correct numbers, and whether they agree. `docs/research/errata.md` is generated from it.
 """
 
 from transformer_jax.walkthrough.worked.examples import EXAMPLES

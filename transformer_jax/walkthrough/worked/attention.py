@@ -1,4 +1,4 @@
-"""Attention by hand: queries, keys and values, scores, weights, output, heads."""
+"""Worked examples of attention: queries, keys and values, scores, weights, output, heads."""
 
 import numpy as np
 
@@ -75,16 +75,14 @@ def bright_qkv(example: dict) -> list[Step]:
 
 
 def kid_smiles(example: dict) -> list[Step]:
-    """Whether any weights could have given the printed numbers, and whether these agree with one
-    another.
-    """
+    """Check whether any weights can give the printed numbers, and whether these are consistent."""
     inputs, printed = example["inputs"], example["printed"]
     tokens, heads = inputs["tokens"], inputs["heads"]
     x = numbers(inputs["X"])
     weights, context = numbers(printed["weights_head1"]), numbers(printed["context_head1"])
     merged = numbers(printed["final"]).reshape(len(x), heads, -1)  # tokens, heads, features
     # The first two rows of X sum to seven times the third, hence so do those of X W, whatever W is.
-    # A softmax hides one constant a row, which centring takes out of its logarithm.
+    # The log of a softmax is the scores up to a constant per row, which centring removes.
     scores = np.log(weights)
     scores = scores - scores.mean(axis=-1, keepdims=True)
     values = np.linalg.solve(weights, context)
@@ -100,8 +98,8 @@ def kid_smiles(example: dict) -> list[Step]:
         tell("per_head", "weights V of head 1, as printed before merging", context, "T H", tokens),
         tell("context_head1", "the first half of the printed merged rows", merged[:, 0], "T H",
              tokens,
-             note="Merging moves nothing but rows, so these should be per_head; "
-             "only the first is."),
+             note="Merging only rearranges rows, so these should equal per_head; "
+             "only the first does."),
         tell("scores", "log(printed weights), centred in each row", scores, "T S", tokens, tokens),
         tell("excess_scores", "scores_The + scores_kid - 7 scores_smiles", excess(scores), "S",
              note="Q = X W_Q, so this is 0 for every W_Q and W_K; it is not."),
@@ -113,7 +111,7 @@ def kid_smiles(example: dict) -> list[Step]:
 
 
 def _project(inputs: dict) -> list[np.ndarray]:
-    """Q, K and V: X times its three matrices."""
+    """Compute Q, K and V as X times three matrices."""
     x = numbers(inputs["X"])
     return [project(x, numbers(inputs[name])) for name in ("W_Q", "W_K", "W_V")]
 

@@ -1,4 +1,4 @@
-"""What a document prints beside what comes out here, number by number."""
+"""Comparison of the numbers that a document prints with the numbers computed here."""
 
 import math
 import re
@@ -12,8 +12,8 @@ from transformer_jax.walkthrough.step import Step
 from transformer_jax.walkthrough.worked.examples import EXAMPLES
 from transformer_jax.walkthrough.worked.registry import steps
 
-# Printed, but nothing that a step could compute: settings, the outcome of days of training,
-# formulas, and what `kid_smiles` starts from.
+# Printed values that no step computes: settings, results of days of training, formulas, and the
+# inputs of `kid_smiles`.
 NOT_COMPUTED = {
     "epochs", "batch", "lr", "test_accuracy", "formula", "training_flops", "weights_head1", "final",
     "final_row0",
@@ -21,7 +21,7 @@ NOT_COMPUTED = {
 
 
 class Compared(NamedTuple):
-    """One printed array, `wrong` where it is off."""
+    """A printed array and the computed one. `wrong` marks the printed numbers that are wrong."""
 
     printed: Any  # as in the JSON
     computed: np.ndarray
@@ -30,11 +30,11 @@ class Compared(NamedTuple):
 
 
 def compare(name: str) -> dict[str, Compared]:
-    """Every printed array of an example by its name.
+    """Compare every printed array of an example with the computed one, by name.
 
-    Right is what lies within the example's own tolerance or is rounded to the last printed place,
-    and where there is no tolerance within one unit of that place: whoever cuts digits off instead
-    of rounding is not wrong.
+    A printed number is right if it is within the example's tolerance or correctly rounded to its
+    last printed digit. Without a tolerance, it is right within one unit of its last digit, so that
+    truncated digits are not wrong.
     """
     example, told = EXAMPLES[name], steps(name)
     tolerance = example["tolerance"].get("printed")
@@ -43,7 +43,7 @@ def compare(name: str) -> dict[str, Compared]:
         if key in NOT_COMPUTED:
             continue
         step, computed = find(told, key)
-        decimals = example.get("decimals", {}).get(key)  # where zeros at the end are printed too
+        decimals = example.get("decimals", {}).get(key)  # given if trailing zeros are printed
         if is_labels(printed):
             wrong = np.array(step.columns[: len(printed)]) != np.array(printed)
         else:
@@ -59,19 +59,17 @@ def compare(name: str) -> dict[str, Compared]:
 
 
 def beside_the_document(id: str) -> list[str]:
-    """What the document prints, with a ! behind what is wrong, and what it should print: a line
-    each.
-    """
+    """Format the printed numbers, with a ! after wrong ones, and the correct numbers, as lines."""
     example, told = EXAMPLES[id], compare(id)
     wrong = {key: compared.wrong for key, compared in told.items()}
     marked = any(array.any() for array in wrong.values())
-    after = [f"The document prints{' (! = not what comes out)' if marked else ''}:"]
+    after = [f"The document prints{' (! = wrong)' if marked else ''}:"]
     after += [
         f"{key}: {_marked(printed, wrong.get(key, False))}"
         for key, printed in flat(example["printed"]).items()
     ]
     if example["agrees"]:
-        after.append("It agrees.")
+        after.append("All numbers agree.")
     else:
         after.append("It should print:")
         after += [f"{key}: {_marked(value)}" for key, value in flat(example["recomputed"]).items()]
@@ -81,7 +79,7 @@ def beside_the_document(id: str) -> list[str]:
 
 
 def _marked(tree: Any, wrong: Any = False) -> str:
-    """Nested lists as they are written, with a ! behind what is wrong."""
+    """Format nested lists with a ! after each wrong number."""
     wrong = np.asarray(wrong)
     if isinstance(tree, list):
         wrongs = np.broadcast_to(wrong, (len(tree), *wrong.shape[1:]))
@@ -90,7 +88,7 @@ def _marked(tree: Any, wrong: Any = False) -> str:
 
 
 def flat(numbers: dict[str, Any]) -> dict[str, Any]:
-    """A dictionary inside stands for its entries."""
+    """Flatten nested dictionaries by one level."""
     entries = {}
     for key, value in numbers.items():
         entries |= value if isinstance(value, dict) else {key: value}
@@ -98,8 +96,10 @@ def flat(numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(told: list[Step], name: str) -> tuple[Step, np.ndarray]:
-    """The step of that name and its array; or a row of it (`Q_row0`); or the column or row with
-    that label.
+    """Find a step and its array by the name of a printed array.
+
+    The name is that of a step, of a row of a step (`Q_row0`), or the label of a column or row.
+    Raises ValueError if there is none.
     """
     row = re.fullmatch(r"(.+)_row(\d+)", name)
     for step in told:
@@ -116,14 +116,14 @@ def find(told: list[Step], name: str) -> tuple[Step, np.ndarray]:
 
 
 def is_labels(printed: Any) -> bool:
-    """A list of tokens rather than of numbers."""
+    """Return whether a printed value is a list of tokens rather than of numbers."""
     return isinstance(printed, list) and all(
         isinstance(x, str) and not re.match(r"-?[0-9]|-?inf", x) for x in printed
     )
 
 
 def as_number(printed: str | int | float) -> float:
-    """A number as the documents write it: 0.5, "-inf", "2pi*2.15", "110M"."""
+    """Convert a printed number to a float: 0.5, "-inf", "2pi*2.15" or "110M"."""
     if not isinstance(printed, str):
         return float(printed)
     if printed.startswith("2pi*"):
@@ -133,7 +133,7 @@ def as_number(printed: str | int | float) -> float:
 
 
 def unit(printed: str | int | float, decimals: int | None = None) -> float:
-    """One unit in the last printed place; 0 for a whole number, which is exact."""
+    """Return one unit in the last printed digit, or 0 for a whole number, which is exact."""
     if isinstance(printed, str):
         return 2 * math.pi * unit(float(printed[4:])) if printed.startswith("2pi*") else 0.0
     if isinstance(printed, int):
@@ -143,5 +143,5 @@ def unit(printed: str | int | float, decimals: int | None = None) -> float:
 
 
 def _each(function: Callable, printed: Any) -> np.ndarray:
-    # As objects: what NumPy makes of [12, "110M"] or of 0.5 no longer says how it was printed.
+    # As objects, because NumPy would convert [12, "110M"] or 0.5 and lose how it was printed.
     return np.vectorize(function, otypes=[float])(np.array(printed, dtype=object))

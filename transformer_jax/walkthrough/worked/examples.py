@@ -1,4 +1,4 @@
-"""The inputs, the printed numbers and the right numbers of every worked example."""
+"""The inputs, the printed numbers and the correct numbers of every worked example."""
 
 import json
 from importlib import resources

@@ -1,4 +1,4 @@
-"""Layers and models by hand: normalisation, parameter counts, published sizes."""
+"""Worked examples of layers and models: normalisation, parameter counts, published sizes."""
 
 import numpy as np
 from flax import nnx
@@ -76,7 +76,7 @@ def ffn_parameters(example: dict) -> list[Step]:
     D, F, heads = (example["inputs"][name] for name in ("d_model", "d_ff", "heads"))
 
     def kernels(make):
-        """The sizes of a module's kernels, by name; nothing is allocated."""
+        """Count the elements of a module's kernels by name, without allocating them."""
         shapes = _shapes(make)
         return {
             name.removesuffix("_kernel"): shape.size
@@ -126,7 +126,7 @@ def imdb_model(example: dict) -> list[Step]:
 
 
 def scale_table(example: dict) -> list[Step]:
-    """The sizes by name, counted from their architectures: the documents state rounded figures."""
+    """Compute the sizes of published models, of which the documents state rounded figures."""
     names = list(example["printed"])
     published = [PUBLISHED[name.replace("_", "-")] for name in names]
     counted = [formulas.parameters(model.config) for model in published]
@@ -143,14 +143,14 @@ def scale_table(example: dict) -> list[Step]:
     return [
         tell("sizes", "the parameters counted part by part", np.array(table, float), "model size",
              names, ("layers", "heads", "D", "count")),
-        tell("millions", "the same beside what each paper states", in_millions, "model count",
+        tell("millions", "the same, and what each paper states", in_millions, "model count",
              names, ("counted", "stated")),
         tell("gpt3_training_flops", "6 N D with N = 175e9 and D = 300e9 tokens", flops),
     ]  # fmt: skip
 
 
 def _shapes(make) -> dict:
-    """The parameters of a module by path: shapes alone, without memory for any."""
+    """Compute the shapes of a module's parameters by path, without allocating them."""
     state = nnx.state(nnx.eval_shape(lambda: make(AbstractRngs())), nnx.Param)
     return {".".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(state)}
 

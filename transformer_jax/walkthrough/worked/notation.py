@@ -1,6 +1,4 @@
-"""What the worked examples share: one short way to write a step, and compiled forms of what they
-call often.
-"""
+"""Functions that the worked examples share: a short constructor of steps, and jitted functions."""
 
 import jax
 import jax.numpy as jnp
@@ -13,19 +11,17 @@ from transformer_jax.walkthrough.step import Step
 
 
 def tell(name, equation, array, axes="", rows=(), columns=(), note="") -> Step:
-    """A step from any array, number or list."""
+    """Create a step from any array, number or list."""
     return Step(name, equation, np.asarray(array), axes, tuple(rows), tuple(columns), note)
 
 
 def numbers(values) -> np.ndarray:
-    """JSON to an array; "-inf" is how JSON spells minus infinity."""
+    """Convert numbers from JSON to an array. Minus infinity is written as "-inf"."""
     return np.asarray(values, dtype=float)
 
 
 def compiled(function, **options):
-    """`jax.jit` of a library function, from and to NumPy: what is left for the examples is
-    arithmetic.
-    """
+    """Wrap a library function in `jax.jit`, with NumPy arrays as inputs and outputs."""
     jitted = jax.jit(function, **options)
     return lambda *args, **kwargs: jax.tree.map(np.asarray, jitted(*args, **kwargs))
 
@@ -41,7 +37,6 @@ def _attend(query, key, value):
 
 
 project = compiled(linear)  # x W
-softmax = compiled(_softmax)  # over the keys of a mask, or all
-attend = compiled(
-    _attend
-)  # one head, no batch: [T, H], [S, H], [S, O] -> output [T, O], weights [T, S]
+softmax = compiled(_softmax)  # over the keys that a mask allows, or all
+# One head, no batch: [T, H], [S, H], [S, O] -> output [T, O], weights [T, S].
+attend = compiled(_attend)

@@ -1,4 +1,4 @@
-"""Positions by hand: sinusoids, binary codes, and adding a position to a token."""
+"""Worked examples of positions: sinusoids, binary codes, and adding a position to a token."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def sinusoid_d512(example: dict) -> list[Step]:
 
 
 def sinusoid_wavelengths(example: dict) -> list[Step]:
-    """Read off the code itself: position 1 turns each pair by the angle 2 pi / wavelength."""
+    """Compute the wavelengths from the angle 2 pi / wavelength of each pair at position 1."""
     features = example["inputs"]["d_model"]
     code = sinusoids(np.array(1), features)
     turns = np.arctan2(code[0::2], code[1::2])
@@ -95,7 +95,7 @@ def binary_positions(example: dict) -> list[Step]:
             code,
             "T bit",
             [f"p{p}" for p in positions],
-            note="From 67 to 68 three bits flip at once: neighbours may be far apart.",
+            note="From 67 to 68 three bits change at once: neighbouring positions can differ much.",
         ),
     ]
 

@@ -13,9 +13,10 @@ WORKED: dict[str, Callable[[dict], list[Step]]] = {name: _FUNCTIONS[name] for na
 
 
 def steps(name: str) -> list[Step]:
-    """Return the steps of one example, in the order in which one would compute them by hand.
+    """Compute the steps of an example, in the order in which one would compute them by hand.
 
-    In float64 and without shortcuts in products, so that all digits are those of the example.
+    They are computed in float64 and with full precision of products, so that all digits can be
+    compared with those of the document. Raises ValueError for an unknown name.
     """
     if name not in WORKED:
         raise ValueError(f"there is no worked example {name!r}; there are {', '.join(WORKED)}")

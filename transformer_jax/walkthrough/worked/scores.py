@@ -1,4 +1,4 @@
-"""Scores by hand: their variance, softmax, masks, dropout of weights."""
+"""Worked examples of attention scores: variance, softmax, masks, dropout of weights."""
 
 import jax
 import numpy as np
@@ -54,9 +54,7 @@ def softmax_vs_sum(example: dict) -> list[Step]:
 
 
 def variance_table(example: dict) -> list[Step]:
-    """The variance of q . k for q and k of independent unit-variance features, by formula and by
-    drawing them.
-    """
+    """Compute Var(q . k) for independent features of variance 1, by formula and by sampling."""
     d_k = example["inputs"]["d_k"]
     divisors = np.array([1.0, d_k, d_k**0.5, d_k**2])
     names = ("1", "d_k", "sqrt(d_k)", "d_k^2")
@@ -71,7 +69,8 @@ def variance_table(example: dict) -> list[Step]:
             d_k / divisors**2,
             "divisor",
             columns=names,
-            note="A product of two has variance 1, and a sum of d_k of them d_k; c counts squared.",
+            note="A product of two features has variance 1, a sum of d_k products d_k; dividing by "
+            "c divides the variance by c^2.",
         ),
         tell("measured", "of 100,000 pairs drawn with seed 0", measured, "divisor", columns=names),
     ]
@@ -92,7 +91,7 @@ def causal_weights(example: dict) -> list[Step]:
             "softmax over all keys, then zeros where the mask hides",
             leaked,
             "T S",
-            note="The future still stands in the denominator: the rows do not sum to 1.",
+            note="Future keys are still in the denominator, so the rows do not sum to 1.",
         ),
         tell("row_sums", "sum of each row of masked_afterwards", leaked.sum(axis=-1), "T"),
         tell(
@@ -100,7 +99,7 @@ def causal_weights(example: dict) -> list[Step]:
             "masked_afterwards / row_sums",
             leaked / leaked.sum(axis=-1, keepdims=True),
             "T S",
-            note="Dividing by the row sums takes the future out again: the weights above.",
+            note="Dividing by the row sums removes the future keys and gives the weights above.",
         ),
     ]  # fmt: skip
 
@@ -108,7 +107,7 @@ def causal_weights(example: dict) -> list[Step]:
 def neg_inf_mask(example: dict) -> list[Step]:
     a, b = (numbers(example["inputs"][name]) for name in "ab")
     return [
-        tell("scores_a", "the first query: -inf hides the keys behind it", a, "S"),
+        tell("scores_a", "the first query: -inf masks the keys after it", a, "S"),
         tell("a", "softmax(scores_a)", softmax(a, np.isfinite(a)), "S"),
         tell("scores_b", "the second query", b, "S"),
         tell("b", "softmax(scores_b)", softmax(b, np.isfinite(b)), "S"),
@@ -119,7 +118,7 @@ def dropout_scale(example: dict) -> list[Step]:
     inputs = example["inputs"]
     w, p = numbers(inputs["w"]), inputs["p"]
     drop = compiled(lambda w, seed: dropout(w, p, jax.random.key(seed)))
-    # Of the seeds, the first that drops what the example drops: one in 2^4 does.
+    # The first seed that drops the same entries as the example; one seed in 2^4 does.
     seed = next(s for s in range(1000) if ((drop(w, s) > 0) == np.array(inputs["keep"])).all())
     y = drop(w, seed)
     return [
@@ -130,7 +129,7 @@ def dropout_scale(example: dict) -> list[Step]:
             "row_sum",
             "sum(y)",
             y.sum(),
-            note="1 here by the luck of the draw; in general only on average.",
+            note="It is 1 here by chance; in general only on average.",
         ),
         tell("expected", "(1 - p) w / (1 - p) + p 0", (1 - p) * w / (1 - p), "S"),
     ]
@@ -156,7 +155,7 @@ def _softmax_of(x) -> list[Step]:
             "x - max(x)",
             shifted,
             "S",
-            note="Nothing overflows; the weights stay the same.",
+            note="This avoids overflow and does not change the weights.",
         ),
         tell("exponentials", "exp(shifted)", np.exp(shifted), "S"),
         tell("weights", "exponentials / their sum", softmax(x), "S"),

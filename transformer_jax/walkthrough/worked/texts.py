@@ -1,4 +1,4 @@
-"""Texts by hand: byte-pair merges, WordPiece ids, and the special tokens behind a vocabulary."""
+"""Worked examples of tokenization: byte-pair merges, WordPiece ids, and added special tokens."""
 
 import json
 from itertools import islice, product
@@ -18,7 +18,7 @@ def bpe_merges(example: dict) -> list[Step]:
     merges = train_bpe(counts, 3)
 
     def pairs(known):
-        """Pair counts once the first `known` merges are done."""
+        """Count the pairs after the first `known` merges."""
         words = {tuple(apply_merges(word, merges[:known])): n for word, n in counts.items()}
         return {left + right: n for (left, right), n in pair_counts(words).items()}
 
@@ -27,17 +27,18 @@ def bpe_merges(example: dict) -> list[Step]:
     return [
         tell("counts", "how often each word occurs", list(counts.values()), "word", columns=counts),
         tell("pair_counts", "how often two symbols are neighbours", list(before.values()), "pair",
-             columns=before, note="Of equally frequent pairs the first to appear wins."),
+             columns=before, note="Among equally frequent pairs, the first to appear is merged."),
         tell("first_merges", "the most frequent pair, and how often it occurs by then",
              [pairs(i)[name] for i, name in enumerate(names)], "merge", columns=names),
     ]  # fmt: skip
 
 
 def bert_encode(example: dict) -> list[Step]:
-    """With a vocabulary of the needed words alone, under their ids in the published one.
+    """Encode a text and a pair with WordPiece.
 
-    WordPiece takes the longest piece that fits: a whole word that the vocabulary holds is one
-    token, whatever else it holds. So the published vocabulary gives the same.
+    The vocabulary has only the needed words, with their ids in the published one. The published
+    vocabulary gives the same result, because WordPiece takes the longest piece that fits: a whole
+    word in the vocabulary is one token, whatever other tokens there are.
     """
     inputs = example["inputs"]
     wordpiece = tokenizers.BertWordPieceTokenizer(vocab=inputs["vocabulary"], lowercase=True)
@@ -52,7 +53,7 @@ def bert_encode(example: dict) -> list[Step]:
         tell("ids", "their ids in the vocabulary", bare.ids, "T", columns=bare.tokens),
         tell("single", "[CLS] text [SEP], padded", single.ids, "T", columns=single.tokens),
         tell("pair", "[CLS] text [SEP] pair [SEP], padded", pair.ids, "T", columns=pair.tokens),
-        tell("attention_mask_pair", "1 where a token stands", pair.attention_mask, "T",
+        tell("attention_mask_pair", "1 for a token, 0 for padding", pair.attention_mask, "T",
              columns=pair.tokens),
         tell("token_type_ids_pair", "0 up to the first [SEP], then 1; padding 0", pair.type_ids,
              "T", columns=pair.tokens),
@@ -67,8 +68,9 @@ def bert_encode(example: dict) -> list[Step]:
 
 
 def imdb_special_tokens(example: dict) -> list[Step]:
-    """The ids depend on the size alone, so a made-up vocabulary of GPT-2's size stands for the
-    published one.
+    """Compute the ids of the special tokens after GPT-2's vocabulary.
+
+    They depend only on the size of the vocabulary, so an artificial one of GPT-2's size is used.
     """
     inputs = example["inputs"]
     characters = [chr(0x100 + byte) for byte in range(inputs["bytes"])]
@@ -82,7 +84,7 @@ def imdb_special_tokens(example: dict) -> list[Step]:
         tokenizer = train_tokenizer("gpt2", [], gpt2_files=folder)
     return [
         tell("gpt2", "bytes + merges + end of text", len(tokens)),
-        tell("pad", "id of [PAD], the first behind them", tokenizer.pad_id),
+        tell("pad", "id of [PAD], the first after them", tokenizer.pad_id),
         tell("cls", "id of [CLS]", tokenizer.cls_id),
         tell("sep", "id of [SEP]", tokenizer.sep_id),
         tell("vocab", "all tokens", tokenizer.vocab_size),
