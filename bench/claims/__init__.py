@@ -1,3 +1,3 @@
-"""The claims that texts about transformers make, each measured: `python -m bench.claims` writes
+"""Measurements of claims that texts about transformers make: `python -m bench.claims` writes
 docs/research/claims.md.
 """
