@@ -1,14 +1,13 @@
-"""What a GPU makes of this library: attention beside cuDNN's and PyTorch's kernels, and a training
-step of BERT's size.
+"""Measure this library on a GPU: attention beside cuDNN and PyTorch, and a BERT-base training step.
 
-    python -m bench.gpu                                    all of it
+    python -m bench.gpu                                    both parts
     python -m bench.gpu --passes gradient --kinds full causal padded
-    python -m bench.gpu --parts step --rounds 3            the training step alone
+    python -m bench.gpu --parts step --rounds 3            the training step only
 
-As many texts as come to --tokens together, 16 heads of 64 features, bfloat16. Everybody is called
-in turns and computes the definition; a ratio is the median of those within a round. The numbers go
-to docs/results/gpu.json, the tables to docs/benchmarks/gpu.md. `python -m bench.attention` is the
-same for a processor.
+Attention has 16 heads of 64 features in bfloat16, and as many texts as have --tokens tokens
+together. All implementations compute the same numbers and are called interleaved; a ratio is the
+median of the ratios within a round. The numbers are written to docs/results/gpu.json, the tables to
+docs/benchmarks/gpu.md. `python -m bench.attention` does the same on a CPU.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-# PyTorch needs memory beside JAX: it is not taken all at once. Read when JAX is loaded.
+# JAX must leave memory to PyTorch, so it does not preallocate. JAX reads this when it is loaded.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -50,7 +49,7 @@ def attention_cells(options: argparse.Namespace, keep: Callable[[dict], None]) -
     for length, kind, gradient in itertools.product(options.lengths, options.kinds, passes):
         batch = max(1, options.tokens // length)
         cell = Cell(kind, length, "bfloat16", gradient, batch, HEADS)
-        # What the plan leaves: blocks, which skip what a mask hides.
+        # The alternative to the chosen implementation: blocks, which skip what a mask hides.
         blocks = Contestant(who.our_attention(kind, "blockwise"))
         blocks = who.jax_gradient(blocks.fn) if gradient else blocks
         added = {"blockwise": (blocks, mask_kinds.our_arrays(kind, length))}
@@ -151,12 +150,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add(
         "--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="default: 512 to 16384"
     )
-    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of mask; default: all")
+    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of mask (default: all)")
     add("--passes", nargs="+", choices=("forward", "gradient"), default=("forward", "gradient"))
-    add("--tokens", type=int, default=16384, help="of a batch of attention (default: 16384)")
-    add("--seconds", type=float, default=0.2, help="for a contestant in a cell (default: 0.2)")
-    add("--rounds", type=int, default=9, help="of training steps that are timed (default: 9)")
-    add("--seed", type=int, default=0, help="of every random number (default: 0)")
+    add("--tokens", type=int, default=16384, help="tokens in a batch of attention (default: 16384)")
+    add("--seconds", type=float, default=0.2, help="per contestant and cell (default: 0.2)")
+    add("--rounds", type=int, default=9, help="timed rounds of training steps (default: 9)")
+    add("--seed", type=int, default=0, help="of all random numbers (default: 0)")
     options = PROGRAM.parse(parser, arguments)
     if min(*options.lengths, options.tokens, options.rounds) < 1:
         parser.error("--lengths, --tokens and --rounds must be 1 or more")
@@ -164,9 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(options: argparse.Namespace) -> dict:
-    """What is asked for, written record by record."""
+    """Measure the requested parts, write each record, and return the results."""
     if jax.default_backend() != "gpu":
-        raise InputError("JAX sees no GPU here; python -m bench.attention is for a processor")
+        raise InputError("JAX sees no GPU here; on a CPU use python -m bench.attention")
     results = {"seed": options.seed, "tokens": options.tokens, "attention": [], "steps": []}
     for part in (part for part in PARTS if part in options.parts):
         measure, records = PARTS[part]

@@ -1,13 +1,13 @@
-"""Twenty reviews of the test split that a classifier gets wrong: the words that moved it, and the
-reason that one can see.
+"""Explain twenty test reviews that a classifier gets wrong: the deciding words and the reason.
 
     python -m bench.mistakes RUN --data PATH    RUN of train.imdb; --show prints the reviews
     python -m bench.mistakes --page             measure nothing, write the page
 
-Half of them are those that it is surest of, half are drawn from all that are wrong. Each is
-explained by integrated gradients, as `python -m transformer_jax explain` does. Numbers go to
-docs/results/mistakes.json, the page to docs/research/mistakes.md; reasons are written by hand into
-docs/results/mistakes-reasons.json, by the number of the row. No review is stored: single words are.
+Half of them are the most confident errors, half are drawn from the other errors. Each is explained
+by integrated gradients, as `python -m transformer_jax explain` does. Numbers are written to
+docs/results/mistakes.json, the page to docs/research/mistakes.md. The reasons are written by hand
+into docs/results/mistakes-reasons.json, by the number of the row. Reviews are not stored, only
+single words of them.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from transformer_jax.serialization.run_folder import Trained, load_classifier
 from transformer_jax.text.batching import bucket_lengths
 
 NUMBER = 20
-WORDS = 5  # for and against each
+WORDS = 5  # per review, for and against the prediction
 BATCH_TOKENS = 16_384
 
 
@@ -46,8 +46,9 @@ def probabilities_of(classifier: Trained, texts: Sequence[str]) -> Float[np.ndar
 
 
 def chosen(said: Float[np.ndarray, "n C"], test: Split, number: int) -> list[tuple[str, int]]:
-    """Half of them the surest of the wrong ones, the rest drawn from the others; a text counts
-    once.
+    """Choose half of the errors by confidence, and draw the other half at random.
+
+    Identical texts are chosen only once.
     """
     wrong = np.flatnonzero(said.argmax(axis=1) != test.labels)
     ordered = wrong[np.argsort(-said[wrong].max(axis=1), kind="stable")]
@@ -61,7 +62,7 @@ def chosen(said: Float[np.ndarray, "n C"], test: Split, number: int) -> list[tup
 
 
 def strongest(found: Explanation, sign: int) -> list[dict]:
-    """The words that moved it most, what one word adds up to in all its places."""
+    """Return the words with the largest attributions, summed over all places of a word."""
     sums: dict[str, list[float]] = defaultdict(list)
     for piece in found.pieces:
         if piece.value is not None and piece.text.strip():
@@ -130,7 +131,7 @@ def _words(found: list[dict]) -> str:
 
 
 class Mistakes(Program):
-    """The program, whose page has the reasons that were written by hand too."""
+    """The program, whose page also shows the reasons that were written by hand."""
 
     def publish(self, results: dict, docs: Path) -> list[Path]:
         path = docs / "results/mistakes-reasons.json"
@@ -148,8 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
     add("run", nargs="?", metavar="RUN", help="the folder of a trained classifier")
-    add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
-    add("--number", type=int, default=NUMBER, help=f"how many reviews (default: {NUMBER})")
+    add("--data", default="imdb", help="data as train.imdb takes them (default: imdb)")
+    add("--number", type=int, default=NUMBER, help=f"number of reviews (default: {NUMBER})")
     add("--show", action="store_true", help="print the reviews, which are not stored")
     options = PROGRAM.parse(parser, arguments, unnamed=("run",))
     if options.number < 1:
@@ -162,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(options: argparse.Namespace) -> dict:
     classifier, data = load_classifier(options.run), load(options.data)
     if data.classes != classifier.spec.classes:
-        raise InputError(f"{options.run} knows other classes than {data.name}")
+        raise InputError(f"{options.run} has other classes than {data.name}")
     test, mistakes = data.test, []
     said = probabilities_of(classifier, test.texts)
     for kind, row in tqdm(chosen(said, test, options.number), desc="explaining", unit="review"):

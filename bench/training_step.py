@@ -1,17 +1,18 @@
-"""The step of the tutorial's classifier, and its inference: this library beside PyTorch, in turns.
+"""Compare training steps and inference of the tutorial's classifier with PyTorch, interleaved.
 
     python -m bench.training_step
     python -m bench.training_step --small --docs DIR    every subject once, with a few features
     python -m bench.training_step --page                measure nothing, write the page
 
-The model is `train.imdb --recipe tutorial` in its full size, the step
-`train.trainer.step.make_train_step` as the training program runs it; PyTorch's are those of
-bench/peers/tutorial_model.py: eager as the tutorial has it, with its own attention (sdpa), and
-tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights; nothing is timed
-before logits, and losses of two steps without dropout, are those of eager PyTorch. Tokens are
-random, about a third is padding. Each is in a process of its own, ours with the memory of
-transformer_jax/runtime/malloc.py, PyTorch's with that and without. The numbers go to
-docs/results/training_step.json, the tables to docs/benchmarks/training-step.md.
+The model is `train.imdb --recipe tutorial` in its full size, and the step is
+`train.trainer.step.make_train_step` as the training program runs it. PyTorch's versions are those
+of bench/peers/tutorial_model.py: eager as in the tutorial, with PyTorch's own attention (sdpa), and
+tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights. They are timed
+only after their logits, and the losses of two steps without dropout, agree with those of eager
+PyTorch. Tokens are random, and about a third is padding. Each contestant runs in its own process:
+ours with the memory settings of transformer_jax/runtime/malloc.py, PyTorch's with and without. The
+numbers are written to docs/results/training_step.json, the tables to
+docs/benchmarks/training-step.md.
 """
 
 import argparse
@@ -35,14 +36,14 @@ from bench.peers.tutorial_classifier import BATCHES, CONTESTANTS, OURS, batches,
 from train.recipes.imdb import TUTORIAL, Recipe
 from transformer_jax.runtime.errors import InputError
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for child processes
 
-# Largest difference over the largest logit; of losses. Bfloat16 keeps three digits of every
+# Largest difference of logits or losses over the largest one. bfloat16 keeps three digits of every
 # activation.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 
 
-# Of --small.
+# The recipe of --small.
 SMALL = replace(
     TUTORIAL,
     model=replace(
@@ -63,7 +64,7 @@ TRAINED = (
     "sdpa",
     "tuned",
 )
-# What is measured: rows, length, dropout (None: inference), who.
+# Rows, length, dropout rate (None: inference) and contestants of each subject.
 SUBJECTS = {
     "step": (16, 256, 0.1, TRAINED),
     "step without dropout": (16, 256, 0.0, (OURS, "eager", "eager, memory kept")),
@@ -74,8 +75,9 @@ SUBJECTS = {
 
 
 def check(calls: dict[str, Callable[[], Any]], count: int) -> dict[str, float]:
-    """How far each is from eager PyTorch, in as many calls; raises where it computes something
-    else.
+    """Return how far each contestant is from eager PyTorch, in `count` calls.
+
+    Raises Disagreement if one computes other values.
     """
     values = {name: np.stack([call() for _ in range(count)]) for name, call in calls.items()}
     expected = values["eager"]
@@ -89,7 +91,7 @@ def check(calls: dict[str, Callable[[], Any]], count: int) -> dict[str, float]:
 
 
 def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: int) -> dict:
-    """Checked without dropout, then called in turns with it."""
+    """Check all contestants without dropout, then time them with it, interleaved."""
     rows, length, dropout, names = SUBJECTS[subject]
     found = batches(recipe, rows, min(length, recipe.model.max_length), seed)
     settings = {
@@ -122,7 +124,7 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
         "freed_memory_kept": kept,
         "rounds": by[OURS]["rounds"],
         "seconds": by[OURS]["seconds"],
-        # The time of the outer over that of the inner.
+        # The time of the outer name over that of the inner name.
         "ratios": {name: found["ratios"] for name, found in by.items()},
         "load_average": machine.load_average(),
     }
@@ -173,8 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
     add("--subjects", nargs="+", choices=SUBJECTS, default=tuple(SUBJECTS), help="default: all")
-    add("--rounds", type=int, default=9, help="at least (default: 9)")
-    add("--seconds", type=float, default=2.0, help="for a contestant of a subject (default: 2)")
+    add("--rounds", type=int, default=9, help="minimum number of rounds (default: 9)")
+    add("--seconds", type=float, default=2.0, help="per contestant and subject (default: 2)")
     add("--seed", type=int, default=0, help="of weights and tokens (default: 0)")
     options = PROGRAM.parse(parser, arguments)
     if options.rounds < 1 or not options.seconds >= 0:
@@ -188,7 +190,7 @@ def measured(options: argparse.Namespace) -> dict:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
-        raise InputError("PyTorch is the opponent: pip install torch==2.13.0") from None
+        raise InputError("needs PyTorch to compare with: pip install torch==2.13.0") from None
     how = {"rounds": options.rounds, "seconds": options.seconds, "seed": options.seed}
     subjects = []
     for subject in options.subjects:

@@ -1,3 +1,1 @@
-"""Measurements of claims that texts about transformers make: `python -m bench.claims` writes
-docs/research/claims.md.
-"""
+"""Claims that texts about transformers make, measured; run as `python -m bench.claims`."""

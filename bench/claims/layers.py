@@ -1,6 +1,4 @@
-"""A small transformer of the library's pure functions, with switches for residual connections and
-norms.
-"""
+"""A small transformer of the library's pure functions, with switchable residuals and norms."""
 
 from collections.abc import Callable
 from functools import partial

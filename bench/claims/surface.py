@@ -1,5 +1,4 @@
-"""The loss around a trained stack along two random directions, with and without residual
-connections.
+"""The loss around a trained stack along two random directions, with and without residuals.
 
 Li et al., 2018, https://arxiv.org/abs/1712.09913: each filter of a direction (the weights of one
 output feature) is scaled to the norm of the same filter of the model, so that a step means the same
@@ -61,8 +60,9 @@ def surface(loss, parameters, first, second, tokens, steps):
 
 
 def hollows(heights: np.ndarray) -> int:
-    """Count the points of the grid that are lower than their eight neighbours; a smooth bowl has
-    one.
+    """Count the points of the grid that are lower than their eight neighbours.
+
+    A smooth bowl has one.
     """
     middle = heights[1:-1, 1:-1]
     rows, columns = heights.shape

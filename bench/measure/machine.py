@@ -1,5 +1,6 @@
-"""A description of the machine: everything that affects a time, and nothing that identifies its
-owner.
+"""A description of the machine that ran a measurement.
+
+It contains everything that affects a time, and nothing that identifies whose machine it is.
 """
 
 import os

@@ -1,5 +1,4 @@
-"""Benchmarks of skipping blocks that the mask hides: full attention against causal and window
-masks.
+"""Benchmarks of skipping the blocks that a causal or window mask hides, against full attention.
 
     pytest --benchmark-only bench/micro/test_blocks.py
 

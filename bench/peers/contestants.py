@@ -56,10 +56,9 @@ class Cell:
         return (3 if self.gradient else 1) * 4 * self.heads * H * pairs
 
     def inputs(self, seed: int, sets: int = 2) -> list[tuple[np.ndarray, ...]]:
-        """Draw `sets` tuples of query, key, value and, with the gradient, the cotangent of the
-        output.
+        """Draw `sets` tuples of query, key and value, all standard normal.
 
-        All are standard normal.
+        With the gradient there is a fourth array, the cotangent of the output.
         """
         rng = np.random.default_rng([seed, self.length])
         shape = (3 + self.gradient, self.batch, self.length, self.heads, H)

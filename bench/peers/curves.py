@@ -1,5 +1,6 @@
-"""Curves of held-out accuracy: points {step, seconds, accuracy}, read from a log, and the time to
-reach a bar.
+"""Curves of held-out accuracy, and the time at which they reach a bar.
+
+A curve is a list of points {step, seconds, accuracy}. They are read from a log.
 """
 
 import json

@@ -44,9 +44,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Look:
-    """An evaluation of the averaged weights on the held-out texts after a step, and its cost so
-    far.
-    """
+    """The held-out evaluation of the averaged weights after a step, and its cost so far."""
 
     step: int
     probabilities: Float[np.ndarray, "n C"]

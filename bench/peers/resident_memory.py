@@ -1,6 +1,4 @@
-"""Print by how many bytes one call of attention raises the memory of its process, by length, as
-JSON.
-"""
+"""Print the growth of resident memory by one call of attention, by length, as JSON."""
 
 import argparse
 import json
