@@ -198,9 +198,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "--data", required=True, metavar="WHAT", help="as for train.imdb: a path, imdb, sample"
-    )
+    add("--data", required=True, metavar="WHAT", help="as for train.imdb: a path, imdb, sample")
     add("--log", required=True, metavar="FILE", help="new file for the lines of JSON")
     add("--epochs", type=int, default=100, metavar="E", help="default: 100")
     add("--batch", type=int, default=16, metavar="B", help="texts in a batch (default: 16)")
