@@ -25,7 +25,7 @@ from functools import partial
 from statistics import mean, stdev
 
 from bench.measure import machine
-from bench.pages.markdown import table
+from bench.pages.markdown import how_measured, table
 from bench.pages.program import Program
 from bench.peers.recipe_runs import Fold, ends_of_epochs, fold_of, looks
 from train.classifier.calibration import log_probabilities, weights_of
@@ -35,7 +35,7 @@ from train.evaluation.metrics import score
 from train.recipes.imdb import FAST, Recipe
 
 WHOLE = "the whole recipe"
-NO_ATTENTION = "attention removed: a patch sees itself alone"
+NO_ATTENTION = "attention removed: a patch sees itself only"
 HELD_OUT = 0.2
 SEEDS = 3
 
@@ -72,11 +72,11 @@ VARIANTS = {
     WHOLE: lambda recipe: recipe,
     NO_ATTENTION: lambda r: _model(r, attends=False),
     "cross-entropy instead of the squared hinge": lambda r: replace(r, margin=False),
-    "the encoder as loud as its norm makes it": lambda r: _model(r, encoder_scale=1.0),
+    "the encoder as its norm scales it": lambda r: _model(r, encoder_scale=1.0),
     "the head at the rate of the encoder": lambda r: _rates(r, "head"),
     "the words at the rate of the encoder": lambda r: _rates(r, "regions.region"),
     "in bfloat16, not float32": lambda r: replace(r, dtype="bfloat16"),
-    "no word hidden": lambda r: replace(r, token_dropout=0.0),
+    "no word masked": lambda r: replace(r, token_dropout=0.0),
     "regions of one word": lambda r: _model(r, region_width=1),
     "the first 300 words and the last, instead of 600": lambda r: _model(r, max_length=300),
 }
@@ -100,16 +100,12 @@ def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int) -> Iterator[dict]:
 
 
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of the page: what stands behind every number is in the JSON."""
+    """Yield the lines of the page from the contents of the JSON file."""
     runs = results["runs"]
-    yield "# What each part of the recipe brings\n"
+    yield "# What each part of the recipe contributes\n"
     yield (
-        f"`{results['command']}` trained the default recipe of `train.imdb` and variants of it, "
-        f"each without one of its parts, on {results['data']}. A fifth of the training reviews, "
-        "whole movies, is held out: a seed draws them, the weights and the batches, the same for "
-        "all rows. Accuracy after the last epoch, by the averaged weights; nothing is chosen on "
-        "it, and the test split is not read. One accuracy is good to about +-0.8 points; "
-        "differences of runs with one seed are better known, since they judge the same reviews.\n"
+        "This page shows how the accuracy of the default recipe of `train.imdb` changes when one "
+        "of its parts is removed. It is for readers who want to simplify or to change the recipe.\n"
     )
     runs = [*runs, *_by_parts(runs)]
     whole = {run["seed"]: run for run in runs if run["variant"] == WHOLE}
@@ -136,9 +132,24 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield from table(header, rows)
     yield ""
     yield (
-        "Behind +- stands the standard error over the seeds. Seconds are those of the training "
-        f"steps, on machines that may have had other work: {_machines(results['runs'])}; "
-        f"{results['date']}."
+        "The accuracy is the mean over the seeds, after the last epoch and with the averaged "
+        "weights. A fifth of the training reviews, whole movies, is held out for it. The seed "
+        "draws the held-out movies, the weights and the batches, the same for all rows. Nothing "
+        "is selected on this accuracy, and the test split is not read.\n"
+    )
+    yield (
+        "The standard error over the seeds follows +-. One accuracy is known to about +-0.8 "
+        "points. Differences between runs of one seed are known better, since both are evaluated "
+        "on the same reviews."
+    )
+    yield from how_measured(
+        "ablation.json",
+        [f"{results['command']}  # {results['date']}"],
+        [
+            f"- Data: {results['data']}",
+            "- Seconds are those of the training steps, on machines that may have had other work: "
+            f"{_machines(results['runs'])}",
+        ],
     )
 
 

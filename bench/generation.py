@@ -236,13 +236,27 @@ def decode(
 def page(results: dict, shown: dict[str, str]) -> list[str]:
     """Return the lines of the page."""
     return [
-        "# What writing a token costs",
+        "# What generating a token costs",
         "",
-        *origin([results]),
+        "This page shows the time to generate a token with and without the key/value cache, and "
+        "compares it with Hugging Face. It is for readers who generate text with this library on "
+        "a CPU.",
+        *main_number(results["decode"]),
         *(law_section(results["law"], results["laws"]) if results["law"] else []),
         *(decode_section(results["decode"]) if results["decode"] else []),
+        *origin("generation.json", [results]),
+    ]
+
+
+def main_number(rows: Sequence[dict]) -> list[str]:
+    found = next((row for row in rows if row["batch"] == 1 and THEIRS in row["ratios"]), None)
+    if found is None:
+        return []
+    return [
         "",
-        "All numbers: `../results/generation.json`.",
+        "For one text at a time, a model of GPT-2's size takes "
+        f"{milliseconds(found['seconds'][OURS])} ms per token, {quotient(found['ratios'][THEIRS])} "
+        f"of the time of {THEIRS} (median and quartiles).",
     ]
 
 
@@ -265,12 +279,12 @@ def law_section(rows: Sequence[dict], laws: dict[str, dict]) -> list[str]:
     header = ["T", "cached, ms", "uncached, ms", "uncached ÷ cached"]
     return [
         "",
-        "## With the cache and without",
+        "## With and without the cache",
         "",
-        "A model of 4 layers of width 256; the token after T - 1 others. Counted, in millions of",
-        f"operations: a step of the cache {counted['cached']}; the whole text read anew",
-        f"{counted['uncached']}. The time of the first grows as",
-        f"{grows['cached']}, of the other as {grows['uncached']}.",
+        "The cost of token T after T - 1 others, in a model of 4 layers of width 256. By operation "
+        f"count, a step with the cache needs {counted['cached']} million operations, and "
+        f"processing the whole text anew needs {counted['uncached']} million. The measured time "
+        f"grows as {grows['cached']} with the cache, and as {grows['uncached']} without.",
         "",
         *table([*header, "cached, MFLOP", "uncached, MFLOP"], map(cells, rows)),
     ]
@@ -299,12 +313,13 @@ def decode_section(rows: Sequence[dict]) -> list[str]:
 
     return [
         "",
-        "## GPT-2's size, beside Hugging Face",
+        "## GPT-2's size, compared with Hugging Face",
         "",
-        f"12 layers of width 768, 50,257 tokens, float32, random weights; {first['tokens']} tokens",
-        f"behind a prompt of {first['prompt']}, greedy. `{FLOOR}` is the time in which one pass "
-        "reads",
-        f"them from memory. Ratios are of `{OURS}` over the other's time.",
+        f"12 layers of width 768, 50,257 tokens, float32, random weights; {first['tokens']} tokens "
+        f"after a prompt of {first['prompt']}, greedy, in batches of B texts. "
+        f"*{FLOOR.capitalize()}* is the time of one pass over the weights in memory, the least "
+        "that a step can take. "
+        f"Ratios are the time of `{OURS}` over that of the other; below 1 `{OURS}` is faster.",
         "",
         *table(header, map(cells, rows)),
     ]

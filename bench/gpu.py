@@ -26,7 +26,7 @@ import jax
 from bench import attention, utilization
 from bench.measure.harness import Contestant
 from bench.pages.attention import PASSES, SAYS, chosen_cells
-from bench.pages.markdown import milliseconds, quotient, table
+from bench.pages.markdown import how_measured, milliseconds, quotient, table
 from bench.pages.program import Program
 from bench.peers import contestants as who
 from bench.peers import mask_kinds
@@ -39,7 +39,7 @@ HEADS = 16
 FUSED = ("jax.nn, cuDNN", "PyTorch", "PyTorch, cuDNN")
 STEPS = {
     "no dropout": 0.0,
-    "dropout 0.1, but of no attention weights": 0.1,
+    "dropout 0.1, except for attention weights": 0.1,
     "dropout 0.1, as BERT was trained": None,
 }
 
@@ -80,14 +80,32 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
     ran = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in ran["versions"].items())
-    yield "# On a GPU"
+    yield "# Attention and training on a GPU"
     yield ""
-    yield f"Written by `{results['command']}`, {results['date']}, seed {results['seed']}."
-    yield f"{'; '.join(ran['devices'])}; Python {ran['python']}, {versions}."
+    yield (
+        "This page compares attention on a GPU with the kernels of cuDNN and PyTorch, and shows "
+        "how much of the GPU's speed a training step of BERT-base uses. It is for readers who "
+        "train on a GPU."
+    )
+    if results["steps"]:
+        best = max(results["steps"], key=lambda step: step["utilization"])
+        yield ""
+        yield (
+            f"A training step of BERT-base reaches up to {best['utilization']:.1%} of the rate of "
+            f"large matrix products on this GPU ({best['name']})."
+        )
     if results["attention"]:
         yield from attention_section(results["attention"], results["tokens"])
     if results["steps"]:
         yield from steps_section(results["steps"])
+    yield from how_measured(
+        "gpu.json",
+        [f"{results['command']}  # {results['date']}, seed {results['seed']}"],
+        [
+            f"- {'; '.join(ran['devices'])}",
+            f"- Python {ran['python']}, {versions}",
+        ],
+    )
 
 
 def attention_section(cells: Sequence[dict], tokens: int) -> Iterator[str]:
@@ -95,16 +113,16 @@ def attention_section(cells: Sequence[dict], tokens: int) -> Iterator[str]:
         "",
         "## Attention",
         "",
-        f"{HEADS} heads of {who.H} features, bfloat16, as many texts as come to {tokens:,} tokens.",
-        f"Ratios are the time of `{OURS}` over that of the other within a round, median and",
-        "quartiles: below 1 it is the faster one. `jax.nn` is told of padding as a number of keys,",
-        "which it must know to stand in front; this library finds out.",
+        f"{HEADS} heads of {who.H} features, bfloat16, in batches of {tokens:,} tokens together. "
+        f"Ratios are the time of `{OURS}` over that of the other within a round, as median and "
+        f"quartiles; below 1 `{OURS}` is faster. `jax.nn` gets padding as the number of real keys, "
+        "which must come first. This library gets a mask and detects that by itself.",
     )
     for kind, gradient in itertools.product(KINDS, PASSES):
         chosen, names = chosen_cells(cells, kind=kind, gradient=gradient)
         peers = [name for name in names if name != OURS]
         if chosen:
-            yield from ("", f"### {PASSES[gradient]}, a query sees {SAYS[kind]}", "")
+            yield from ("", f"### {PASSES[gradient]}, {SAYS[kind]}", "")
         header = ["T", f"{OURS}, ms", "TFLOP/s", "chosen", *(f"÷ {name}" for name in peers)]
         yield from table(
             header,
@@ -122,9 +140,10 @@ def steps_section(steps: Sequence[dict]) -> Iterator[str]:
         "",
         "## A training step of BERT-base",
         "",
-        f"{steps[0]['rows']} texts of {steps[0]['length']} tokens, bfloat16, AdamW, by the step of",
-        "the training program. Its arithmetic is three times that of the forward pass, counted on",
-        "the jaxpr; the ceiling is the fastest of some square products.",
+        f"{steps[0]['rows']} texts of {steps[0]['length']} tokens, bfloat16, AdamW, with the step "
+        "of the training program. Its arithmetic is three times that of the forward pass, counted "
+        "on the jaxpr. The ceiling is the rate of the fastest of several square matrix products. "
+        "Utilisation is the rate of the step over the ceiling.",
         "",
     )
     yield from table(

@@ -100,7 +100,7 @@ def distances(curves: dict[str, list[float]]) -> dict[str, float]:
 
 
 def figures(results: dict) -> dict[str, Figure]:
-    """Return the loss by step, and its distance from that of float32."""
+    """Draw the loss by step, and its distance from that of float32."""
     curves = {name: np.array(values) for name, values in results["losses"].items()}
     with subplots(1, 2, (10, 3.6)) as (figure, (left, right)):
         for name, values in curves.items():
@@ -122,18 +122,18 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
     return [
         "# What rounding does to the loss",
         "",
-        *origin([results]),
-        "",
-        f"The tutorial's classifier over {steps} steps, with the same weights, batches and dropout",
-        "bits, as the training program makes them. *Short products* have bfloat16 operands forward",
-        "and in both gradients, and are summed in float32. The yardstick is float32 with other",
-        "dropout bits: rounding may move the loss by no more than chance does.",
+        "This page shows that training in bfloat16 follows the loss of training in float32. It is "
+        "for readers who want to train in bfloat16.",
         "",
         f"![loss by step, and its distance from float32]({shown['loss-curves']})",
         "",
         *table(header, rows),
         "",
-        "All numbers: `../results/loss_curves.json`.",
+        f"The tutorial's classifier is trained for {steps} steps by the training program's step, "
+        "with the same weights, batches and dropout bits. *Short products* have bfloat16 operands "
+        "forward and in both gradients, and are summed in float32. The yardstick is float32 with "
+        "other dropout bits: rounding may move the loss by no more than chance does.",
+        *origin("loss_curves.json", [results]),
     ]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from bench.pages.markdown import table
+from bench.pages.markdown import how_measured, table
 from bench.pages.program import Program
 from train.data.dataset import Split
 from train.data.load import load
@@ -80,16 +80,20 @@ def strongest(found: Explanation, sign: int) -> list[dict]:
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
     reasons = results["reasons"]
-    yield "# Reviews that it gets wrong\n"
+    yield "# Reviews that the classifier gets wrong\n"
     yield (
-        f"`{results['command']}`: of {results['reviews']:,} test reviews the default classifier "
-        f"gets {results['wrong']:,} wrong. Here are the ones that it is surest of, and others "
-        "drawn from the rest. *For* and *against* are the words that moved its answer most, with "
-        "their shares of the log odds, by integrated gradients (`python -m transformer_jax "
-        "explain RUN TEXT`). The reason is what a reader of the whole review sees; the reviews "
-        "themselves are not stored here.\n"
+        "This page explains test reviews that the default classifier gets wrong. It is for readers "
+        "who want to know what kinds of errors remain.\n"
     )
-    for kind, title in (("surest", "The surest"), ("drawn", "Drawn from the others")):
+    yield (
+        f"Of {results['reviews']:,} test reviews the classifier gets {results['wrong']:,} wrong. "
+        "The first table shows the errors with the highest probability, the second a random sample "
+        "of the others. *For* and *against* are the words with the largest attributions for and "
+        "against the prediction. Attributions are shares of the log odds, computed by integrated "
+        "gradients (`python -m transformer_jax explain RUN TEXT`). The reason was written by a "
+        "reader of the whole review; the reviews themselves are not stored here.\n"
+    )
+    for kind, title in (("surest", "Most confident errors"), ("drawn", "Randomly drawn errors")):
         rows = [
             [
                 mistake["row"],
@@ -104,7 +108,7 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
         ]
         if rows:
             yield f"## {title}\n"
-            yield from table(["row", "label", "said", "for", "against", "reason"], rows)
+            yield from table(["row", "label", "prediction", "for", "against", "reason"], rows)
             yield ""
     kinds = Counter(
         reasons[row].split(":")[0]
@@ -113,13 +117,15 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     )
     if kinds:
         counted = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common())
-        yield f"By the kind of reason: {counted}. *Label* is a review that its stars contradict.\n"
+        yield f"By the kind of reason: {counted}. *Label*: the review contradicts its stars.\n"
     gaps = [abs(m["gap"]) / max(abs(m["log_odds"]), 0.1) for m in results["mistakes"]]
     if gaps:
         yield (
-            f"The shares of each review add up to its log odds to within {100 * max(gaps):.1f}%. "
-            "A row is its number, from 0, in the test split as it was read."
+            "The attributions of each review add up to its log odds to within "
+            f"{100 * max(gaps):.1f}%. A row is the number of the review in the test split, from 0, "
+            "in the order of the files."
         )
+    yield from how_measured("mistakes.json", [results["command"]], [f"- Data: {results['data']}"])
 
 
 def _words(found: list[dict]) -> str:

@@ -215,15 +215,23 @@ def loading(rounds: int, small: bool) -> dict:
 
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield from ["# Pretrained encoders beside PyTorch", "", *origin([results]), ""]
+    reviews, sentence = (results["embedding"][subject] for subject in SUBJECTS)
     yield from (
-        f"all-MiniLM-L6-v2 (6 layers of 384), reviews of IMDb cut to {LENGTH} tokens, batches of",
-        f"{BATCH} of similar length, tokenizing included, each in a process of its own, ours "
-        "keeping",
-        "freed memory as `python -m transformer_jax embed` does, called in turns. A ratio is the "
-        "time",
-        "of `transformer_jax` over that of the other within a round, median and in brackets the",
-        "quartiles: below 1 it is the faster one.",
+        "# Pretrained encoders compared with PyTorch",
+        "",
+        "This page compares the time to embed texts and to load a pretrained encoder with "
+        "sentence-transformers on PyTorch. It is for readers who embed texts on a CPU.",
+        "",
+        f"In float32, embedding reviews takes {quotient(reviews['ratios'][THEIRS])} of the time of "
+        f"{THEIRS}, and embedding one sentence {quotient(sentence['ratios'][THEIRS])} (median and "
+        "quartiles).",
+        "",
+        f"The model is all-MiniLM-L6-v2 (6 layers of width 384). Reviews of IMDb are cut to "
+        f"{LENGTH} tokens and embedded in batches of {BATCH} of similar length; tokenization is "
+        "included. Each program runs in its own process, ours keeping freed memory as `python -m "
+        "transformer_jax embed` does, and their calls are interleaved. A ratio is the time of "
+        f"`{OURS}` over that of the other within a round, as the median and, in brackets, the "
+        f"quartiles; below 1 `{OURS}` is faster.",
         "",
     )
     for subject in SUBJECTS:
@@ -257,14 +265,11 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield from (
         "## Loading",
         "",
-        f"A file of {found['bytes']:,} bytes, {shape} in float32: {load:.3g} s until the",
-        f"model is ready, {read:.3g} s to read the bytes alone; ratio {quotient(found['ratio'])}. "
-        "The",
-        f"memory of the process rises by {found['peak_over_bytes']:.3g} times the file, which is "
-        "not",
-        "mapped.",
-        "",
-        "All numbers: `../results/pretrained.json`.",
+        f"A file of {found['bytes']:,} bytes, {shape} in float32, is loaded in {load:.3g} s. "
+        f"Reading its bytes alone takes {read:.3g} s; the ratio is {quotient(found['ratio'])}. The "
+        f"file is not mapped into memory: the memory of the process rises by "
+        f"{found['peak_over_bytes']:.3g} times the size of the file.",
+        *origin("pretrained.json", [results]),
     )
 
 

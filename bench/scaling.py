@@ -68,7 +68,7 @@ def described(law: PowerLaw) -> dict:
 
 
 def figures(results: dict) -> dict[str, Figure]:
-    """Return the loss against parameters and against operations, with the laws."""
+    """Draw the loss against parameters and against operations, with the fitted laws."""
     names = {"parameters": "parameters without the embedding", "flops": "operations of training"}
     with subplots(1, 2, (9, 3.6), sharey=True) as (figure, both):
         for axes, (key, says) in zip(both, names.items(), strict=True):
@@ -88,25 +88,26 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
     return [
         "# The loss by the size of the model",
         "",
-        *origin([results]),
+        "This page shows how the held-out loss of small language models falls with their size. It "
+        "is for readers who choose the size of a model.",
         "",
-        f"Character-level models of {results['layers']} layers on {results['data']},",
-        f"{rows[0]['tokens']:,} tokens each. L ~ N^{digits(law['exponent'])} "
-        f"[{', '.join(map(digits, law['interval']))}] (95%).",
+        f"Character-level models of {results['layers']} layers were trained on "
+        f"{rows[0]['tokens']:,} tokens of {results['data']} each. With N parameters besides the "
+        f"embedding, the loss is L ~ N^{digits(law['exponent'])}, with a 95% confidence interval "
+        f"of the exponent of [{', '.join(map(digits, law['interval']))}].",
         "",
         "![held-out loss against parameters and against operations, both axes logarithmic]"
         f"({shown['scaling']})",
         "",
         *table(
-            ["width", "parameters", "operations", "nats a token", "bits a byte", "seconds"],
+            ["width", "parameters", "operations", "nats per token", "bits per byte", "seconds"],
             (
                 [row["width"], f"{row['parameters']:,}", f"{row['flops']:.2g}", row["loss"],
                  row["bits_per_byte"], row["seconds"]]
                 for row in rows
             ),
         ),
-        "",
-        "All numbers: `../results/scaling.json`.",
+        *origin("scaling.json", [results]),
     ]  # fmt: skip
 
 

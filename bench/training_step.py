@@ -130,19 +130,37 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
     }
 
 
+def main_number(subjects: Sequence[dict]) -> list[str]:
+    found = next((each for each in subjects if each["subject"] == "step"), None)
+    if found is None:
+        return []
+    return [
+        "",
+        f"In float32 a training step takes {milliseconds(found['seconds'][OURS])} ms, "
+        f"{quotient(found['ratios'][OURS].get('eager'))} of the time of the tutorial's own PyTorch "
+        "program (median and quartiles).",
+    ]
+
+
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield from ["# A training step beside PyTorch", "", *origin([results]), ""]
     size = "with a few features" if results["small"] else "in its full size"
     yield from (
-        f"The tutorial's classifier {size} (`train.imdb --recipe tutorial`); eager PyTorch",
-        "is the tutorial's own program, `sdpa` has PyTorch's fused attention, `tuned` autocast to",
-        "bfloat16 and fused AdamW besides. All begin with the same weights and were seen to "
-        "compute",
-        "the same before. Each is in a process of its own; ours keeps freed memory",
-        "(`transformer_jax/runtime/malloc.py`), as `train.imdb` does, PyTorch does as its program",
-        "does, but where it says `memory kept`. Called in turns; the ratios are of ours over the",
-        "other's time within a round, median and quartiles: below 1 ours is faster.",
+        "# A training step compared with PyTorch",
+        "",
+        "This page compares the time of a training step, and of inference, with PyTorch. It is for "
+        "readers who train or run a classifier on a CPU.",
+        *main_number(results["subjects"]),
+        "",
+        f"The model is the tutorial's classifier {size} (`train.imdb --recipe tutorial`). `eager` "
+        "is the tutorial's own PyTorch program, `sdpa` uses PyTorch's fused attention, and `tuned` "
+        "adds autocast to bfloat16 and fused AdamW. All begin with the same weights, and their "
+        "results were checked to agree before timing.",
+        "",
+        "Each runs in its own process. Ours keeps freed memory "
+        "(`transformer_jax/runtime/malloc.py`), as `train.imdb` does; PyTorch does so only where "
+        "the row says `memory kept`. Calls are interleaved. A ratio is the time of ours over that "
+        "of the other within a round, as median and quartiles; below 1 ours is faster.",
     )
     for found in results["subjects"]:
         ratios = found["ratios"]
@@ -162,7 +180,7 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
                 for name, seconds in found["seconds"].items()
             ),
         )
-    yield from ("", "All numbers: `../results/training_step.json`.")
+    yield from origin("training_step.json", [results])
 
 
 PROGRAM = Program(
