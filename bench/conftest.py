@@ -68,9 +68,9 @@ def benchmark(benchmark):
 
 @pytest.fixture(autouse=True)
 def as_users_run_it():
-    """Disable the signature checks of the tests.
+    """Run benchmarks without the signature checks of the tests.
 
-    Eager calls would pay for them each time.
+    Eager calls would pay for the checks each time.
     """
     disabled = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)

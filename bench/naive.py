@@ -215,10 +215,10 @@ def mask_after_softmax(logits: list[float], mask: list[bool]) -> list[float]:
 
 
 def zero_and_renormalise(logits: list[float], mask: list[bool]) -> list[float]:
-    """Repair `mask_after_softmax`: divide the remaining weights by their sum.
+    """Zero masked weights after the softmax and divide the others by their sum.
 
-    Return zeros where no weight remains: all entries are masked, or one masked logit has taken all
-    the weight.
+    This repairs `mask_after_softmax`. Return zeros where no weight remains: all entries are masked,
+    or one masked logit has taken all the weight.
     """
     weights = mask_after_softmax(logits, mask)
     total = sum(weights)

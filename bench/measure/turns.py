@@ -30,7 +30,7 @@ def take_turns(
 
 
 def summary(times: dict[str, list[float]], of: str) -> dict[str, Any]:
-    """Summarize timings: the median seconds of each, and the ratios of `of` to each other one.
+    """Compute the median seconds of each call, and the ratios of `of` to each other one.
 
     A ratio divides times of the same round; its median and quartiles are returned.
     """
