@@ -102,7 +102,7 @@ def left_out(cells: Sequence[dict]) -> list[str]:
     ]
     if not rows:
         return []
-    header = ["", "T", "implementation", "would take"]
+    header = ["", "T", "implementation", "reason"]
     return ["", "## Left out", "", *table(header, rows)]
 
 
