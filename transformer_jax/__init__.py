@@ -1,10 +1,11 @@
 """Transformers from pure functions, composed into Flax NNX modules.
 
-Axes, one letter each, in einsums, annotations, tests and prose: B batch, T queries, S keys, N query
-heads, K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C classes,
-L layers. A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean evaluation.
+Axes have one letter each, in einsums, annotations, tests and prose: B batch, T queries, S keys, N
+query heads, K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C
+classes, L layers. A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean
+evaluation.
 
-A package is a layer, and imports only from those before it:
+Each package is a layer, and imports only from the layers before it:
 
     runtime, parallel, text     errors and files; the device mesh; tokenizers and batches
     functional, attention       pure functions of arrays; attention.kernels computes attention
@@ -15,11 +16,13 @@ A package is a layer, and imports only from those before it:
                                 Hugging Face checkpoints; attributions; attention step by step
     inference, cli              trained models applied to texts; the command line
 
-The pure functions are here by name: `import transformer_jax as tj; tj.dot_product_attention(q, k,
-v)`.
+The pure functions can be imported from here:
+
+    import transformer_jax as tj
+    tj.dot_product_attention(q, k, v)
 """
 
-# Imported here and not on first use (PEP 562): importing a file binds its name in the package, so a
+# Imported here and not on first use (PEP 562). Importing a file binds its name in the package, so a
 # lazy `tj.dropout` would be the function or the file, depending on what was imported before.
 from transformer_jax.attention.additive import additive_attention
 from transformer_jax.attention.biases import alibi, alibi_slopes, relative_bias, relative_buckets

@@ -24,6 +24,7 @@ TITLES = {
     "tokenizers": "Tokenizers",
 }
 ATTENTION, GRADIENT = "attention", "attention with its gradient"
+COST = ("Python loops", "NumPy", "transformer_jax", "blockwise")  # the figure of the README
 MEMORY = "resident memory of attention"
 PARTS, SEQUENCES = "parts of an encoder layer", "layers that read a sequence"
 
@@ -51,6 +52,9 @@ def figures(results: dict) -> dict[str, Figure]:
     if with_times:
         subjects = [s for s in (ATTENTION, GRADIENT) if names(timed(records), s)]
         panels["attention"] = [Panel(s, "milliseconds", records, s, seconds, 1e3) for s in subjects]
+    if few := [r for r in records if r.implementation in COST and r.subject == ATTENTION]:
+        title = "one example, 8 heads of 64, forward"
+        panels["cost"] = [Panel(title, "milliseconds", few, ATTENTION, seconds, 1e3)]
     planned = [r for r in records if r.subject == ATTENTION and r.how == "compiled"]
     if planned or names(records, MEMORY):
         by_plan, beside = "planned by the compiler", "MiB beside the arguments"

@@ -1,8 +1,8 @@
 """An extension of griffe that turns docstrings into Markdown when the site is built.
 
-Docstrings are plain text, for `help()`. On the pages the first paragraph, which holds the equation,
-is set in code. Examples become code blocks, "Raises" becomes bold, and the library's own names in
-backticks become links. Shapes are shown as they are written, `Float[Array, "B T D"]`.
+Docstrings are plain text, for `help()`. On the pages the equation, an indented line after the first
+paragraph, is set in code. Examples become code blocks, "Raises" becomes bold, and the library's own
+names in backticks become links. Shapes are shown as they are written, `Float[Array, "B T D"]`.
 """
 
 import re
@@ -33,11 +33,9 @@ class RenderDocstrings(griffe.Extension):
 def markdown(docstring: str, is_exported: bool, exported: dict[str, str]) -> str:
     """Convert the paragraphs of a docstring to Markdown; `exported` maps names to their paths."""
     first, *rest = re.split(r"\n[ ]*\n", docstring)
-    if is_exported:
-        equation = " ".join(first.replace("`", "").split())
-        shown = [f"`` {equation} ``{{ .equation }}"]
-    else:
-        shown = [_prose(first, exported)]
+    shown = [_prose(first, exported)]
+    if is_exported and rest and re.fullmatch("    .*", rest[0]):
+        shown.append(f"`` {rest.pop(0).strip()} ``{{ .equation }}")
     for paragraph in rest:
         is_code = EXAMPLE.match(paragraph)
         shown.append(f"```pycon\n{paragraph}\n```" if is_code else _prose(paragraph, exported))

@@ -1,26 +1,42 @@
-"""Fill the tables of the written pages and of the README from the files in docs/results.
+"""Fill the tables and sentences of README and the written pages from the files in docs/results.
 
-    python -m docs.build.tables             every table below a line `<!-- table: NAME -->`
+    python -m docs.build.tables
 
-Only the tables change. `tests/docs/test_results.py` checks that none is out of date.
+fills in the table below each line `<!-- table: NAME -->`, and the text between a line
+`<!-- filled: NAME -->` and the next `<!-- end -->`. The rest of a page stays as it is.
+`tests/docs/test_results.py` checks that nothing is out of date.
 """
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 from bench.pages.markdown import milliseconds, table
+from bench.pages.race import OURS, TUTORIAL
+from train.evaluation.report import summary
 from transformer_jax.runtime.files import write_text
 
 DOCS = Path(__file__).parents[1]
-PAGES = [DOCS.parent / "README.md", *sorted((DOCS / "research").glob("*.md"))]
-MARKED = re.compile(r"(<!-- table: (.*) -->\n)((?:\|.*\n)*)")
+PAGES = [
+    DOCS.parent / "README.md",
+    *(
+        page
+        for folder in ("guides", "research", "project")
+        for page in sorted((DOCS / folder).glob("*.md"))
+    ),
+]
+TABLE = re.compile(r"(<!-- table: (.*) -->\n)((?:\|.*\n)*)")
+TEXT = re.compile(r"(<!-- filled: ([^\n]*) -->\n)(.*?)(<!-- end -->\n)", re.DOTALL)
+COLUMNS = 100
 
 Table = tuple[Sequence[str], Iterable[Sequence[Any]]]
 TABLES: dict[str, Callable[[], Table]] = {}
+TEXTS: dict[str, Callable[[], str]] = {}
 
 
 def named(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
@@ -34,8 +50,14 @@ def named(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
 
 
 def filled(text: str) -> str:
-    """Return the text of a page with its tables filled again."""
-    return MARKED.sub(lambda found: found[1] + "\n".join(table(*TABLES[found[2]]())) + "\n", text)
+    """Return the text of a page with its tables and generated sentences filled in again."""
+    text = TABLE.sub(lambda found: found[1] + "\n".join(table(*TABLES[found[2]]())) + "\n", text)
+    return TEXT.sub(lambda found: f"{found[1]}{TEXTS[found[2]]()}{found[4]}", text)
+
+
+def sentences(text: str) -> str:
+    """Wrap a paragraph to the width of a page."""
+    return textwrap.fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 @cache
@@ -86,40 +108,211 @@ def epochs(values: Sequence[float], number: int) -> list[str]:
 @named("imdb")
 def imdb() -> Table:
     run, best = results("imdb"), results("imdb-vectors")
-    linear, ngrams = run["baseline"], run["alone"]["evidence"]
+    linear = run["baseline"]
     rows = {
         "TF-IDF bigrams + logistic regression": (linear, linear["seconds"]),
-        "its n-grams alone, a linear model (NB-SVM)": (ngrams, run["evidence_seconds"]),
-        "**transformer with n-grams**, `make imdb`": (run, fitting_seconds(run)),
-        "the same, from unlabelled reviews too, `make imdb-best`": (best, fitting_seconds(best)),
+        "`make imdb`: transformer with n-grams": (run, fitting_seconds(run)),
+        "`make imdb-best`: learns from unlabelled reviews too": (best, fitting_seconds(best)),
     }
-    header = ["model", "test accuracy", "95% interval", "seconds to train"]
+    header = ["model", "test accuracy", "95% interval", "training"]
     return header, (
-        [name, accuracy(found), interval(found), f"{seconds:.0f}"]
+        [name, accuracy(found), interval(found), duration(seconds)]
         for name, (found, seconds) in rows.items()
     )
 
 
-@named("attention")
-def attention() -> Table:
-    columns = {
-        "Python loops": "Python loops, ms",
-        "NumPy, loop over queries": "NumPy, a query at a time",
-        "NumPy": "NumPy",
-        "transformer_jax": "transformer_jax",
-        "jax.nn": "`jax.nn`",
-        "PyTorch": "PyTorch",
-    }
-    seconds = {
-        (record["implementation"], record["length"]): record["seconds"]
-        for record in results("bench")["records"]
-        if record["subject"] == "attention" and "ratio" not in record
-    }
-    return ["T", *columns.values()], (
-        [T, *(milliseconds(seconds[name, T]) if (name, T) in seconds else "" for name in columns)]
-        for T in (64, 1024, 2048)
+def duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{minutes(seconds)} min"
+
+
+def verdict() -> str:
+    """Return the last lines that `make imdb` prints."""
+    lines = summary(results("imdb")).splitlines()
+    return "\n".join(["```text", *lines[-2:], "```", ""])
+
+
+def classifier() -> str:
+    """Return what the three seeds of `make imdb` and `make imdb-best` reach."""
+    best = seeds("imdb-vectors")
+    return sentences(
+        f"{against_ngrams()} `make imdb-best` reaches {mean_accuracy(best)} (mean of three seeds) "
+        f"in at most {minutes(max(map(fitting_seconds, best)))} minutes. The test split is read "
+        "once per run; models are selected on held-out movies ([more](docs/guides/training.md))."
     )
 
+
+def against_ngrams() -> str:
+    runs = seeds("imdb")
+    gains = [100 * (run["test_accuracy"] - ngrams(run)["test_accuracy"]) for run in runs]
+    ps = [f"{ngrams(run)['mcnemar']['p_value']:.1g}" for run in runs]
+    return (
+        f"Three seeds of `make imdb` reach {listed([accuracy(run) for run in runs])}: "
+        f"{listed([f'{gain:.2f}' for gain in gains])} points above their own n-grams "
+        f"(McNemar p = {listed(ps)})."
+    )
+
+
+def mean_accuracy(runs: Sequence[dict]) -> str:
+    return f"{mean(run['test_accuracy'] for run in runs):.2%}"
+
+
+def training() -> str:
+    """Return the results of the guide on training."""
+    runs, best = seeds("imdb"), seeds("imdb-vectors")
+    again = [results(f"imdb-vectors-again-seed-{seed}") for seed in (1, 2)]
+    alone = [accuracy(run["alone"]["evidence"]) for run in runs]
+    took = [fitting_seconds(run) for run in best]
+    return "\n\n".join(map(sentences, [
+        f"{against_ngrams()} The n-grams alone reach {listed(alone)}, the network alone "
+        f"{listed([accuracy(run['alone']['head']) for run in runs])}, and TF-IDF bigrams with "
+        f"logistic regression {accuracy(runs[0]['baseline'])}.",
+        "Attention adds "
+        f"{attention_adds(lambda epoch: epoch['alone']['head'])} points to the network on held-out "
+        f"movies, and {attention_adds(lambda epoch: epoch['accuracy'])} points where n-grams are "
+        "added to it ([ablation](../research/ablation.md)).",
+        f"`make imdb-best` also learns from unlabelled reviews. It reaches {mean_accuracy(best)} "
+        f"(mean of three seeds) in {minutes(min(took))} to {minutes(max(took))} minutes and needs "
+        "10 GiB of memory. Run twice more, its network alone reaches "
+        f"{listed([accuracy(run['alone']['head']) for run in again])} "
+        "([unlabelled texts](../research/unlabelled.md)).",
+        f"{tutorial()} [Experiments](../research/experiments.md) lists everything that was tried, "
+        "failures too; [mistakes](../research/mistakes.md) shows the reviews that it gets wrong.",
+    ]))  # fmt: skip
+
+
+def attention_adds(score: Callable[[dict], float]) -> str:
+    """Return the points of accuracy that attention adds at the last epoch, averaged over seeds."""
+    last = {
+        (run["variant"].split(":")[0], run["seed"]): run["epochs"][-1]
+        for run in results("ablation")["runs"]
+    }
+    without = {seed: epoch for (name, seed), epoch in last.items() if name == "attention removed"}
+    gains = [score(last["the whole recipe", seed]) - score(without[seed]) for seed in without]
+    return f"{100 * mean(gains):.2f}"
+
+
+def tutorial() -> str:
+    """Return when runs pass the accuracy of the tutorial, 80.74%."""
+    points = {name: [] for name in (OURS, TUTORIAL)}
+    for run in results("race")["runs"]:
+        if run["contender"] in points:
+            points[run["contender"]].append(run["points"])
+    first = [next(p for p in run if p["accuracy"] > 0.8074) for run in points[OURS]]
+    seconds, compiling = (median(p[key] for p in first) for key in ("seconds", "compile_seconds"))
+    best = max(point["accuracy"] for point in points[TUTORIAL][0])
+    return (
+        "The accuracy of the tutorial that this project started from, 80.74%, is reached after "
+        f"{seconds:.0f} s of training ({compiling:.0f} s of them compile time); the tutorial's own "
+        f"PyTorch program was at {best:.2%} after half an hour ([race](../research/race.md))."
+    )
+
+
+def training_details() -> str:
+    """Return where and when the runs of the guide on training were made."""
+    run, best = results("imdb"), results("imdb-vectors")
+    return sentences(
+        f"`{run['command']}` with seeds 0, 1 and 2, {where(run)} "
+        "(`docs/results/imdb.json`, `imdb-seed-1.json`, `imdb-seed-2.json`). "
+        f"`{best['command']}` with seeds 0, 1 and 2, {where(best)}, while another run shared the "
+        "machine (`docs/results/imdb-vectors*.json`). The validation split shares no movie with "
+        "the training split."
+    )
+
+
+def where(run: dict) -> str:
+    machine = run["machine"]
+    return (
+        f"{machine['cores']} cores of {machine['processor']}, jax {run['versions']['jax']}, "
+        f"{run['date']}"
+    )
+
+
+def ngrams(run: dict) -> dict:
+    """Return the scores of the n-grams of a run without its network."""
+    return run["alone"]["evidence"]
+
+
+def listed(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def writing() -> str:
+    """Return what the language model and the translator reach."""
+    characters, pairs = results("shakespeare"), results("multi30k")
+    return sentences(
+        f"On two CPU cores: tiny Shakespeare, {characters['held_out_loss']:.3f} nats per "
+        f"character after {minutes(characters['train_seconds'])} minutes; Multi30k, English to "
+        f"German, BLEU {pairs['bleu']:.1f} after {minutes(pairs['train_seconds'])} minutes "
+        "([translation](docs/research/translation.md), [speed](docs/benchmarks/generation.md))."
+    )
+
+
+def measured() -> str:
+    """Return what models that write have reached."""
+    characters, sample = results("shakespeare"), results("translate-sample")
+    german, french = results("multi30k"), results("multi30k-fr")
+    one, eight = (
+        {name: ratio["median"] for name, ratio in row["ratios"].items()}
+        for row in results("generation")["decode"]
+        if row["batch"] in (1, 8)
+    )
+    return "\n".join(
+        textwrap.fill(
+            f"- {line}", COLUMNS, subsequent_indent="  ", break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in (
+            f"Tiny Shakespeare, characters: {characters['held_out_loss']:.3f} nats per character "
+            f"on the held-out last tenth, after {characters['train_seconds']:.0f} s of training "
+            f"({where(characters)}).",
+            f"Multi30k (test of 2016): English to German, BLEU {german['bleu']:.2f} after "
+            f"{minutes(german['train_seconds'])} min; English to French, BLEU {french['bleu']:.2f} "
+            f"after {minutes(french['train_seconds'])} min "
+            "([translation](../research/translation.md)).",
+            f"The built-in translation sample: {sample['exact']:.1%} of the texts exactly right "
+            f"after {sample['train_seconds']:.0f} s.",
+            "A token of a model of GPT-2's size takes "
+            f"{one['Hugging Face']:.2f} of the time of Hugging Face (batch of 8: "
+            f"{eight['Hugging Face']:.2f}), and {one['reading the weights']:.2f} of the time of "
+            "reading the weights once ([generation](../benchmarks/generation.md)).",
+            "On an H100, attention is compared with cuDNN and PyTorch, and a training step of "
+            "BERT-base with what matrix products reach ([GPU](../benchmarks/gpu.md)).",
+        )
+    )  # fmt: skip
+
+
+def attention() -> str:
+    """Return the figure of the cost of attention, and a sentence on it."""
+    bench, T = results("bench"), 1024
+    found = {
+        record["implementation"]: milliseconds(record["seconds"])
+        for record in bench["records"]
+        if record["subject"] == "attention" and record["length"] == T and "ratio" not in record
+    }
+    law = next(
+        law["time"]
+        for law in bench["laws"]
+        if (law["subject"], law["implementation"]) == ("attention", "transformer_jax")
+    )
+    low, high = law["interval"]
+    figure = "![Time of attention by length](docs/figures/benchmarks-cost.svg)"
+    return f"{figure}\n\n" + sentences(
+        f"One example of {T} tokens, 8 heads of 64, float32, forward: the jitted function takes "
+        f"{found['transformer_jax']} ms, NumPy {found['NumPy']} ms, `jax.nn` {found['jax.nn']} ms; "
+        f"its time grows as T^{law['exponent']:.2f} (95% interval {low:.2f} to {high:.2f}) "
+        "([more](docs/benchmarks/benchmarks.md))."
+    )
+
+
+TEXTS |= {
+    "make imdb": verdict,
+    "classifier": classifier,
+    "training": training,
+    "training details": training_details,
+    "measured": measured,
+    "writing": writing,
+    "attention": attention,
+}
 
 # Pages on one subject -----------------------------------------------------------------------------
 

@@ -39,6 +39,18 @@ RULES = {
     "relative, of the past": lambda **positions: bucketed(TABLE, bidirectional=False, **positions),
     "their sum": lambda **positions: alibi(SLOPES, **positions) + bucketed(TABLE, **positions),
 }
+buckets_of = jax.jit(
+    relative_buckets, static_argnums=1, static_argnames=("bidirectional", "max_distance")
+)
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _rendered(rule, T, S):
+    return rule.to_array(T, S)
+
+
+def as_array(rule, T=T, S=S):
+    return np.asarray(_rendered(rule, T, S))
 
 
 # ALiBi
@@ -76,16 +88,16 @@ def test_the_slopes_of_twelve_heads_are_eight_and_every_other_of_sixteen():
 
 
 def test_alibi_is_minus_the_slope_times_the_distance():
-    ours = np.asarray(alibi(SLOPES).to_array(T, S))
+    ours, slopes = as_array(alibi(SLOPES)), np.asarray(SLOPES)
     for n, t, s in np.ndindex(N, T, S):
         distance = abs(t + S - T - s)  # the last query stands where the last key does
-        np.testing.assert_allclose(ours[0, n, t, s], -SLOPES[n] * distance, rtol=1e-6)
+        np.testing.assert_allclose(ours[0, n, t, s], -slopes[n] * distance, rtol=1e-6)
 
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_slopes_in_bfloat16_do_not_round_the_distance():
-    slopes = jnp.ones(1, jnp.bfloat16)  # bfloat16 has no 257
-    assert float(alibi(slopes).to_array(1, 258)[0, 0, 0, 0]) == -257.0
+    slopes = jax.device_put(np.ones(1, jnp.bfloat16))  # bfloat16 has no 257
+    assert as_array(alibi(slopes), 1, 258)[0, 0, 0, 0] == -257.0
 
 
 # Buckets
@@ -115,8 +127,8 @@ def exact_bucket(distance, buckets, bidirectional, max_distance):
 def test_buckets_are_those_of_whole_number_arithmetic(buckets, max_distance, bidirectional):
     """(12, 81) has a boundary at 9 = 3 * 27^(1/3), which a logarithm in float32 may miss."""
     distances = np.arange(-2 * max_distance, 2 * max_distance + 1)
-    ours = relative_buckets(
-        jnp.asarray(distances, jnp.int32),
+    ours = buckets_of(
+        distances.astype(np.int32),
         buckets,
         bidirectional=bidirectional,
         max_distance=max_distance,
@@ -138,24 +150,26 @@ def test_buckets_of_t5_are_those_of_its_float_formula(bidirectional):
     )
     far = np.minimum(exact + (share * (side - exact)).astype(np.int32), side - 1)
     expected = np.where(past < exact, past, far) + (bidirectional & (distance > 0)) * 16
-    ours = relative_buckets(jnp.asarray(distance, jnp.int32), 32, bidirectional=bidirectional)
+    ours = buckets_of(distance.astype(np.int32), 32, bidirectional=bidirectional)
     np.testing.assert_array_equal(ours, expected)
 
 
 def test_the_future_has_a_bucket_of_its_own_on_both_sides_and_none_on_one():
-    future = jnp.arange(1, 200)
-    assert (relative_buckets(future, 32) >= 16).all()
-    assert (relative_buckets(-future, 32) < 16).all()
-    assert not relative_buckets(future, 32, bidirectional=False).any()  # the bucket of distance 0
+    future = np.arange(1, 200, dtype=np.int32)
+    assert (np.asarray(buckets_of(future, 32)) >= 16).all()
+    assert (np.asarray(buckets_of(-future, 32)) < 16).all()
+    one_sided = np.asarray(buckets_of(future, 32, bidirectional=False))
+    assert not one_sided.any()  # the bucket of distance 0
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 def test_relative_bias_looks_its_bucket_up(bidirectional):
-    ours = np.asarray(bucketed(TABLE, bidirectional=bidirectional).to_array(T, S))
+    ours = as_array(bucketed(TABLE, bidirectional=bidirectional))
+    table = np.asarray(TABLE)
     assert ours.shape == (1, N, T, S)
     for t, s in np.ndindex(T, S):
         bucket = exact_bucket(s - (t + S - T), R, bidirectional, MAX_DISTANCE)
-        np.testing.assert_array_equal(ours[0, :, t, s], TABLE[bucket])
+        np.testing.assert_array_equal(ours[0, :, t, s], table[bucket])
 
 
 # Rules
@@ -165,7 +179,7 @@ def test_relative_bias_looks_its_bucket_up(bidirectional):
 @pytest.mark.parametrize("name", RULES)
 def test_a_block_is_a_slice_of_the_whole(name):
     rule = RULES[name]() + ARRAY
-    whole = rule.to_array(T, S)
+    whole = as_array(rule)
 
     @partial(jax.jit, static_argnames=("queries", "keys"))
     def part(query_start, key_start, queries, keys):
@@ -181,9 +195,9 @@ def test_a_block_is_a_slice_of_the_whole(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_traced_positions_of_each_example_give_their_rows_of_the_whole(name):
-    whole = np.asarray(RULES[name]().to_array(S, S))
-    at = jnp.array([[0, 4], [6, 2]])  # the positions of two queries in each of two examples
-    slots = jnp.array([3, 1, 6, 0, 2, 5, 4])  # where the keys of a cache stand
+    whole = as_array(RULES[name](), S, S)
+    at = np.array([[0, 4], [6, 2]])  # the positions of two queries in each of two examples
+    slots = np.array([3, 1, 6, 0, 2, 5, 4])  # where the keys of a cache stand
 
     @jax.jit
     def render(at, slots):
@@ -198,8 +212,8 @@ def test_traced_positions_of_each_example_give_their_rows_of_the_whole(name):
 
 def test_a_sum_adds_rules_and_arrays_from_either_side():
     rule, other = alibi(SLOPES), bucketed(TABLE)
-    expected = rule.to_array(T, S) + other.to_array(T, S) + ARRAY
     numpy = np.asarray(ARRAY)
+    expected = as_array(rule) + as_array(other) + numpy
     for both in (
         rule + other + ARRAY,
         ARRAY + rule + other,
@@ -207,19 +221,17 @@ def test_a_sum_adds_rules_and_arrays_from_either_side():
         rule + numpy + other,
     ):
         assert isinstance(both, Bias)
-        np.testing.assert_allclose(both.to_array(T, S), expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(as_array(both), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(T, S), (S,), (N, 1, 1), (B, 1, T, 1), (1, 1, 1, 1), ()])
 def test_an_array_broadcasts_to_four_axes(shape):
     array = jax_normal(4, *shape)
     expected = np.broadcast_to(array, (B, N, T, S))
-    whole = rendered(as_bias(array), T, S)
-    assert whole.ndim == 4
-    np.testing.assert_array_equal(np.broadcast_to(whole, (B, N, T, S)), expected)
-    np.testing.assert_array_equal(
-        np.broadcast_to(dense_bias(array).to_array(T, S), (B, N, T, S)), expected
-    )
+    both = jax.jit(lambda x: (rendered(as_bias(x), T, S), dense_bias(x).to_array(T, S)))(array)
+    assert both[0].ndim == 4
+    for whole in both:
+        np.testing.assert_array_equal(np.broadcast_to(whole, (B, N, T, S)), expected)
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -227,9 +239,9 @@ def test_attention_with_a_rule_is_attention_with_its_array(name):
     query, key = jax_normal(5, B, T, N, 3), jax_normal(6, B, S, 2, 3)
     attend = jax.jit(lambda bias: dot_product_attention(query, key, key, bias=bias))
     rule = RULES[name]()  # through jit as an argument: a rule is a pytree
-    by_array = attend(rule.to_array(T, S))
+    by_array = np.asarray(attend(as_array(rule)))
     np.testing.assert_allclose(attend(rule), by_array, rtol=0, atol=1e-6)
-    assert np.abs(by_array - attend(jnp.zeros((1, N, T, S)))).max() > 0.1
+    assert np.abs(by_array - attend(np.zeros((1, N, T, S), np.float32))).max() > 0.1
 
 
 @settings(max_examples=20, deadline=None, derandomize=True, database=None)

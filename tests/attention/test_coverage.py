@@ -2,12 +2,11 @@
 where all is.
 """
 
+from functools import cache, partial
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from transformer_jax.attention.coverage import Grid, least_and_largest, split_axis
 from transformer_jax.attention.masks import causal, dense, padding, prefix, segments, sliding_window
@@ -25,8 +24,8 @@ def positions(rng, length):
         return None
     rows = [np.arange(length), rng.permutation(length), rng.integers(-9, 40, length)]
     if kind < 4:
-        return jnp.asarray(rows[kind - 1])
-    return jnp.asarray(np.stack([rows[rng.integers(0, 3)] for _ in range(B)]))
+        return jax.device_put(rows[kind - 1])
+    return jax.device_put(np.stack([rows[rng.integers(0, 3)] for _ in range(B)]))
 
 
 def reach(rng):
@@ -60,9 +59,14 @@ def drawn_mask(rng, T, S, depth=2):
     return one & other if rng.random() < 0.5 else one | other
 
 
-def blocks_of(mask, grid):
+@partial(jax.jit, static_argnames="grid")
+def rendered_and_said(masks, grid):
+    """Each mask's array and what it says of the blocks: one program for all of them."""
+    return [(mask.to_array(grid.T, grid.S), mask.coverage(grid)) for mask in masks]
+
+
+def blocks_of(array, grid):
     """[B, rows, columns]: whether anything is seen, and whether all is, from the rendered array."""
-    array = np.asarray(mask.to_array(grid.T, grid.S))
     some = np.zeros((len(array), grid.rows, grid.columns), bool)
     every = np.zeros_like(some)
     for b, i, j in np.ndindex(some.shape):
@@ -72,24 +76,21 @@ def blocks_of(mask, grid):
     return some, every
 
 
-def assert_sound(mask, grid):
-    said = mask.coverage(grid)
-    some, every = blocks_of(mask, grid)
+def assert_sound(array, said, grid):
+    some, every = blocks_of(array, grid)
     assert all(x.shape[1:] == (grid.rows, grid.columns) and len(x) in (1, B) for x in said)
-    assert not (some & ~np.asarray(said.some)).any(), "a block with something visible is left out"
-    assert not (np.asarray(said.every) & ~every).any(), (
-        "a block with something hidden is not masked"
-    )
+    assert not (some & ~said.some).any(), "a block with something visible is left out"
+    assert not (said.every & ~every).any(), "a block with something hidden is not masked"
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
-@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(RULES)), st.booleans())
-def test_nothing_visible_is_skipped_and_nothing_hidden_is_taken_for_seen(seed, name, combined):
-    rng = np.random.default_rng(seed)
-    # Few shapes, since each is compiled; blocks that divide no length.
-    T, S, *size = ((7, 11, 2, 3), (11, 7, 4, 5))[rng.integers(0, 2)]
-    grid = Grid(T, S, *size)
-    assert_sound(drawn_mask(rng, T, S) if combined else RULES[name](rng, T, S), grid)
+# Blocks that divide no length.
+@pytest.mark.parametrize("grid", [Grid(7, 11, 2, 3), Grid(11, 7, 4, 5)], ids=["wide", "high"])
+def test_nothing_visible_is_skipped_and_nothing_hidden_is_taken_for_seen(grid):
+    rng = np.random.default_rng(0)
+    masks = [rule(rng, grid.T, grid.S) for rule in RULES.values() for _ in range(2)]
+    masks += [drawn_mask(rng, grid.T, grid.S) for _ in range(8)]
+    for array, said in jax.device_get(rendered_and_said(masks, grid)):
+        assert_sound(array, said, grid)
 
 
 EXACT = {
@@ -104,21 +105,27 @@ EXACT = {
 }
 
 
+@cache
+def exact(grid):
+    """By name what `rendered_and_said` returns."""
+    found = jax.device_get(rendered_and_said(list(EXACT.values()), grid))
+    return dict(zip(EXACT, found, strict=True))
+
+
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize("size", [(2, 3), (4, 4), (1, 1), (11, 13)])
 def test_at_the_default_positions_it_is_exact(name, size):
     grid = Grid(11, 13, *size)
-    said = EXACT[name].coverage(grid).over(grid)
-    for ours, theirs in zip(said, blocks_of(EXACT[name], grid), strict=True):
+    array, said = exact(grid)[name]
+    for ours, theirs in zip(said, blocks_of(array, grid), strict=True):
         np.testing.assert_array_equal(ours, np.broadcast_to(theirs, ours.shape))
 
 
 def test_packed_texts_in_order_are_exact():
     ids = np.array([[0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3]])
     grid = Grid(11, 11, 3, 2)
-    for ours, theirs in zip(
-        segments(ids).coverage(grid), blocks_of(segments(ids), grid), strict=True
-    ):
+    [(array, said)] = jax.device_get(rendered_and_said([segments(ids)], grid))
+    for ours, theirs in zip(said, blocks_of(array, grid), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -139,8 +146,11 @@ def test_a_grid_counts_its_blocks():
 
 
 def test_the_last_block_repeats_the_last_entry():
-    array = jnp.array([[3, 1, 4, 1, 5]])
-    np.testing.assert_array_equal(split_axis(array, 1, 2), [[[3, 1], [4, 1], [5, 5]]])
-    least, largest = least_and_largest(array, 2)
+    @jax.jit
+    def run(array):
+        return split_axis(array, 1, 2), least_and_largest(array, 2)
+
+    split, (least, largest) = run(np.array([[3, 1, 4, 1, 5]]))
+    np.testing.assert_array_equal(split, [[[3, 1], [4, 1], [5, 5]]])
     np.testing.assert_array_equal(least, [[1, 1, 5]])
     np.testing.assert_array_equal(largest, [[3, 4, 5]])

@@ -3,8 +3,9 @@
 Masked rows are found once.
 """
 
+from functools import partial
+
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
@@ -54,6 +55,11 @@ def whole():
         soft_cap=1.5,
         dropout_rate=0.3,
     )
+    return prepared(given)
+
+
+@jax.jit
+def prepared(given):
     return validate(given).zero_masked_rows()
 
 
@@ -108,21 +114,20 @@ def test_jit_takes_them_as_one_argument(implementation):
     output = run(given)
     run(jax.tree.map(lambda x: x, given))
     assert len(calls) == 1  # the same arrays' shapes, the same static fields
-    expected = attend(
+    options = {"soft_cap": 1.5, "dropout_rate": 0.3, "implementation": implementation}
+    expected = jax.jit(partial(attend, **options))(
         *qkv(),
         bias=alibi(jax_normal(4, N)),
         mask=padding(IS_TOKEN),
         dropout_rng=jax.random.key(0),
-        soft_cap=1.5,
-        dropout_rate=0.3,
-        implementation=implementation,
     )
     np.testing.assert_allclose(output, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS[:2])
 def test_vmap_over_them_is_each_of_them(implementation):
-    masks = jnp.stack([jnp.asarray(IS_TOKEN), ~jnp.asarray(IS_TOKEN)])
+    masks = np.stack([IS_TOKEN, ~IS_TOKEN])
+    queries = np.stack([qkv()[0], 2 * np.asarray(qkv()[0])])
 
     def run(query, is_token):
         given = AttentionInputs(query, *qkv()[1:], mask=padding(is_token))
@@ -132,22 +137,27 @@ def test_vmap_over_them_is_each_of_them(implementation):
         with forced():
             return compute_attention(given, implementation).output
 
-    queries = jnp.stack([qkv()[0], 2 * qkv()[0]])
-    batched = jax.vmap(run)(queries, masks)
+    batched = jax.jit(jax.vmap(run))(queries, masks)
     assert batched.query.shape == (2, B, T, N, H)
     outputs = jax.jit(jax.vmap(compute))(batched)
+    alone = jax.jit(lambda *given: compute(run(*given)))
     for i in range(2):
-        expected = compute(run(queries[i], masks[i]))
+        expected = alone(queries[i], masks[i])
         np.testing.assert_allclose(outputs[i], expected, rtol=0, atol=1e-6)
 
 
 def test_a_kernel_returns_what_was_asked_for_and_no_more():
-    given = validate(AttentionInputs(*qkv())).zero_masked_rows()
-    assert compute_attention(given)[1:] == (None, None)
-    given = validate(AttentionInputs(*qkv(), return_logsumexp=True)).zero_masked_rows()
+    def returned(implementation=None, **options):
+        def run(*arrays):
+            given = validate(AttentionInputs(*arrays, **options)).zero_masked_rows()
+            return compute_attention(given, implementation)
+
+        return jax.eval_shape(run, *qkv())
+
+    assert returned()[1:] == (None, None)
     for implementation in ("reference", "blockwise"):
         with forced():
-            result = compute_attention(given, implementation)
+            result = returned(implementation, return_logsumexp=True)
         assert result.weights is None and result.logsumexp.shape == (B, T, N)
 
 
@@ -180,6 +190,17 @@ CALLS = {
     ),
     "EncoderLayer": lambda mask: encoder_layer()(TEXT, LayerContext(mask=mask)),
 }
+
+
+def traced(function, *arguments):
+    """Call it without compiling and computing anything."""
+
+    def call():
+        function(*arguments)
+
+    jax.eval_shape(call)
+
+
 LENGTHS = {"dot_product_attention": S, "attention_weights": S, "attention_plan": S}
 
 
@@ -203,7 +224,7 @@ def count(monkeypatch):
 @pytest.mark.parametrize("name", CALLS)
 def test_the_mask_is_validated_once_a_call(name, count):
     checked = [count(inputs, check) for check in ("check_fit", "as_mask", "as_bias")]
-    CALLS[name](padding(IS_TOKEN[:, : LENGTHS.get(name, T)]))
+    traced(CALLS[name], padding(IS_TOKEN[:, : LENGTHS.get(name, T)]))
     fits, masks, biases = checked
     assert [arguments[0] for arguments in fits].count("mask") == len(masks) == 1
     assert len(biases) == (0 if name == "additive_attention" else 1)
@@ -215,7 +236,8 @@ def test_no_kernel_validates_again(implementation, count):
     counts = [count(inputs, check) for check in checks]
     counts += [count(inputs, "find_masked_rows")]
     x = jax_normal(1, B, T, N, H)
-    attend(x, x, x, mask=padding(IS_TOKEN[:, :T]), implementation=implementation)
+    mask = padding(IS_TOKEN[:, :T])
+    traced(partial(attend, mask=mask, implementation=implementation), x, x, x)
     assert [len(calls) for calls in counts] == [2, 1, 1, 1, 1]  # `check_fit` of bias and mask
 
 
@@ -229,9 +251,9 @@ def test_the_masked_rows_are_found_once_a_call(name):
             rendered.append(block)
             return super().block(block)
 
-    mask = Counted(jnp.asarray(IS_TOKEN[:, : LENGTHS.get(name, T)]))
+    mask = Counted(jax.device_put(IS_TOKEN[:, : LENGTHS.get(name, T)]))
     with_shapes_alone = 1  # `check_fit`
-    CALLS[name](mask)
+    traced(CALLS[name], mask)
     expected = 0 if name == "attention_plan" else 2
     assert len(rendered) == expected + with_shapes_alone
 
@@ -239,12 +261,18 @@ def test_the_masked_rows_are_found_once_a_call(name):
 def test_layers_use_the_rows_that_their_stack_found(count):
     mask = attach_masked_rows(padding(IS_TOKEN[:, :T]), T, T)
     searched = count(masked_rows, "rendered")  # the whole mask, of so few tokens
-    layer = encoder_layer()
-    context = LayerContext(mask=mask)
-    with_rows = layer(layer(TEXT, context), context)
+
+    graph, abstract = nnx.split(nnx.eval_shape(encoder_layer))
+    parameters = jax.tree.map(lambda leaf: jax_normal(1, *leaf.shape), abstract)
+
+    @jax.jit
+    def two_layers(mask):
+        layer, context = nnx.merge(graph, parameters), LayerContext(mask=mask)
+        return layer(layer(TEXT, context), context)
+
+    with_rows = two_layers(mask)
     assert searched == []
-    context = LayerContext(mask=mask.rule)
-    without = layer(layer(TEXT, context), context)
+    without = two_layers(mask.rule)
     assert len(searched) == 2  # once a layer
     np.testing.assert_array_equal(with_rows, without)
 
@@ -280,9 +308,9 @@ def test_a_mask_with_rows_is_a_mask_like_any_other():
     np.testing.assert_array_equal((attached & causal()).to_array(T), mask.to_array(T))
     x = jax_normal(1, B, T, N, H)
     for implementation in IMPLEMENTATIONS:
-        ours, theirs = (
-            jax.jit(lambda m, i=implementation: attend(x, x, x, mask=m, implementation=i))(m)
-            for m in (attached, mask)
+        run = partial(attend, x, x, x, implementation=implementation)
+        ours, theirs = jax.jit(lambda *masks, run=run: [run(mask=mask) for mask in masks])(
+            attached, mask
         )
         np.testing.assert_array_equal(ours, theirs)
 

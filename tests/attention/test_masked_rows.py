@@ -25,10 +25,16 @@ def few(*shape, share=0.003):
 
 MASKS = {
     "causal": lambda T, S: causal(),
-    "causal, the first keys later": lambda T, S: causal(key_positions=jnp.arange(S)[::-1] + T // 2),
+    "causal, the first keys later": lambda T, S: causal(
+        key_positions=jax.device_put(np.arange(S)[::-1] + T // 2)
+    ),
     "window": lambda T, S: sliding_window(3, 0),
     "window at positions": lambda T, S: sliding_window(
-        1, 1, query_positions=jnp.asarray(rng().permuted(np.tile(np.arange(T) * 3, (B, 1)), axis=1))
+        1,
+        1,
+        query_positions=jax.device_put(
+            rng().permuted(np.tile(np.arange(T) * 3, (B, 1)), axis=1)
+        ),
     ),
     "prefix": lambda T, S: prefix(np.array([0, 17])),
     "padding": lambda T, S: padding(few(B, S)),
@@ -48,6 +54,13 @@ MASKS = {
 }  # fmt: skip
 
 
+def rendered_and_found(mask, T, S):
+    """The mask's array and its masked rows, compiled together."""
+    return jax.device_get(
+        jax.jit(lambda mask: (mask.to_array(T, S), find_masked_rows(mask, T, S)))(mask)
+    )
+
+
 # Above the edge and not a multiple of it: by blocks, of which the last overlap.
 @pytest.mark.parametrize(
     ("name", "T", "S"),
@@ -62,9 +75,7 @@ MASKS = {
     ],
 )
 def test_it_equals_any_over_the_rendered_mask(name, T, S):
-    mask = MASKS[name](T, S)
-    array = np.asarray(mask.to_array(T, S))
-    queries, keys = jax.jit(lambda mask: find_masked_rows(mask, T, S))(mask)
+    array, (queries, keys) = rendered_and_found(MASKS[name](T, S), T, S)
     assert queries.shape[2] == T and keys.shape[2] == S
     np.testing.assert_array_equal(queries, np.broadcast_to(array.any(axis=3), queries.shape))
     np.testing.assert_array_equal(keys, np.broadcast_to(array.any(axis=2), keys.shape))
@@ -72,13 +83,15 @@ def test_it_equals_any_over_the_rendered_mask(name, T, S):
 
 def test_the_blocks_say_what_the_whole_says(monkeypatch):
     """The same lengths, above the edge and below it."""
-    for mask in (causal(), sliding_window(2, 1) & padding(few(B, 29, share=0.3)), prefix(5)):
-        whole = jax.jit(lambda mask: find_masked_rows(mask, 23, 29))(mask)
-        with monkeypatch.context() as patched:
-            patched.setattr(masked_rows, "EDGE", 8)
-            blocks = jax.jit(lambda mask: find_masked_rows(mask, 23, 29))(mask)
-        for ours, theirs in zip(blocks, whole, strict=True):
-            np.testing.assert_array_equal(*np.broadcast_arrays(ours, theirs))
+
+    def find(masks):
+        return jax.jit(lambda masks: [find_masked_rows(mask, 23, 29) for mask in masks])(masks)
+
+    masks = causal(), sliding_window(2, 1) & padding(few(B, 29, share=0.3)), prefix(5)
+    whole = find(masks)
+    monkeypatch.setattr(masked_rows, "EDGE", 8)
+    for ours, theirs in zip(jax.tree.leaves(find(masks)), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_array_equal(*np.broadcast_arrays(ours, theirs))
 
 
 @pytest.mark.parametrize("length", [2048, 4096])
@@ -100,7 +113,7 @@ def test_only_blocks_that_are_seen_in_part_are_rendered():
             jax.debug.callback(lambda: rendered.append(1))
             return super().block(block)
 
-    jax.block_until_ready(find_masked_rows(Counted(), 4 * EDGE, 4 * EDGE))
+    jax.block_until_ready(jax.jit(lambda: find_masked_rows(Counted(), 4 * EDGE, 4 * EDGE))())
     jax.effects_barrier()
     assert len(rendered) == 4
 
@@ -108,19 +121,24 @@ def test_only_blocks_that_are_seen_in_part_are_rendered():
 def test_a_group_of_heads_keeps_a_key_that_any_of_them_sees():
     mask = np.zeros((1, 6, 2, 3), bool)
     mask[0, 1, :, 0] = mask[0, 5, 0, 2] = True
-    seen = find_masked_rows(dense(mask), 2, 3)
-    kept = seen.zero_keys(jnp.full((1, 3, 2, 1), jnp.nan))
-    np.testing.assert_array_equal(
-        np.isnan(kept[0, :, :, 0]), [[True, False], [False, False], [False, True]]
-    )
-    queries = seen.zero_queries(jnp.full((1, 2, 6, 1), jnp.nan))
-    np.testing.assert_array_equal(np.isnan(queries[0, :, :, 0]), mask[0].any(-1).T)
-    assert np.isnan(seen.zero_inputs_kv(jnp.full((1, 3, 1), jnp.nan))).ravel().tolist() == [
-        True,
-        False,
-        True,
-    ]
-    assert np.isnan(seen.zero_inputs_q(jnp.full((1, 2, 1), jnp.nan))).all()
+
+    @jax.jit
+    def kept(mask):
+        """Where zeros have not taken the place of NaN."""
+        seen = find_masked_rows(dense(mask), 2, 3)
+        zeroed = (
+            seen.zero_keys(jnp.full((1, 3, 2, 1), jnp.nan)),
+            seen.zero_queries(jnp.full((1, 2, 6, 1), jnp.nan)),
+            seen.zero_inputs_kv(jnp.full((1, 3, 1), jnp.nan)),
+            seen.zero_inputs_q(jnp.full((1, 2, 1), jnp.nan)),
+        )
+        return [jnp.isnan(x)[0, ..., 0] for x in zeroed]
+
+    keys, queries, inputs_kv, inputs_q = kept(mask)
+    np.testing.assert_array_equal(keys, [[True, False], [False, False], [False, True]])
+    np.testing.assert_array_equal(queries, mask[0].any(-1).T)
+    assert inputs_kv.tolist() == [True, False, True]
+    assert inputs_q.all()
 
 
 SEE_THEMSELVES = {
@@ -131,8 +149,11 @@ SEE_THEMSELVES = {
     "nothing": (dense(np.zeros((1, 1), bool)), False),
     "causal and padding": (causal() & padding(few(B, 23, share=0.3)), False),
     "neither": (prefix(2) | padding(few(B, 23, share=0.3)), False),
-    "causal at positions": (causal(query_positions=jnp.arange(23) - 4), False),
-    "window at positions": (sliding_window(1, 1, key_positions=jnp.arange(23) + 9), False),
+    "causal at positions": (causal(query_positions=jax.device_put(np.arange(23) - 4)), False),
+    "window at positions": (
+        sliding_window(1, 1, key_positions=jax.device_put(np.arange(23) + 9)),
+        False,
+    ),
 }
 
 
@@ -141,8 +162,7 @@ def test_a_full_diagonal_is_known_without_the_arrays(name):
     mask, known = SEE_THEMSELVES[name]
     assert mask.includes_diagonal is known
     for T, S in ((23, 23), (23, 23 if not known else 29)):
-        array = np.asarray(mask.to_array(T, S))
-        rows = find_masked_rows(mask, T, S)
+        array, rows = rendered_and_found(mask, T, S)
         if known and T == S:
             assert rows == MaskedRows() and array.any(axis=3).all() and array.any(axis=2).all()
             continue

@@ -1,5 +1,7 @@
 """A rule is the matrix that its docstring shows, whole, in blocks, as a picture and as a pytree."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,15 +49,18 @@ def loops(rule):
 RULES = {
     "causal": (causal(), lambda b, n, t, s: s <= t + S - T),
     "causal at positions": (
-        causal(query_positions=jnp.array(QUERY_POSITIONS), key_positions=jnp.array(KEY_POSITIONS)),
+        causal(
+            query_positions=jax.device_put(QUERY_POSITIONS),
+            key_positions=jax.device_put(KEY_POSITIONS),
+        ),
         lambda b, n, t, s: KEY_POSITIONS[b, s] <= QUERY_POSITIONS[b, t],
     ),
     "causal at shared query positions": (
-        causal(query_positions=jnp.array(QUERY_POSITIONS[1])),
+        causal(query_positions=jax.device_put(QUERY_POSITIONS[1])),
         lambda b, n, t, s: s <= QUERY_POSITIONS[1, t],
     ),
     "causal at shared key positions": (
-        causal(key_positions=jnp.array(KEY_POSITIONS[1])),
+        causal(key_positions=jax.device_put(KEY_POSITIONS[1])),
         lambda b, n, t, s: KEY_POSITIONS[1, s] <= t + S - T,
     ),
     "window": (sliding_window(2, 1), lambda b, n, t, s: t + S - T - 2 <= s <= t + S - T + 1),
@@ -72,15 +77,15 @@ RULES = {
         sliding_window(
             1,
             4,
-            query_positions=jnp.array(QUERY_POSITIONS),
-            key_positions=jnp.array(KEY_POSITIONS),
+            query_positions=jax.device_put(QUERY_POSITIONS),
+            key_positions=jax.device_put(KEY_POSITIONS),
         ),
         lambda b, n, t, s: -1 <= KEY_POSITIONS[b, s] - QUERY_POSITIONS[b, t] <= 4,
     ),
     "prefix": (prefix(5), lambda b, n, t, s: s < 5),
-    "prefix per example": (prefix(jnp.array(LENGTHS)), lambda b, n, t, s: s < LENGTHS[b]),
+    "prefix per example": (prefix(LENGTHS), lambda b, n, t, s: s < LENGTHS[b]),
     "prefix at positions": (
-        prefix(jnp.array(LENGTHS), key_positions=jnp.array(KEY_POSITIONS)),
+        prefix(LENGTHS, key_positions=jax.device_put(KEY_POSITIONS)),
         lambda b, n, t, s: KEY_POSITIONS[b, s] < LENGTHS[b],
     ),
     "padding": (padding(IS_TOKEN), lambda b, n, t, s: IS_TOKEN[b, s]),
@@ -99,7 +104,7 @@ RULES = {
         lambda b, n, t, s: s <= t + S - T and IS_TOKEN[b, s],
     ),
     "or": (
-        causal() | prefix(jnp.array(LENGTHS)),
+        causal() | prefix(LENGTHS),
         lambda b, n, t, s: s <= t + S - T or s < LENGTHS[b],
     ),
     "and of ors": (
@@ -110,6 +115,11 @@ RULES = {
     ),
 }
 MASKS = {name: mask for name, (mask, _) in RULES.items()}
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def as_array(mask, T, S=None):
+    return mask.to_array(T, S)
 
 
 def full(mask):
@@ -152,9 +162,14 @@ def test_blocks_at_traced_starts_tile_to_the_whole(rendered, name):
 
 @pytest.mark.parametrize("name", ["and of ors", "window at positions", "dense per query"])
 def test_blocks_at_plain_starts_tile_to_the_whole(rendered, name):
+    @jax.jit
+    def blocks(mask):
+        return [
+            [mask.block(Block(t, 2, s, 5, T, S)) for s in range(0, S, 5)] for t in range(0, T, 2)
+        ]
+
     bands = []
-    for t in range(0, T, 2):
-        band = [MASKS[name].block(Block(t, 2, s, 5, T, S)) for s in range(0, S, 5)]
+    for band in blocks(MASKS[name]):
         bands.append([np.broadcast_to(block, (B, N, 2, 5)) for block in band])
     np.testing.assert_array_equal(np.block(bands), rendered[name][0])
 
@@ -170,7 +185,7 @@ def test_blocks_tile_inside_scan():
         return lax.scan(column, None, jnp.arange(S))[1]
 
     tiles = np.moveaxis(np.asarray(columns(mask)), 0, -1)
-    np.testing.assert_array_equal(tiles, mask.to_array(T, S))
+    np.testing.assert_array_equal(tiles, as_array(mask, T, S))
 
 
 @pytest.mark.parametrize(
@@ -189,14 +204,15 @@ def test_blocks_tile_inside_scan():
     ],
 )
 def test_matrices_of_the_docstrings(mask, queries, keys, matrix):
-    array = mask.to_array(queries, keys)
-    assert array.dtype == jnp.bool_
+    array = np.asarray(as_array(mask, queries, keys))
+    assert array.dtype == np.bool_
     np.testing.assert_array_equal(array[0, 0], np.array(matrix, bool))
 
 
 def test_causal_with_more_keys_lets_the_last_query_see_the_last_key():
-    assert causal().to_array(T, S)[0, 0, -1].all()
-    assert not causal().to_array(T, S)[0, 0, 0, S - T + 1 :].any()
+    array = np.asarray(as_array(causal(), T, S))
+    assert array[0, 0, -1].all()
+    assert not array[0, 0, 0, S - T + 1 :].any()
 
 
 @pytest.mark.parametrize(
@@ -206,7 +222,7 @@ def test_causal_with_more_keys_lets_the_last_query_see_the_last_key():
         (sliding_window(1, 0) | prefix(1), "■ · ·\n■ ■ ·\n■ ■ ■"),
         (sliding_window(0, 0), "■ · ·\n· ■ ·\n· · ■"),
         (
-            prefix(jnp.array([1, 3])),
+            prefix(np.array([1, 3])),
             "example 0, head 0\n■ · ·\n■ · ·\n■ · ·\n\nexample 1, head 0\n■ ■ ■\n■ ■ ■\n■ ■ ■",
         ),
     ],
@@ -219,15 +235,16 @@ def test_show_of_a_rectangle_has_a_row_for_each_query():
     assert causal().show(2, 3) == "■ ■ ·\n■ ■ ■"
 
 
-@pytest.mark.parametrize("array", [np.array([True, False, True]), jnp.array([True, False, True])])
-def test_arrays_join_rules_from_either_side(array):
+@pytest.mark.parametrize("place", [np.asarray, jax.device_put], ids=["NumPy", "JAX"])
+def test_arrays_join_rules_from_either_side(place):
+    array = place(np.array([True, False, True]))
     expected = np.array([[1, 0, 0], [1, 0, 0], [1, 0, 1]], bool)
     for joined in (causal() & array, array & causal()):
         assert isinstance(joined, masks.Mask)
-        np.testing.assert_array_equal(joined.to_array(3)[0, 0], expected)
+        np.testing.assert_array_equal(np.asarray(as_array(joined, 3))[0, 0], expected)
     for joined in (prefix(2) | array, array | prefix(2)):
         assert isinstance(joined, masks.Mask)
-        np.testing.assert_array_equal(joined.to_array(3)[0, 0], np.ones((3, 3), bool))
+        np.testing.assert_array_equal(np.asarray(as_array(joined, 3))[0, 0], np.ones((3, 3)))
 
 
 def test_and_is_intersection_and_or_is_union(rendered):
@@ -242,7 +259,7 @@ def test_rules_are_pytrees_of_their_arrays():
     mask = MASKS["and of ors"]
     leaves, structure = jax.tree.flatten(mask)
     again = jax.tree.unflatten(structure, leaves)
-    np.testing.assert_array_equal(again.to_array(T, S), mask.to_array(T, S))
+    np.testing.assert_array_equal(as_array(again, T, S), as_array(mask, T, S))
     assert jax.tree.leaves(causal()) == []
     assert jax.tree.structure(sliding_window(1, 2)) != jax.tree.structure(sliding_window(2, 1))
 
@@ -251,17 +268,17 @@ def test_vmap_over_a_rule_is_a_loop_over_its_examples():
     def one(is_token, lengths):
         return (causal() & padding(is_token[None]) | prefix(lengths)).to_array(T, S)[0]
 
-    together = jax.vmap(one)(jnp.array(IS_TOKEN), jnp.array(LENGTHS))
-    rule = causal() & padding(IS_TOKEN) | prefix(jnp.array(LENGTHS))
-    np.testing.assert_array_equal(together, rule.to_array(T, S))
+    together = jax.jit(jax.vmap(one))(IS_TOKEN, LENGTHS)
+    rule = causal() & padding(IS_TOKEN) | prefix(LENGTHS)
+    np.testing.assert_array_equal(together, as_array(rule, T, S))
 
 
 def test_vmap_maps_over_the_arrays_inside_a_rule():
     stacked = jax.tree.map(
-        lambda *x: jnp.stack(x), *(segments(QUERY_IDS[b : b + 1]) for b in (0, 1))
+        lambda *x: jax.device_put(np.stack(x)), *(segments(QUERY_IDS[b : b + 1]) for b in (0, 1))
     )
-    together = jax.vmap(lambda mask: mask.to_array(T)[0])(stacked)
-    np.testing.assert_array_equal(together, segments(QUERY_IDS).to_array(T))
+    together = jax.jit(jax.vmap(lambda mask: mask.to_array(T)[0]))(stacked)
+    np.testing.assert_array_equal(together, as_array(segments(QUERY_IDS), T))
 
 
 def test_rules_keep_the_axes_that_they_do_not_depend_on_at_size_one():

@@ -1,4 +1,4 @@
-"""The five promises about masks (the docstring of attention.py), for every function and module that
+"""The mask contract (docstring of attention/dot_product.py), for every function and module that
 takes one, and for every implementation.
 
 Each path is compiled once, with the mask as an array, and asked many questions.
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import arrays
 from jax import lax
 
-from tests.helpers.arrays import jax_normal
+from tests.helpers.arrays import normal
 from tests.helpers.implementations import IMPLEMENTATIONS, forced
 from tests.helpers.implementations import attend as attend_by
 from transformer_jax.attention.additive import additive_attention
@@ -38,6 +38,19 @@ RATE = 0.3
 BOUND = {"rtol": 0, "atol": 1e-5}
 
 
+def drawn(seed, *shape, dtype=jnp.float32):
+    """Arrays of NumPy, in which rows are planted without a program for each."""
+    return normal(seed, *shape).astype(dtype)
+
+
+def planted(array, *rows):
+    """A copy with other numbers at (index, number)s."""
+    array = np.array(array)
+    for index, number in rows:
+        array[index] = number
+    return array
+
+
 def encoder(norm):
     config = StackConfig(
         num_layers=1,
@@ -54,7 +67,7 @@ def encoder(norm):
     return Encoder(config, rngs=nnx.Rngs(0))
 
 
-def drawn(make):
+def drawn_module(make):
     """(structure, parameters) of a module, drawn by NumPy: initialising it would compile every
     shape.
 
@@ -65,12 +78,13 @@ def drawn(make):
 
     def draw(path, leaf):
         name = jax.tree_util.keystr(path)
-        values = np.asarray(jax_normal(len(name), *leaf.shape))
+        values = normal(len(name), *leaf.shape)
         if "kernel" in name:
             values = values / np.sqrt(leaf.size / leaf.shape[-1])
         if "bias" in name:
             values = values * ("out_bias" not in name or "feed_forward" in name) / 4
-        return jnp.asarray(1 + values / 4 if "scale" in name else values)
+        values = 1 + values / 4 if "scale" in name else values
+        return jax.device_put(values.astype(np.float32))
 
     return graph, jax.tree_util.tree_map_with_path(draw, abstract)
 
@@ -79,7 +93,7 @@ def run_module(make, implementation="reference"):
     """A module as a function of (inputs, parameters, mask, dropout key); only the reference has
     weights to show.
     """
-    graph, parameters = drawn(make)
+    graph, parameters = drawn_module(make)
 
     def run(inputs, parameters, mask, key):
         rngs = None if key is None else nnx.Rngs(dropout=key)
@@ -139,7 +153,7 @@ class Path:
             )
             return output, weights, *grads
 
-        output, _ = jax.eval_shape(run, inputs, parameters, jnp.ones(self.mask_shape, bool), None)
+        output, _ = jax.eval_shape(run, inputs, parameters, np.ones(self.mask_shape, bool), None)
         self.shape = output.shape
         self.forward = jax.jit(run)
         self.eager = value_and_grads
@@ -148,23 +162,25 @@ class Path:
     def __call__(self, mask, inputs=None, cotangent=None, key=None, eager=False):
         inputs = self.inputs if inputs is None else inputs
         cotangent = np.ones(()) if cotangent is None else cotangent
-        cotangent = jnp.asarray(np.broadcast_to(cotangent, self.shape), inputs[0].dtype)
+        cotangent = np.broadcast_to(cotangent, self.shape).astype(inputs[0].dtype)
+        given = inputs, self.parameters, np.asarray(mask), cotangent
+        given = jax.device_put(given) if eager else given
         call = self.eager if eager else self.jitted
-        return jax.device_get(call(inputs, self.parameters, jnp.asarray(mask), cotangent, key))
+        return jax.device_get(call(*given, key))
 
 
 def attention_path(dtype, implementation="reference"):
     # NVIDIA's kernel takes keys and values of one width; as wide as S the weights can be read off.
     H, O = (S, S) if implementation == "cudnn" else SIZES  # noqa: E741
     shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
-    inputs = tuple(jax_normal(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
+    inputs = tuple(drawn(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
     return Path(run_function(dot_product_attention, implementation, weights_read_off), inputs)
 
 
 def multi_head_path(implementation="reference"):
     shapes = ((D, N, H), (D, K, H), (D, K, O), (N, O, 13))
-    inputs = jax_normal(1, B, T, D), jax_normal(2, B, S, D)
-    parameters = tuple(jax_normal(i, *shape) / 8 for i, shape in enumerate(shapes))
+    inputs = drawn(1, B, T, D), drawn(2, B, S, D)
+    parameters = tuple(drawn(i, *shape) / 8 for i, shape in enumerate(shapes))
     return Path(run_function(multi_head_attention, implementation), inputs, parameters)
 
 
@@ -173,8 +189,8 @@ def additive_path():
         output, weights = additive_attention(*inputs, *parameters, mask=mask, return_weights=True)
         return output, weights[:, None]
 
-    inputs = jax_normal(1, B, T, D), jax_normal(2, B, S, 13), jax_normal(3, B, S, O)
-    parameters = jax_normal(4, D, 17) / 4, jax_normal(5, 13, 17) / 4, jax_normal(6, 17)
+    inputs = drawn(1, B, T, D), drawn(2, B, S, 13), drawn(3, B, S, O)
+    parameters = drawn(4, D, 17) / 4, drawn(5, 13, 17) / 4, drawn(6, 17)
     return Path(run, inputs, parameters, heads=1)
 
 
@@ -186,9 +202,9 @@ def biased(query, key, value, slopes, table, *, query_positions=None, **options)
 
 
 def biased_path(implementation="reference"):
-    inputs = jax_normal(1, B, T, N, H), jax_normal(2, B, S, K, H), jax_normal(3, B, S, K, O)
+    inputs = drawn(1, B, T, N, H), drawn(2, B, S, K, H), drawn(3, B, S, K, O)
     run = run_function(biased, implementation, weights_read_off)
-    return Path(run, inputs, (jax_normal(4, N), jax_normal(5, 8, N)))
+    return Path(run, inputs, (drawn(4, N), drawn(5, 8, N)))
 
 
 def module_path(implementation="reference"):
@@ -196,12 +212,12 @@ def module_path(implementation="reference"):
         lambda: MultiHeadAttention(D, N, num_kv_heads=K, dropout_rate=RATE, rngs=nnx.Rngs(0)),
         implementation,
     )
-    return Path(run, (jax_normal(1, B, T, D), jax_normal(2, B, S, D)), parameters)
+    return Path(run, (drawn(1, B, T, D), drawn(2, B, S, D)), parameters)
 
 
 def encoder_path(norm, implementation="reference"):
     run, parameters = run_module(lambda: encoder(norm), implementation)
-    return Path(run, (jax_normal(1, B, T, D),), parameters, keys=T)
+    return Path(run, (drawn(1, B, T, D),), parameters, keys=T)
 
 
 PATHS = {
@@ -294,11 +310,11 @@ def test_examples_without_keys_get_zeros_and_pass_no_gradient(paths, name):
 def test_an_encoder_without_keys_stays_finite_and_keeps_its_rows_apart(paths, name):
     path = paths(name)
     nothing = np.zeros((B, N, T, T), bool)
-    output, weights, *grads = path(nothing, cotangent=jax_normal(5, B, T, D))
+    output, weights, *grads = path(nothing, cotangent=drawn(5, B, T, D))
     assert is_finite((output, grads))
     assert not any(layer.any() for layer in weights)
     (x,) = path.inputs
-    changed, *_ = path(nothing, (x.at[:, 1].add(3.0),))
+    changed, *_ = path(nothing, (planted(x, (np.s_[:, 1], x[:, 1] + 3)),))
     np.testing.assert_array_equal(np.delete(changed, 1, axis=1), np.delete(output, 1, axis=1))
 
 
@@ -315,9 +331,9 @@ def test_an_encoder_without_keys_stays_finite_and_keeps_its_rows_apart(paths, na
 def test_without_jit_the_same(paths, name):
     path = paths(name)
     mask = random_mask(0, path.mask_shape)
-    cotangent = jax_normal(3, 1, 1, 1)
+    cotangent = drawn(3, 1, 1, 1)
     query, *rest = path.inputs
-    inputs = (query.at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in rest))
+    inputs = (planted(query, ((0, 2), np.nan)), *(planted(x, ((1, 4), np.inf)) for x in rest))
     result = path(mask, inputs, cotangent, eager=True)
     assert is_finite(result)
     assert not result[0][0, 2].any()
@@ -328,15 +344,14 @@ def test_without_jit_the_same(paths, name):
 # -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf, -jnp.inf])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", CROSS)
 def test_what_nobody_sees_reaches_no_output_and_no_gradient(paths, name, poison):
     path = paths(name)
     mask = random_mask(1, path.mask_shape)
     query, *rest = path.inputs
-    query = query.at[0, 2].set(poison)
-    rest = [x.at[1, jnp.array([1, 4])].set(poison) for x in rest]
-    dirty = path(mask, (query, *rest))
+    query = planted(query, ((0, 2), poison))
+    dirty = path(mask, (query, *(planted(x, ((1, [1, 4]), poison)) for x in rest)))
     assert is_finite(dirty)
     assert_same(dirty, path(mask), rtol=0, atol=0)
     for gradient in dirty[2][1:]:
@@ -351,8 +366,8 @@ def test_a_head_that_sees_nothing_is_clean_where_other_heads_see(paths, name):
     mask[0, :3, :, 2] = False  # the whole first group: key head 0
     mask[1, 3, 4] = False
     query, key, value = path.inputs
-    query = query.at[1, 4, 3].set(jnp.nan)
-    key, value = key.at[0, 2, 0].set(jnp.inf), value.at[0, 2, 0].set(jnp.nan)
+    query = planted(query, ((1, 4, 3), np.nan))
+    key, value = planted(key, ((0, 2, 0), np.inf)), planted(value, ((0, 2, 0), np.nan))
     dirty = path(mask, (query, key, value))
     assert is_finite(dirty)
     assert_same(dirty, path(mask), rtol=0, atol=0)
@@ -369,7 +384,7 @@ def test_rows_apart_from_all_others_reach_no_other_row(paths, name):
     cotangent[0, 2] = 0
     (x,) = path.inputs
     clean = path(mask, cotangent=cotangent)
-    dirty = path(mask, (x.at[0, 2].set(jnp.nan),), cotangent)
+    dirty = path(mask, (planted(x, ((0, 2), np.nan)),), cotangent)
     others = np.delete(np.arange(T), 2)
     np.testing.assert_array_equal(dirty[0][0, others], clean[0][0, others])
     np.testing.assert_array_equal(dirty[0][1], clean[0][1])
@@ -385,7 +400,7 @@ def test_rows_apart_from_all_others_reach_no_gradient(paths, name):
     cotangent[0, 2] = 0
     (x,) = path.inputs
     clean = path(mask, cotangent=cotangent)
-    dirty = path(mask, (x.at[0, 2].set(jnp.nan),), cotangent)
+    dirty = path(mask, (planted(x, ((0, 2), np.nan)),), cotangent)
     assert is_finite(dirty[2:])
     assert_same(dirty[2:], clean[2:])
 
@@ -396,7 +411,7 @@ def test_a_key_has_no_influence_on_the_queries_that_it_is_hidden_from(paths, nam
     mask = np.ones(path.mask_shape, bool)
     blind = [0, 3] if path.keys == S else [0, 2, 3, 4]  # in an encoder, key 1 is also query 1
     mask[:, :, blind, 1] = False
-    far = tuple(x.at[:, 1].multiply(100.0) for x in path.inputs)
+    far = tuple(planted(x, (np.s_[:, 1], 100 * x[:, 1])) for x in path.inputs)
     inputs = far if path.keys == T else (path.inputs[0], *far[1:])
     cotangent = np.zeros((1, T) + (1,) * (path.inputs[0].ndim - 2))
     cotangent[:, blind] = 1
@@ -414,9 +429,9 @@ def test_any_mask_keeps_the_promises(name, mask):
     path = _cached(name)
     seeing, seen = mask.any(-1), mask.any(-2).reshape(B, K, N // K, S).any(2)
     query, key, value = path.inputs
-    query = jnp.where(seeing.swapaxes(1, 2)[..., None], query, jnp.nan)
-    key = jnp.where(seen.swapaxes(1, 2)[..., None], key, jnp.inf)
-    value = jnp.where(seen.swapaxes(1, 2)[..., None], value, jnp.nan)
+    query = planted(query, (~seeing.swapaxes(1, 2), np.nan))
+    key = planted(key, (~seen.swapaxes(1, 2), np.inf))
+    value = planted(value, (~seen.swapaxes(1, 2), np.nan))
     output, weights, grads, _ = result = path(mask, (query, key, value))
     assert is_finite(result)
     assert not weights[~mask].any()
@@ -434,7 +449,7 @@ def _cached(name):  # hypothesis draws outside fixtures
 def test_weights_alone_keep_the_promises():
     query, key, _ = attention_path(jnp.float32).inputs
     mask = random_mask(4, (B, N, T, S))
-    query, key = query.at[0, 2].set(jnp.nan), key.at[1, 4].set(jnp.inf)
+    query, key = planted(query, ((0, 2), np.nan)), planted(key, ((1, 4), np.inf))
 
     @jax.jit
     def run(query, key, mask):
@@ -444,7 +459,7 @@ def test_weights_alone_keep_the_promises():
 
         return jax.grad(loss, argnums=(0, 1), has_aux=True)(query, key)
 
-    grads, weights = run(query, key, jnp.array(mask))
+    grads, weights = jax.device_get(run(query, key, mask))
     assert is_finite((grads, weights))
     assert not weights[~mask].any()
     np.testing.assert_allclose(weights.sum(-1), mask.any(-1), rtol=0, atol=1e-6)
@@ -464,9 +479,10 @@ def test_the_logsumexp_of_a_query_without_keys_is_minus_infinity_and_passes_no_g
     name, jitted, implementation
 ):
     shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
-    clean = [jax_normal(i, *shape, dtype=name) for i, shape in enumerate(shapes)]
+    clean = [drawn(i, *shape, dtype=name) for i, shape in enumerate(shapes)]
     mask = random_mask(5, (B, N, T, S))
-    dirty = [clean[0].at[0, 2].set(jnp.nan), *(x.at[1, 4].set(jnp.inf) for x in clean[1:])]
+    query, *rest = clean
+    dirty = [planted(query, ((0, 2), np.nan)), *(planted(x, ((1, 4), np.inf)) for x in rest)]
 
     def run(query, key, value, mask):
         def logsumexp(query, key):
@@ -477,23 +493,23 @@ def test_the_logsumexp_of_a_query_without_keys_is_minus_infinity_and_passes_no_g
         return total, pull(jnp.ones_like(total))
 
     run = jax.jit(run) if jitted else run
-    total, (d_query, d_key) = gradients = run(*dirty, jnp.array(mask))
+    arrays = jax.device_put([dirty, clean, mask])
+    dirty, clean = (jax.device_get(run(*given, arrays[2])) for given in arrays[:2])
+    total, (d_query, d_key) = dirty
     assert total.dtype == jnp.float32
     seeing = mask.any(-1).swapaxes(1, 2)
     assert (total[~seeing] == -jnp.inf).all() and (~seeing).any()
     assert np.isfinite(total[seeing]).all()
     assert not d_query[~seeing].any() and is_finite((d_query, d_key))
     assert not d_key[1, 4].any()
-    assert_same(gradients, run(*clean, jnp.array(mask)), rtol=0, atol=0)
+    assert_same(dirty, clean, rtol=0, atol=0)
 
 
 # 3. Rules are functions of positions
 # ---------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def tokens():
-    return jax_normal(1, B, 11, N, H), jax_normal(2, B, 11, K, H), jax_normal(3, B, 11, K, H)
+TOKENS = drawn(1, B, 11, N, H), drawn(2, B, 11, K, H), drawn(3, B, 11, K, H)
 
 
 @pytest.fixture(params=["reference", "blockwise", pytest.param("cudnn", marks=pytest.mark.slow)])
@@ -501,29 +517,34 @@ def attend(request):
     return ATTEND[request.param]
 
 
+@cache
+def full_pass(attend, rule):
+    """All queries at once, as a compiled function and as what it returns."""
+    run = jax.jit(partial(attend, mask=RULES[rule]()))
+    return run, jax.device_get(run(*TOKENS))
+
+
 RULES = {
     "causal": lambda **positions: causal(**positions),
     "window": lambda **positions: sliding_window(3, 0, **positions),
     "prefix": lambda query_positions=None, key_positions=None: (
         causal(query_positions=query_positions, key_positions=key_positions)
-        | prefix(jnp.array([2, 4]), key_positions=key_positions)
+        | prefix(np.array([2, 4]), key_positions=key_positions)
     ),
 }
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_last_queries_alone_see_what_they_saw_in_the_full_pass(tokens, rule, attend):
-    query, key, value = tokens
-    full = jax.jit(partial(attend, mask=RULES[rule]()))
-    assert_same(full(query[:, -3:], key, value), full(query, key, value)[:, -3:])
+def test_the_last_queries_alone_see_what_they_saw_in_the_full_pass(rule, attend):
+    query, key, value = TOKENS
+    run, full = full_pass(attend, rule)
+    assert_same(run(query[:, -3:], key, value), full[:, -3:])
 
 
 @pytest.mark.parametrize("rule", ["causal", "window"])
-def test_a_half_filled_cache_agrees_with_the_full_pass(tokens, rule, attend):
-    query, key, value = tokens
-    full = jax.jit(partial(attend, mask=RULES[rule]()))(query, key, value)
+def test_a_half_filled_cache_agrees_with_the_full_pass(rule, attend):
     # What was never written is NaN; the position of the query is traced.
-    empty = jax.tree.map(lambda x: jnp.full((B, 13, *x.shape[2:]), jnp.nan), (key, value))
+    empty = (np.full((B, 13, K, H), np.nan, np.float32),) * 2
 
     @jax.jit
     def decode(tokens, cache):
@@ -537,14 +558,14 @@ def test_a_half_filled_cache_agrees_with_the_full_pass(tokens, rule, attend):
 
         return lax.scan(step, cache, jnp.arange(11))[1].swapaxes(0, 1)
 
-    assert_same(decode((query, key, value), empty), full)
+    assert_same(decode(TOKENS, empty), full_pass(attend, rule)[1])
 
 
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
-def test_biases_of_a_half_filled_cache_agree_with_the_full_pass(tokens, implementation):
-    query, key, value = tokens
-    parameters = jax_normal(4, N), jax_normal(5, 8, N)
-    full = jax.jit(partial(biased, mask=causal()))(*tokens, *parameters)
+def test_biases_of_a_half_filled_cache_agree_with_the_full_pass(implementation):
+    query, key, value = TOKENS
+    parameters = jax.device_put((drawn(4, N), drawn(5, 8, N)))
+    full = jax.device_get(jax.jit(partial(biased, mask=causal()))(*TOKENS, *parameters))
     written = jnp.arange(13)[:, None, None]
 
     @jax.jit
@@ -554,21 +575,19 @@ def test_biases_of_a_half_filled_cache_agree_with_the_full_pass(tokens, implemen
             jnp.where(written <= t, jnp.pad(x, ((0, 0), (0, 2), (0, 0), (0, 0))), jnp.nan)
             for x in (key, value)
         )
-        now = lax.dynamic_slice_in_dim(query, t, 1, 1)
+        now = lax.dynamic_slice_in_dim(jnp.asarray(query), t, 1, 1)
         mask = causal(query_positions=t[None])
         options = {"query_positions": t[None], "mask": mask, "implementation": implementation}
         with forced():
             return biased(now, *cache, *parameters, **options)[:, 0]
 
     for t in range(11):
-        assert_same(step(jnp.array(t)), full[:, t])
+        assert_same(step(np.int32(t)), full[:, t])
 
 
-def test_a_ring_buffer_agrees_with_the_full_pass(tokens, attend):
-    query, key, value = tokens
-    full = jax.jit(partial(attend, mask=sliding_window(3, 0)))(query, key, value)
+def test_a_ring_buffer_agrees_with_the_full_pass(attend):
     slots = 5  # of which a window of 4 is read
-    empty = jax.tree.map(lambda x: jnp.full((B, slots, *x.shape[2:]), jnp.nan), (key, value))
+    empty = (np.full((B, slots, K, H), np.nan, np.float32),) * 2
     nowhere = np.iinfo(np.int32).max // 2
 
     @jax.jit
@@ -586,22 +605,22 @@ def test_a_ring_buffer_agrees_with_the_full_pass(tokens, attend):
         start = (cache, jnp.full(slots, nowhere))
         return lax.scan(step, start, jnp.arange(11))[1].swapaxes(0, 1)
 
-    assert_same(decode((query, key, value), empty), full)
+    assert_same(decode(TOKENS, empty), full_pass(attend, "window")[1])
 
 
-def test_examples_at_their_own_positions_agree_with_each_alone(tokens, attend):
+def test_examples_at_their_own_positions_agree_with_each_alone(attend):
     """Two examples decode one step, the first at position 4, the second at 9."""
-    query, key, value = tokens
-    at = jnp.array([4, 9])
-    full = jax.jit(partial(attend, mask=causal()))(query, key, value)
-    step = jnp.take_along_axis(query, at[:, None, None, None], axis=1)
+    query, key, value = TOKENS
+    at = np.array([4, 9])
+    _, full = full_pass(attend, "causal")
+    step = np.take_along_axis(query, at[:, None, None, None], axis=1)
 
     @jax.jit
     def decode(query, key, value, positions):
         mask = causal(query_positions=positions[:, None])
         return attend(query, key, value, mask=mask)[:, 0]
 
-    assert_same(decode(step, key, value, at), full[jnp.arange(B), at])
+    assert_same(decode(step, key, value, at), full[np.arange(B), at])
 
 
 # 4. No future token
@@ -612,7 +631,8 @@ def causal_case(path):
     """A causal mask, and the inputs with everything from query 3 on changed."""
     mask = np.broadcast_to(causal().to_array(T, path.keys), path.mask_shape)
     first = [3 + (path.keys - T) * (x.shape[1] == S) for x in path.inputs]
-    future = [x.at[:, i:].multiply(-50.0) for x, i in zip(path.inputs, first, strict=True)]
+    later = [np.s_[:, i:] for i in first]
+    future = [planted(x, (i, -50 * x[i])) for x, i in zip(path.inputs, later, strict=True)]
     return mask, tuple(future), first
 
 
@@ -641,7 +661,7 @@ def test_no_future_token_reaches_an_earlier_output_through_dropout(paths, name):
     path = paths(name)
     mask, future, _ = causal_case(path)
     before, after = (
-        jax.device_get(path.forward(inputs, path.parameters, jnp.array(mask), jax.random.key(3)))
+        jax.device_get(path.forward(inputs, path.parameters, mask, jax.random.key(3)))
         for inputs in (path.inputs, future)
     )
     assert_the_past_is_the_same(before, after, mask)
@@ -669,7 +689,9 @@ INPUTS = {
     ids=" ".join,
 )
 def classifier(request):
-    """Parameters, and two compiled functions of them and of texts."""
+    """Parameters, and two compiled functions of them and of texts: of the logits and of those with
+    the gradient.
+    """
     inputs, implementation = request.param
     config = ClassifierConfig(
         vocab_size=23,
@@ -680,28 +702,27 @@ def classifier(request):
         **INPUTS[inputs],
     )
     shows = implementation == "reference"  # its maps
-    graph, parameters = drawn(lambda: TextClassifier(config, rngs=nnx.Rngs(0)))
+    graph, parameters = drawn_module(lambda: TextClassifier(config, rngs=nnx.Rngs(0)))
 
-    @jax.jit
-    def logits(parameters, tokens, is_token):
+    def classified(parameters, tokens, is_token):
+        """Logits and maps."""
         classify = partial(nnx.merge(graph, parameters), implementation=implementation)
         with forced():
             logits = classify(tokens, is_token, return_weights=shows)
         return logits if shows else (logits, ())
 
     @jax.jit
-    def gradient(parameters, tokens, is_token):
+    def with_gradient(parameters, tokens, is_token):
         """Of example 0's logits, weighted."""
 
         def loss(parameters):
-            classify = partial(nnx.merge(graph, parameters), implementation=implementation)
-            with forced():
-                logits = classify(tokens, is_token)
-            return jnp.sum(logits[0] * jnp.array([1.0, -2.0, 3.0]))
+            logits, maps = classified(parameters, tokens, is_token)
+            return jnp.sum(logits[0] * jnp.array([1.0, -2.0, 3.0])), (logits, maps)
 
-        return jax.grad(loss)(parameters)
+        gradient, (logits, maps) = jax.grad(loss, has_aux=True)(parameters)
+        return logits, maps, gradient
 
-    return parameters, logits, gradient
+    return parameters, jax.jit(classified), with_gradient
 
 
 def padded_texts(text):
@@ -722,12 +743,14 @@ TEXT = np.array([[19, 14, 11, 6, 7]], np.int32)
 
 
 def test_padding_of_any_amount_on_either_side_changes_no_logit(classifier):
-    parameters, logits, _ = classifier
-    alone, _ = logits(parameters, TEXT, np.ones((1, LENGTH), bool))
-    other, _ = logits(parameters, TEXT + 1, np.ones((1, LENGTH), bool))
+    parameters, classified, with_gradient = classifier
+    alone, other = (
+        np.asarray(classified(parameters, text, np.ones((1, LENGTH), bool))[0])
+        for text in (TEXT, TEXT + 1)
+    )
     assert np.abs(alone - other).max() > 0.05  # texts do matter
     for tokens, is_token in padded_texts(TEXT):
-        padded, maps = logits(parameters, tokens, is_token)
+        padded, maps, _ = jax.device_get(with_gradient(parameters, tokens, is_token))
         assert_same(padded[:1], alone)
         for weights in map(np.asarray, maps):
             is_hidden = ~is_token[0]
@@ -737,8 +760,8 @@ def test_padding_of_any_amount_on_either_side_changes_no_logit(classifier):
 
 
 def test_padding_of_any_amount_on_either_side_changes_no_gradient(classifier):
-    parameters, _, gradient = classifier
-    first, *others = (gradient(parameters, *padded) for padded in padded_texts(TEXT))
+    parameters, _, with_gradient = classifier
+    first, *others = (with_gradient(parameters, *padded)[2] for padded in padded_texts(TEXT))
     for other in others:
         assert_same(other, first)
 
@@ -747,29 +770,29 @@ def test_the_compiled_gradient_of_the_classifier_is_its_slope(classifier):
     """XLA on a CPU once lost a part of the gradient of jnp.max in the pooling, and only when
     compiled.
     """
-    parameters, logits, gradient = classifier
+    parameters, _, with_gradient = classifier
     padded, step = next(padded_texts(TEXT)), 3e-4
-    slopes = jax.tree.leaves(gradient(parameters, *padded))
+    slopes = jax.tree.leaves(with_gradient(parameters, *padded)[2])
     leaves, structure = jax.tree.flatten(parameters)
 
     def loss(leaves):
-        ours, _ = logits(jax.tree.unflatten(structure, leaves), *padded)
+        ours, *_ = with_gradient(jax.tree.unflatten(structure, leaves), *padded)
         return float(np.asarray(ours, np.float64)[0] @ [1, -2, 3])
 
     for i, leaf in enumerate(leaves):
         direction = np.sign(np.random.default_rng(i).standard_normal(leaf.shape))
-        ends = [[*leaves[:i], leaf + sign * step * direction, *leaves[i + 1 :]] for sign in (1, -1)]
+        ahead, behind = (np.asarray(leaf) + sign * step * direction for sign in (1, -1))
+        ends = [[*leaves[:i], end.astype(np.float32), *leaves[i + 1 :]] for end in (ahead, behind)]
         slope = (loss(ends[0]) - loss(ends[1])) / (2 * step)
         expected = float(np.sum(np.asarray(slopes[i], np.float64) * direction))
         np.testing.assert_allclose(slope, expected, rtol=0.05, atol=0.05)
 
 
 def test_an_empty_text_is_classified_without_nan(classifier):
-    parameters, logits, gradient = classifier
+    parameters, _, with_gradient = classifier
     tokens, is_token = np.zeros((B, ROOM), np.int32), np.zeros((B, ROOM), bool)
     is_token[1] = True
-    assert is_finite(logits(parameters, tokens, is_token))
-    assert is_finite(gradient(parameters, tokens, is_token))
+    assert is_finite(with_gradient(parameters, tokens, is_token))
 
 
 def self_biased(implementation, parameters, x, mask):
@@ -782,13 +805,13 @@ SELF_ATTENTION = {
     **{
         f"soft cap and bias rules {implementation}": (
             partial(self_biased, implementation),
-            (jax_normal(1, N), jax_normal(2, 8, N)),
+            (drawn(1, N), drawn(2, 8, N)),
         )
         for implementation in ("reference", "blockwise")
     },
     "additive_attention": (
         lambda parameters, x, mask: additive_attention(x, x, x, *parameters, mask=mask),
-        (jax_normal(3, D, 7) / 4, jax_normal(4, D, 7) / 4, jax_normal(5, 7)),
+        (drawn(3, D, 7) / 4, drawn(4, D, 7) / 4, drawn(5, 7)),
     ),
 }
 
@@ -806,13 +829,13 @@ def test_padding_changes_neither_a_text_nor_the_gradient_of_its_parameters(funct
 
         return jax.grad(loss, has_aux=True)(parameters)
 
-    text = jax_normal(1, 1, LENGTH, D)
+    text = drawn(1, 1, LENGTH, D)
     alone = run(parameters, text, np.ones((1, LENGTH), bool), 0)
     assert all(np.abs(gradient).max() > 1e-2 for gradient in jax.tree.leaves(alone[0]))
     for left in range(ROOM - LENGTH + 1):
         is_token = np.zeros((B, ROOM), bool)
         is_token[0, left : left + LENGTH] = is_token[1, left // 2 :] = True
-        padded = (50 * jax_normal(left, B, ROOM, D)).at[0, left : left + LENGTH].set(text[0])
+        padded = planted(50 * drawn(left, B, ROOM, D), (np.s_[0, left : left + LENGTH], text[0]))
         assert_same(run(parameters, padded, is_token, left), alone)
 
 
@@ -823,36 +846,39 @@ def causal_encoder(request):
 
 
 def test_texts_packed_into_one_row_do_not_mix(causal_encoder):
-    first, second = jax_normal(1, 1, LENGTH, D), jax_normal(2, 1, ROOM - LENGTH, D)
-    ids = np.repeat([0, 1], [LENGTH, ROOM - LENGTH])[None]
-    row = jnp.concatenate([first, second], axis=1)
-    packed = causal_encoder(row, causal() & segments(ids))
-    apart = np.concatenate([causal_encoder(x, causal()) for x in (first, second)], axis=1)
+    """Two texts of one length, which is compiled once, and one of a single token."""
+    texts = [drawn(i, 1, length, D) for i, length in enumerate((LENGTH, LENGTH, 1))]
+    ids = np.repeat([0, 1, 2], [LENGTH, LENGTH, 1])[None]
+    row = np.concatenate(texts, axis=1)
+    packed = np.asarray(causal_encoder(row, causal() & segments(ids)))[:, : 2 * LENGTH]
+    apart = np.concatenate([causal_encoder(x, causal()) for x in texts[:2]], axis=1)
     assert_same(packed, apart)
-    assert np.abs(causal_encoder(row, causal()) - apart).max() > 0.1  # without segments they mix
+    mixed = np.asarray(causal_encoder(row, causal() & segments(0 * ids)))[:, : 2 * LENGTH]
+    assert np.abs(mixed - apart).max() > 0.1
 
 
 def test_packed_texts_in_another_order_keep_their_outputs(causal_encoder):
-    first, second = jax_normal(1, 1, LENGTH, D), jax_normal(2, 1, ROOM - LENGTH, D)
+    first, second = drawn(1, 1, LENGTH, D), drawn(2, 1, ROOM - LENGTH, D)
     ids = np.repeat([0, 1], [LENGTH, ROOM - LENGTH])[None]
-    one = causal_encoder(jnp.concatenate([first, second], 1), causal() & segments(ids))
+    one = causal_encoder(np.concatenate([first, second], 1), causal() & segments(ids))
     ids = np.repeat([1, 0], [ROOM - LENGTH, LENGTH])[None]
-    other = causal_encoder(jnp.concatenate([second, first], 1), causal() & segments(ids))
+    other = causal_encoder(np.concatenate([second, first], 1), causal() & segments(ids))
     assert_same(np.roll(other, LENGTH, axis=1), one)
 
 
 def test_causal_with_padding_on_either_side_changes_nothing(causal_encoder):
-    text = jax_normal(1, 1, LENGTH, D)
+    text = drawn(1, 1, LENGTH, D)
     alone = causal_encoder(text, causal())
     for left in range(ROOM - LENGTH + 1):
         is_token = (np.arange(ROOM) >= left) & (np.arange(ROOM) < left + LENGTH)
-        row = jax_normal(left, 1, ROOM, D).at[:, left : left + LENGTH].set(text)
-        padded = causal_encoder(row, causal() & padding(is_token[None]))
+        row = planted(drawn(left, 1, ROOM, D), (np.s_[:, left : left + LENGTH], text))
+        padded = np.asarray(causal_encoder(row, causal() & padding(is_token[None])))
         assert_same(padded[:, is_token], alone)
         assert is_finite(padded)
 
 
 def test_an_example_is_the_same_in_any_batch(causal_encoder):
-    x = jax_normal(1, 1, LENGTH, D)
-    batch = jnp.concatenate([jax_normal(2, 2, LENGTH, D), x])
-    assert_same(causal_encoder(batch, causal())[2:], causal_encoder(x, causal()))
+    x = drawn(1, 1, LENGTH, D)
+    batch = np.concatenate([drawn(2, 2, LENGTH, D), x])
+    in_a_batch = np.asarray(causal_encoder(batch, causal()))
+    assert_same(in_a_batch[2:], causal_encoder(x, causal()))

@@ -64,11 +64,13 @@ def test_a_page_shows_equation_errors_and_example(site):
 
 def test_a_docstring_becomes_markdown():
     shown = markdown(
-        "a * b\nin *words*.\n\nRaises as `f` does.\n\n>>> 1 + 1\n2", True, {"f": "m.f"}
+        "Return it\nin *words*.\n\n    a * b\n\nRaises as `f` does.\n\n>>> 1 + 1\n2",
+        True,
+        {"f": "m.f"},
     )
     assert shown == (
-        "`` a * b in *words*. ``{ .equation }\n\n**Raises as** [`f`][m.f] does.\n\n"
-        "```pycon\n>>> 1 + 1\n2\n```"
+        "Return it\nin *words*.\n\n`` a * b ``{ .equation }\n\n"
+        "**Raises as** [`f`][m.f] does.\n\n```pycon\n>>> 1 + 1\n2\n```"
     )
 
 
@@ -84,7 +86,7 @@ def test_every_page_is_in_the_menu():
         assert str(page.relative_to(DOCS)) in menu, page.name
 
 
-@pytest.mark.parametrize("page", ["status.md", "results/README.md"])
+@pytest.mark.parametrize("page", ["project/features.md", "results/README.md"])
 def test_every_file_that_is_named_exists(page):
     """From the root, from the library, or from the folder of the page."""
     named = re.findall(r"`([\w./-]+\.(?:py|md|json|ipynb)|[\w./-]+/)`", (DOCS / page).read_text())
@@ -93,11 +95,21 @@ def test_every_file_that_is_named_exists(page):
     assert len(named) > 10 and missing <= {"report.json"}  # of any run
 
 
-def test_the_first_example_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "index.md").read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", ["index.md", "guides/masks.md"])
+def test_the_code_of_the_page_runs(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
     names = {}
-    exec(compile(code, "index.md", "exec"), names)
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(code, page, "exec"), names)
     assert names["output"].shape == (2, 5, 4, 8)
+
+
+@pytest.mark.parametrize("page", ["guides/training.md", "guides/pretrained.md"])
+def test_what_the_page_imports_is_there(page):
+    text = (DOCS / page).read_text(encoding="utf-8")
+    imports = re.findall(r"^from transformer_jax.*$", text, re.MULTILINE)
+    assert imports
+    exec("\n".join(imports), {})
 
 
 @pytest.fixture(scope="module")

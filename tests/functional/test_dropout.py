@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from jax.extend.random import threefry_2x32
 
+from tests.helpers.arrays import jax_normal
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.masks import causal
 from transformer_jax.functional.dropout import (
@@ -57,7 +58,7 @@ def test_the_share_of_dropped_elements_is_the_rate():
 
 
 def test_kept_elements_are_scaled_up_and_the_mean_is_kept():
-    x = jnp.asarray(np.random.default_rng(0).standard_normal(31), jnp.float32)
+    x = jax_normal(0, 31)
     keys = jax.random.split(jax.random.key(0), 4001)
     rate = 0.3
     y = np.asarray(jax.jit(jax.vmap(lambda key: dropout(x, rate, key)))(keys))
@@ -75,7 +76,7 @@ def test_dropout_scale(monkeypatch):
 
 
 def test_the_gradient_is_dropped_with_the_value():
-    x = jnp.asarray(np.random.default_rng(1).standard_normal(SHAPE[:1]), jnp.float32)
+    x = jax_normal(1, SHAPE[0])
 
     @jax.jit
     def run(x, key):
@@ -87,8 +88,8 @@ def test_the_gradient_is_dropped_with_the_value():
 
 
 def test_nan_in_a_dropped_element_is_dropped():
-    x = jnp.full(SHAPE[:1], jnp.nan)
-    y = jax.jit(lambda key: dropout(x, 0.5, key))(jax.random.key(0))
+    x = jax.device_put(np.full(SHAPE[:1], np.nan, np.float32))
+    y = np.asarray(jax.jit(lambda key: dropout(x, 0.5, key))(jax.random.key(0)))
     assert (y == 0).any()
 
 
@@ -105,9 +106,9 @@ def test_a_key_without_a_rate_is_a_mistake():
 
 
 def test_a_key_gives_one_mask_jitted_or_not():
-    x = jnp.ones(SHAPE[:1])
+    x = jax.device_put(np.ones(SHAPE[:1], np.float32))
     run = jax.jit(lambda key: dropout(x, 0.5, key))
-    one, again, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
+    one, again, other = (np.asarray(run(jax.random.key(seed))) for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, again)
     np.testing.assert_array_equal(one, dropout(x, 0.5, jax.random.key(0)))
     assert (one != other).any()
@@ -120,10 +121,10 @@ def test_old_and_new_style_keys_give_the_same_mask(words):
 
 
 def test_the_dtype_is_that_of_the_input():
-    x = jnp.ones(31, jnp.bfloat16)
+    x = jax.device_put(np.ones(31, jnp.bfloat16))
     y = jax.jit(lambda key: dropout(x, 0.5, key))(jax.random.key(0))
     assert y.dtype == jnp.bfloat16
-    assert set(np.unique(y.astype(jnp.float32))) == {0.0, 2.0}
+    assert set(np.unique(np.asarray(y, np.float32))) == {0.0, 2.0}
 
 
 @pytest.mark.usefixtures("as_users_run_it")
@@ -142,7 +143,7 @@ def test_a_rate_next_to_one_drops_nearly_everything(words):
 
 
 def test_a_causal_zero_is_never_unmasked():
-    query = jnp.asarray(np.random.default_rng(0).standard_normal((2, 13, 3, 5)), jnp.float32)
+    query = jax_normal(0, 2, 13, 3, 5)
 
     @jax.jit
     def run(key):
@@ -245,7 +246,7 @@ WEIGHTS = (3, 5, 29, 31)
 def kept():
     """Which weights of [B, N, T, S] stay, by their indices."""
     run = jax.jit(keep_weights, static_argnums=1)
-    return lambda key, rate, *indices: np.asarray(run(key, rate, *map(jnp.asarray, indices)))
+    return lambda key, rate, *indices: np.asarray(run(key, rate, *indices))
 
 
 def indices(shape):
@@ -263,8 +264,7 @@ def test_a_weight_is_dropped_by_its_own_indices_alone(kept):
 
 
 def test_a_longer_text_and_a_larger_batch_drop_the_same_weights_of_the_part_they_share():
-    key, rng = jax.random.key(1), np.random.default_rng(0)
-    query = jnp.asarray(rng.standard_normal((2, 7, 2, 3)), jnp.float32)
+    key, query = jax.random.key(1), np.asarray(jax_normal(0, 2, 7, 2, 3))
 
     def dropped(query):
         return dot_product_attention(

@@ -57,7 +57,7 @@ def test_a_linear_map_writes_short_products_short_where_they_are_summed_long(
     with jax.enable_x64(True):
         monkeypatch.setattr(jax, "default_backend", lambda: backend)
         jaxpr = jax.make_jaxpr(lambda x, kernel: linear(x, kernel, dtype=asked))(
-            jnp.ones((2, 3), x), jnp.ones((3, 5), x)
+            np.ones((2, 3), x), np.ones((3, 5), x)
         )
     dots = re.findall(r"preferred_element_type=(\w+)", str(jaxpr))
     assert set(dots) == {jnp.dtype(expected).name}
@@ -66,7 +66,7 @@ def test_a_linear_map_writes_short_products_short_where_they_are_summed_long(
 
 def test_products_are_summed_in_the_wider_dtype():
     # 1024 ones: a running sum in bfloat16 stops at 256.
-    ones = jnp.ones((1, 1024), jnp.bfloat16)
+    ones = jax.device_put(np.ones((1, 1024), jnp.bfloat16))
     total = product("AB,CB->AC", ones, ones, jnp.dtype(jnp.float32))
     assert total.dtype == jnp.float32
     np.testing.assert_array_equal(total, 1024)
@@ -76,7 +76,7 @@ def test_both_gradients_of_a_short_product_are_short_products(monkeypatch):
     monkeypatch.setattr(precision, "processor_has", lambda flag: True)
     rng = np.random.default_rng(0)
     x, kernel, cotangent = (
-        jnp.asarray(rng.standard_normal(shape), jnp.bfloat16)
+        jax.device_put(rng.standard_normal(shape).astype(jnp.bfloat16))
         for shape in ((2, 6, 8), (8, 3, 5), (2, 6, 3, 5))
     )
 
@@ -93,7 +93,7 @@ def test_both_gradients_of_a_short_product_are_short_products(monkeypatch):
     long = (np.asarray(a, np.float64) for a in (x, kernel, cotangent))
     x64, kernel64, cotangent64 = long
     for found, expected in zip(
-        gradient(x, kernel),
+        jax.jit(gradient)(x, kernel),
         (
             np.einsum("bsij,dij->bsd", cotangent64, kernel64),
             np.einsum("bsd,bsij->dij", x64, cotangent64),
@@ -106,19 +106,24 @@ def test_both_gradients_of_a_short_product_are_short_products(monkeypatch):
 
 def test_gradient_of_the_gradient_of_a_short_product(monkeypatch):
     monkeypatch.setattr(precision, "processor_has", lambda flag: True)
-    x, kernel = jnp.full((1, 2), 3, jnp.bfloat16), jnp.full((2, 1), 2, jnp.bfloat16)
+    x, kernel = np.full((1, 2), 3, jnp.bfloat16), np.full((2, 1), 2, jnp.bfloat16)
 
-    def slope(x):  # d/dx of (x W)^2 is 2 (x W) W = 2 * 12 * 2
-        return jax.grad(lambda x: linear(x, kernel).astype(jnp.float32).sum() ** 2)(x)[0, 0]
+    @jax.jit
+    def twice(x, kernel):
+        def slope(x):  # d/dx of (x W)^2 is 2 (x W) W = 2 * 12 * 2
+            return jax.grad(lambda x: linear(x, kernel).astype(jnp.float32).sum() ** 2)(x)[0, 0]
 
-    assert slope(x) == 48
-    np.testing.assert_array_equal(jax.grad(slope)(x), [[8, 8]])  # 2 W W'
+        return jax.value_and_grad(slope)(x)
+
+    value, gradient = twice(x, kernel)
+    assert value == 48
+    np.testing.assert_array_equal(gradient, [[8, 8]])  # 2 W W'
 
 
 def test_short_products_of_attention_have_the_gradient_of_the_long_ones(monkeypatch):
     rng = np.random.default_rng(1)
     query, key, value, cotangent = (
-        jnp.asarray(rng.standard_normal((2, 7, 4, 8)), jnp.bfloat16) for _ in range(4)
+        jax.device_put(rng.standard_normal((2, 7, 4, 8)).astype(jnp.bfloat16)) for _ in range(4)
     )
 
     def gradient(*qkv):

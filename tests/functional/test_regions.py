@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.helpers.arrays import normal
+from tests.helpers.arrays import normal, rounded
 from transformer_jax.functional.positions import lookup
 from transformer_jax.functional.regions import max_patches, region_embedding, to_front
 
@@ -42,24 +42,23 @@ def test_value_and_gradient_equal_the_loops(width):
     for seed in range(3):
         table, cotangent = normal(seed, width, V, D), normal(seed, B, T, D)
         tokens, is_token = random.integers(0, V, (B, T)), random.random((B, T)) < 0.7
-        ours = value_and_gradient(
-            jnp.asarray(table, jnp.float32), tokens, is_token, jnp.asarray(cotangent, jnp.float32)
-        )
+        narrow = rounded(table, cotangent)
+        ours = value_and_gradient(narrow[0], tokens, is_token, narrow[1])
         for one, other in zip(ours, loops(table, tokens, is_token, cotangent), strict=True):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
 def embed():
-    table = jnp.asarray(normal(1, 3, V, D), jnp.float32)
-    run = jax.jit(region_embedding)
-    return lambda tokens, is_token: np.asarray(run(table, jnp.array(tokens), jnp.array(is_token)))
+    (table,), run = rounded(normal(1, 3, V, D)), jax.jit(region_embedding)
+    return lambda tokens, is_token: np.asarray(run(table, np.asarray(tokens), is_token))
 
 
 def test_a_region_of_one_is_a_lookup():
-    table, tokens = jnp.asarray(normal(1, 1, V, D), jnp.float32), jnp.arange(T)[None]
-    regions, _ = value_and_gradient(table, tokens, jnp.ones((1, T), bool), jnp.zeros((1, T, D)))
-    np.testing.assert_array_equal(regions, lookup(table[0], tokens))
+    table, cotangent = rounded(normal(1, 1, V, D), np.zeros((1, T, D)))
+    tokens = np.arange(T)[None]
+    regions, _ = value_and_gradient(table, tokens, np.ones((1, T), bool), cotangent)
+    np.testing.assert_array_equal(regions, jax.jit(lookup)(table[0], tokens))
 
 
 def test_the_order_of_two_words_shows(embed):
@@ -90,32 +89,31 @@ def test_padding_on_either_side_changes_nothing(embed):
 
 
 def test_real_tokens_come_to_the_front_in_their_order():
-    tokens = jnp.array([[9, 1, 9, 2, 3], [1, 2, 3, 4, 5], [9, 9, 9, 9, 9]])
-    is_token = jnp.array([[0, 1, 0, 1, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], bool)
-    moved, real = to_front(tokens, is_token)
+    tokens = np.array([[9, 1, 9, 2, 3], [1, 2, 3, 4, 5], [9, 9, 9, 9, 9]])
+    is_token = np.array([[0, 1, 0, 1, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], bool)
+    moved, real = jax.device_get(jax.jit(to_front)(tokens, is_token))
     np.testing.assert_array_equal(real.sum(-1), is_token.sum(-1))
     for before, mask, after, now in zip(tokens, is_token, moved, real, strict=True):
         np.testing.assert_array_equal(before[mask], after[now])
-        np.testing.assert_array_equal(now, np.sort(np.asarray(mask))[::-1])
+        np.testing.assert_array_equal(now, np.sort(mask)[::-1])
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 9])
 def test_a_patch_has_the_largest_of_its_real_neighbours(width):
     """Against loops, value and gradient; negative values and NaN in the padding included."""
-    x = jnp.array(normal(1, B, T, D), jnp.float32) - 2
-    is_token = jnp.array([[1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 1, 1, 1, 0]], bool)
-    x = jnp.where(is_token[..., None], x, jnp.nan)
+    is_token = np.array([[1, 1, 1, 1, 0, 0, 0], [1, 0, 1, 1, 1, 1, 0]], bool)
+    (x,) = rounded(np.where(is_token[..., None], normal(1, B, T, D) - 2, np.nan))
     P = -(-T // width)
-    cotangent = jnp.array(normal(2, B, P, D), jnp.float32)
+    (cotangent,) = rounded(normal(2, B, P, D))
 
     @jax.jit
     def both(x):
         patches, pull, is_patch = jax.vjp(
-            lambda x: max_patches(x, is_token, width), x, has_aux=True
+            lambda x: max_patches(x, jnp.array(is_token), width), x, has_aux=True
         )
         return patches, is_patch, *pull(cotangent)
 
-    patches, is_patch, gradient = both(x)
+    patches, is_patch, gradient = jax.device_get(both(x))
     values, slope = np.asarray(x), np.zeros(x.shape, np.float32)
     expected = np.zeros((B, P, D), np.float32)
     for b, p in np.ndindex(B, P):

@@ -26,6 +26,11 @@ from transformer_jax.functional.rotary import (
 pytestmark = pytest.mark.usefixtures("strict")
 
 B, T, N, H = 2, 5, 3, 10
+turn = jax.jit(rope, static_argnames="layout")
+
+
+def drawn(seed, *shape):
+    return normal(seed, *shape).astype(np.float32)
 
 
 def loops(x, positions, frequencies, layout):
@@ -69,7 +74,7 @@ def test_float64_stays_float64(layout):
     x, positions = normal(1, B, T, N, H), np.arange(B * T).reshape(B, T) * 37
     frequencies = np.asarray(rope_frequencies(H), np.float64)
     with jax.enable_x64(True):
-        y = rope(jnp.array(x), jnp.array(positions), layout=layout)
+        y = turn(x, positions, layout=layout)
         assert y.dtype == jnp.float64
         expected = loops(x, positions, frequencies, layout)
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-12)
@@ -77,23 +82,22 @@ def test_float64_stays_float64(layout):
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_bfloat16_is_turned_in_float32():
-    (x,) = float32(normal(1, 1, 1, 1, 2))
-    x = x.astype(jnp.bfloat16)
-    at = jnp.array([257])  # bfloat16 has no 257
-    y = rope(x, at, frequencies=jnp.ones(1, jnp.bfloat16))
+    x = drawn(1, 1, 1, 1, 2).astype(jnp.bfloat16)
+    at = np.array([257])  # bfloat16 has no 257
+    y = turn(x, at, frequencies=np.ones(1, jnp.bfloat16))
     assert y.dtype == jnp.bfloat16
-    wide = rope(x.astype(jnp.float32), at, frequencies=jnp.ones(1))
-    np.testing.assert_array_equal(y, wide.astype(jnp.bfloat16))
+    wide = turn(x.astype(np.float32), at, frequencies=np.ones(1, np.float32))
+    np.testing.assert_array_equal(y, np.asarray(wide).astype(jnp.bfloat16))
 
 
 def test_the_layouts_are_permutations_of_one_another():
-    (x,) = float32(normal(1, B, T, N, H))
+    x, at = drawn(1, B, T, N, H), np.arange(T)
     pairs_apart = np.concatenate([np.arange(0, H, 2), np.arange(1, H, 2)])
-    half = rope(x[..., pairs_apart], jnp.arange(T), layout="half")
-    interleaved = rope(x, jnp.arange(T), layout="interleaved")
+    half = turn(x[..., pairs_apart], at, layout="half")
+    interleaved = np.asarray(turn(x, at, layout="interleaved"))
     np.testing.assert_allclose(half, interleaved[..., pairs_apart], rtol=0, atol=1e-6)
     # And not the same: weights trained with one are wrong with the other.
-    assert np.abs(rope(x, jnp.arange(T), layout="half") - interleaved).max() > 0.1
+    assert np.abs(turn(x, at, layout="half") - interleaved).max() > 0.1
 
 
 @jax.jit
@@ -118,37 +122,32 @@ def test_scores_do_depend_on_the_distance():
 
 
 def test_lengths_are_kept_and_position_zero_is_left_as_it_is():
-    (x,) = float32(normal(3, B, T, N, H))
-    y = rope(x, jnp.arange(T))
-    np.testing.assert_allclose(jnp.linalg.norm(y, axis=-1), jnp.linalg.norm(x, axis=-1), rtol=1e-5)
+    x = drawn(3, B, T, N, H)
+    y = np.asarray(turn(x, np.arange(T)))
+    np.testing.assert_allclose(np.linalg.norm(y, axis=-1), np.linalg.norm(x, axis=-1), rtol=1e-5)
     np.testing.assert_array_equal(y[:, 0], x[:, 0])
 
 
 def test_features_beyond_the_frequencies_are_left_as_they_are():
-    (x,) = float32(normal(4, B, T, N, H))
-    frequencies = rope_frequencies(4)
-    y = rope(x, jnp.arange(T), frequencies=frequencies)
+    x, at = drawn(4, B, T, N, H), np.arange(T)
+    y = np.asarray(turn(x, at, frequencies=rope_frequencies(4)))
     np.testing.assert_array_equal(y[..., 4:], x[..., 4:])
-    np.testing.assert_array_equal(y[..., :4], rope(x[..., :4], jnp.arange(T)))
+    np.testing.assert_array_equal(y[..., :4], turn(x[..., :4], at))
     assert (y[:, 1:, :, :4] != x[:, 1:, :, :4]).all()
 
 
 def test_positions_may_differ_by_example():
-    (x,) = float32(normal(5, B, T, N, H))
-    positions = jnp.array([[0, 1, 2, 3, 4], [7, 3, 9, 0, 2]])
-    together = rope(x, positions)
+    x, positions = drawn(5, B, T, N, H), np.array([[0, 1, 2, 3, 4], [7, 3, 9, 0, 2]])
+    together = np.asarray(turn(x, positions))
     for b in range(B):
-        np.testing.assert_array_equal(together[b : b + 1], rope(x[b : b + 1], positions[b]))
-        np.testing.assert_array_equal(together[b : b + 1], rope(x[b : b + 1], positions[b : b + 1]))
+        np.testing.assert_array_equal(together[b : b + 1], turn(x[b : b + 1], positions[b]))
+        np.testing.assert_array_equal(together[b : b + 1], turn(x[b : b + 1], positions[b : b + 1]))
 
 
 def test_one_token_at_a_time_is_the_whole_text():
-    (x,) = float32(normal(6, B, T, N, H))
-    step = jax.jit(lambda x, t: rope(x, t[None]))
-    steps = [step(x[:, t : t + 1], jnp.array(t)) for t in range(T)]
-    np.testing.assert_allclose(
-        jnp.concatenate(steps, axis=1), rope(x, jnp.arange(T)), rtol=0, atol=1e-6
-    )
+    x, at = drawn(6, B, T, N, H), np.arange(T)
+    steps = [turn(x[:, t : t + 1], at[t : t + 1]) for t in range(T)]
+    np.testing.assert_allclose(np.concatenate(steps, axis=1), turn(x, at), rtol=0, atol=1e-6)
 
 
 # Frequencies
@@ -171,10 +170,9 @@ def test_linear_divides_every_frequency():
 
 
 def test_linear_is_the_position_divided():
-    (x,) = float32(normal(7, 1, 4, 1, FEATURES))
-    slow = scaled(scaling="linear", factor=2.0)
+    x, slow = drawn(7, 1, 4, 1, FEATURES), scaled(scaling="linear", factor=2.0)
     np.testing.assert_allclose(
-        rope(x, jnp.arange(0, 8, 2), frequencies=slow), rope(x, jnp.arange(4)), rtol=0, atol=1e-5
+        turn(x, np.arange(0, 8, 2), frequencies=slow), turn(x, np.arange(4)), rtol=0, atol=1e-5
     )
 
 
@@ -227,26 +225,30 @@ def test_the_temperature_of_yarn():
 
 def test_rotary_is_an_argument_of_transformations():
     """Of jit, checkpoint, grad, vmap and tree.map; the layout is static in all of them."""
-    (x,) = float32(normal(8, B, T, N, H))
-    positions = jnp.arange(B * T).reshape(B, T)
+    x, positions = drawn(8, B, T, N, H), jax.device_put(np.arange(B * T).reshape(B, T))
     rotary = Rotary(positions, rope_frequencies(H), "interleaved")
-    expected = rope(x, positions, layout="interleaved", frequencies=rotary.frequencies)
-
-    def turn(rotary, x):
-        return rotary.turn(x)
-
-    np.testing.assert_allclose(jax.jit(turn)(rotary, x), expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(jax.checkpoint(turn)(rotary, x), expected)
-    loss = jax.checkpoint(lambda rotary, x: turn(rotary, x).sum())
-    gradient = jax.grad(loss, argnums=1)(rotary, x)
-    np.testing.assert_array_equal(gradient, jax.grad(lambda x: rotary.turn(x).sum())(x))
-
-    stacked = Rotary(jnp.stack([positions, 2 * positions]), rotary.frequencies, "interleaved")
-    axes = Rotary(0, None, "interleaved")
-    both = jax.vmap(turn, in_axes=(axes, None))(stacked, x)
-    np.testing.assert_allclose(both[0], expected, rtol=1e-6, atol=1e-6)
     twice = jax.tree.map(lambda leaf: 2 * leaf, rotary)
     assert twice.layout == "interleaved"
-    np.testing.assert_array_equal(twice.positions, 2 * positions)
-    everywhere = jax.vmap(turn, in_axes=(None, 0))(rotary, jnp.stack([x, x]))
-    np.testing.assert_allclose(everywhere[1], expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(twice.positions, 2 * np.asarray(positions))
+
+    def turned(rotary, x):
+        return rotary.turn(x)
+
+    @jax.jit
+    def run(rotary, twice, x):
+        loss = jax.checkpoint(lambda rotary, x: turned(rotary, x).sum())
+        stacked = jnp.stack([rotary.positions, twice.positions])
+        axes = Rotary(0, None, "interleaved")
+        by_rotary = jax.vmap(turned, in_axes=(axes, None))
+        return (
+            rope(x, rotary.positions, layout="interleaved", frequencies=rotary.frequencies),
+            turned(rotary, x),
+            jax.checkpoint(turned)(rotary, x),
+            by_rotary(Rotary(stacked, rotary.frequencies, "interleaved"), x)[0],
+            jax.vmap(turned, in_axes=(None, 0))(rotary, jnp.stack([x, x]))[1],
+        ), (jax.grad(loss, argnums=1)(rotary, x), jax.grad(lambda x: rotary.turn(x).sum())(x))
+
+    (expected, *others), gradients = run(rotary, twice, x)
+    for other in others:
+        np.testing.assert_allclose(other, expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(*gradients)

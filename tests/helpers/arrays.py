@@ -15,6 +15,11 @@ def jax_normal(seed: int, *shape: int, dtype=jnp.float32) -> jax.Array:
     return jax.device_put(normal(seed, *shape).astype(dtype))
 
 
+def rounded(*arrays) -> list[np.ndarray]:
+    """Return arrays of NumPy, which are cut and changed without compiling anything."""
+    return [np.asarray(x).astype(np.float32) for x in arrays]
+
+
 def float32(*arrays) -> list[jax.Array]:
     """Return arrays of JAX, or dictionaries of them, with these numbers, rounded."""
     return jax.tree.map(lambda x: jax.device_put(np.asarray(x, np.float32)), list(arrays))

@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from tests.helpers.kills import differences
+from tests.helpers.record_behaviour import RUN_FOLDERS
 from train.classifier.finetuning import load_encoder
 from train.imdb import main as finetune
 from train.mlm import main
@@ -41,7 +42,7 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data") / "reviews"
     folder.mkdir()
     rng = np.random.default_rng(0)
-    for name, rows in (("train", 200), ("test", 40), ("unsupervised", 1200)):
+    for name, rows in (("train", 200), ("test", 40), ("unsupervised", 300)):
         labels = [("bad", "good")[i % 2] for i in range(rows)]
         table = {"text": [f"{review(rng, label)} {name} {i}" for i, label in enumerate(labels)]}
         if name != "unsupervised":
@@ -57,15 +58,15 @@ def arguments(data, run, *more):
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
-    assert main(arguments(data, folder, "--epochs", "16", "--learning-rate", "0.02")) == 0
+    assert main(arguments(data, folder, "--epochs", "12", "--learning-rate", "0.03")) == 0
     return folder
 
 
 @pytest.fixture(scope="module")
 def pieces(data, tmp_path_factory):
-    """Of byte-level pieces; hardly trained."""
+    """Of byte-level pieces; not trained."""
     folder = tmp_path_factory.mktemp("runs") / "pieces"
-    assert main(arguments(data, folder, "--tokenizer", "bpe:300", "--epochs", "1")) == 0
+    assert main(arguments(data, folder, "--tokenizer", "bpe:400", "--epochs", "0")) == 0
     return folder
 
 
@@ -73,7 +74,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
     report = json.loads((run / "report.json").read_text())
     assert report["held_out_loss"] < report["unigram_loss"] - 0.8
     assert report["held_out_accuracy"] > 0.4
-    assert report["data"]["texts"] == 180 + 1200
+    assert report["data"]["texts"] == 180 + 300
     for name in (
         "model.safetensors", "config.json", "tokenizer.json", "report.md", "metrics.jsonl",
         "curves.png", "options.json", "checkpoints",
@@ -198,18 +199,12 @@ def test_a_run_goes_on_with_its_own_texts_alone(data, tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def others(run, data, tmp_path_factory):
+def others(run, tmp_path_factory):
     """Folders that are no run of train.mlm, or a damaged one; a table without other texts."""
     folder = tmp_path_factory.mktemp("others")
     (folder / "nothing").mkdir()
-    language = [
-        "--data", "sample", "--epochs", "0", "--layers", "1", "--embed-dim", "8", "--length", "16",
-    ]  # fmt: skip
-    from train.lm import main as train_language_model
-
-    assert train_language_model([*language, "--out", str(folder / "lm")]) == 0
-    scratch = ["--data", str(data), "--epochs", "0", "--no-baseline", "--tokenizer", "word:50"]
-    assert finetune([*scratch, "--dtype", "float32", "--out", str(folder / "scratch")]) == 0
+    shutil.copytree(RUN_FOLDERS / "lm", folder / "lm")
+    shutil.copytree(RUN_FOLDERS / "imdb", folder / "scratch")
     for name in ("shallow", "lost", "words"):
         shutil.copytree(run, folder / name)
     config = json.loads((run / "config.json").read_text())
@@ -324,9 +319,8 @@ def test_a_mistake_of_training_is_one_line(others, options, message, capsys, tmp
 
 def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, capsys):
     """A line says so; it is no mistake."""
-    options = ["--data", str(others / "labelled.csv"), "--epochs", "1", "--batch-tokens", "64"]
-    options += ["--tokenizer", "word:50", "--out", str(tmp_path / "run")]
-    assert main([*SMALL[:-4], *options]) == 0
+    options = ["--data", str(others / "labelled.csv"), "--epochs", "0", "--tokenizer", "word:50"]
+    assert main([*SMALL, *options, "--out", str(tmp_path / "run")]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
     said = "labelled.csv has no texts without labels: those to train on are all there is"
     assert line == f"note        {said}"

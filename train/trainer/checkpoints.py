@@ -27,6 +27,7 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from train.trainer.step import copied
 from transformer_jax.runtime.errors import one_line
 from transformer_jax.runtime.files import write_text
 
@@ -126,7 +127,12 @@ def _read(path: Path, state: Any) -> tuple[Any, Progress]:
     progress = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
     progress["losses"] = tuple(progress["losses"])
     with _options():
-        return ocp.load((path / STATE).absolute(), abstract), Progress(**progress)
+        found = ocp.load((path / STATE).absolute(), abstract)
+    if not any(x.committed for x in jax.tree.leaves(state)):
+        # orbax binds arrays to their device, and for those JAX compiles other programs: a run that
+        # goes on would wait for all of them again.
+        found = copied(jax.device_put(jax.device_get(found)))
+    return found, Progress(**progress)
 
 
 def _try_room(probe: Path, state: Any) -> None:

@@ -56,11 +56,14 @@ def additive_attention(
     mask: MaskLike = None,
     return_weights: bool = False,
 ) -> Float[Array, "B T O"] | tuple[Float[Array, "B T O"], Float[Array, "B T S"]]:
-    """softmax_s(w . tanh(W_q q_t + W_k k_s + b)) V: the alignment of Bahdanau et al., 2015.
+    """Return additive attention: the values averaged by weights from a small feed-forward network.
 
-    https://arxiv.org/abs/1409.0473, appendix A.1.2. The weights are the alignment matrix. A mask is
-    one of a single head. Takes memory for B T S A numbers, where a dot product takes B T S. Raises
-    as `dot_product_attention` does.
+        softmax_s(w . tanh(W_q q_t + W_k k_s + b)) V
+
+    This is the alignment of Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473, appendix A.1.2;
+    the weights [B, T, S] are the alignment matrix. There is a single head, so the mask must not
+    differ by head. It needs memory for B T S A numbers, where a dot product needs memory for B T S.
+    Raises as `dot_product_attention` does.
 
     >>> x, kernel = jnp.eye(2)[None], jnp.eye(2)
     >>> additive_attention(x, x, x, kernel, kernel, jnp.ones(2))[0].round(3)

@@ -1,11 +1,10 @@
-"""Biases of attention as rules: what is added to the logits, as a function of the distance of query
-and key.
+"""Attention biases as rules: numbers that are added to the logits, as a function of positions.
 
-    alibi(alibi_slopes(N))     # a penalty that grows with the distance
+    alibi(alibi_slopes(N))     # a penalty that grows with the distance of query and key
     relative_bias(table)       # a learned number for each bucket of distances
 
-They are added with `+`, to one another and to an array, and passed as `bias=`. Like masks they are
-rendered block by block, and take the positions of a cache.
+Biases are added with `+`, to one another and to an array, and passed as `bias=`. Like masks they
+are rendered block by block, and take the positions of a cache.
 """
 
 import math
@@ -31,17 +30,20 @@ from transformer_jax.functional.checks import check_arrays
 
 
 class Bias(Rule):
-    """A rule of numbers; `a + b` adds both."""
+    """A rule of numbers that are added to the logits; `a + b` adds both rules."""
 
     def __add__(self, other: "Bias | Array") -> "Bias":
         return _Sum(self, other if isinstance(other, Bias) else dense_bias(other))
 
-    # An array on the left must hand over to the rule instead of broadcasting over it.
+    # So that `array + rule` calls the rule's operator instead of broadcasting the array over it.
     __array_priority__ = 1000
     __radd__ = __add__
 
     def zero_gradient(self) -> "Bias":
-        """Zeros for each array of numbers, float32 or wider; None for positions."""
+        """Return zeros for each array of numbers, in float32 or wider, and None for positions.
+
+        `add_gradient` starts from them.
+        """
         return jax.tree.map(
             lambda x: jnp.zeros(x.shape, _wide(x.dtype)) if _is_float(x) else None, self
         )
@@ -49,8 +51,9 @@ class Bias(Rule):
     def add_gradient(
         self, total: "Bias", block: Block, cotangent: Float[Array, "b n t s"]
     ) -> "Bias":
-        """`total`, which began as `zero_gradient`, and what the cotangent of one rendered block
-        adds to it.
+        """Return `total` plus the gradient of one rendered block, whose cotangent is given.
+
+        `total` starts as `zero_gradient` and is accumulated block by block.
         """
         leaves, structure = jax.tree.flatten(self)
 
@@ -66,7 +69,10 @@ class Bias(Rule):
         )
 
     def as_gradient(self, total: "Bias") -> list[Array | None]:
-        """`total` for each leaf of the rule, in its dtype; None for positions."""
+        """Return the array of `total` for each leaf of the rule, in the dtype of the leaf.
+
+        It is None for positions.
+        """
         totals = iter(jax.tree.leaves(total))
         return [
             next(totals).astype(leaf.dtype) if _is_float(leaf) else None
@@ -105,7 +111,7 @@ class _Sum(Bias):
 @rule_class()
 class _Dense(DenseRule, Bias):
     def add_gradient(self, total: "_Dense", block, cotangent):
-        # In place: the general way would make an array of the whole size for each block.
+        # In place: the general method would create an array of full size for each block.
         starts, sizes = part(self.array, block)
         old = lax.dynamic_slice(total.array, starts, sizes)
         return _Dense(
@@ -120,7 +126,7 @@ class _Alibi(Bias):
     key_positions: Positions = None
 
     def block(self, block):
-        # Slopes in bfloat16 must not round the distance: it has no 257.
+        # Slopes in bfloat16 must not round the distance: bfloat16 cannot represent 257.
         slopes = self.slopes.astype(jnp.promote_types(self.slopes.dtype, jnp.float32))
         return -slopes[:, None, None] * jnp.abs(distances(self, block)).astype(slopes.dtype)
 
@@ -144,11 +150,13 @@ class _Relative(Bias):
 
 
 def alibi_slopes(num_heads: int) -> Float[Array, " N"]:
-    """m_n = 2^(-8n/N), n = 1..N, for N a power of two.
+    """Return the slopes of ALiBi, one for each head.
 
-    For other N the slopes of the power of two below, then every other one of the power above, as
-    the authors' code has it. Press et al., 2022, https://arxiv.org/abs/2108.12409, section 3.
-    Raises ValueError for fewer than one head.
+        m_n = 2^(-8n/N), n = 1..N, for N a power of two
+
+    For other N they are the slopes of the next lower power of two, followed by every other slope of
+    the next higher one, as in the authors' code. Press et al., 2022,
+    https://arxiv.org/abs/2108.12409, section 3. Raises ValueError for fewer than one head.
 
     >>> alibi_slopes(4)
     Array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
@@ -167,12 +175,14 @@ def alibi(
     query_positions: Positions = None,
     key_positions: Positions = None,
 ) -> Bias:
-    """b_nts = -m_n |position of t - position of s|: attention with linear biases, no position
-    embedding.
+    """Return the ALiBi bias: a penalty for each head that is proportional to the distance.
 
-    Press et al., 2022, https://arxiv.org/abs/2108.12409. The paper is causal; |.| extends it to
-    both sides. Raises ValueError for slopes of other than one axis, TypeError where they are not
-    floating point.
+        b_nts = -m_n |position of t - position of s|
+
+    Attention with linear biases needs no position embedding (Press et al., 2022,
+    https://arxiv.org/abs/2108.12409). The paper is causal; the absolute value extends it to both
+    sides. Raises ValueError for slopes of other than one axis, TypeError if they are not floating
+    point.
 
     >>> alibi(jnp.array([0.5])).to_array(3)[0, 0]
     Array([[-0. , -0.5, -1. ],
@@ -192,11 +202,13 @@ def relative_bias(
     query_positions: Positions = None,
     key_positions: Positions = None,
 ) -> Bias:
-    """b_nts = table[bucket(position of s - position of t), n]: T5's learned bias, R buckets of
-    distances.
+    """Return T5's relative bias: a learned number for each head and each bucket of distances.
 
-    Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1; `relative_buckets` says
-    which distance is in which bucket. The gradient reaches the table. Raises as that does.
+        b_nts = table[bucket(position of s - position of t), n]
+
+    The table has R buckets and N heads, and the gradient reaches it. `relative_buckets` says which
+    distance is in which bucket. Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1.
+    Raises as `relative_buckets` does.
 
     >>> relative_bias(jnp.arange(4.0)[:, None], max_distance=4).to_array(3)[0, 0]
     Array([[0., 3., 3.],
@@ -218,14 +230,16 @@ def relative_buckets(
     bidirectional: bool = True,
     max_distance: int = 128,
 ) -> Int[Array, "..."]:
-    """T5's bucket of a distance (key position minus query position): exact when short, logarithmic
-    when long.
+    """Return T5's bucket of each distance, key position minus query position.
 
-    With R' = R/2 buckets for each side (R' = R for the past alone): n = |distance| < R'/2 is its
-    own bucket, larger n share R'/2 buckets up to `max_distance`, beyond which all are the last;
-    keys after the query have the upper half. Raffel et al., 2020, https://arxiv.org/abs/1910.10683,
-    section 2.1. Raises TypeError for distances that are not integers, ValueError for buckets that
-    do not split so or a `max_distance` that needs no sharing.
+    Short distances have a bucket each; long ones share buckets that widen logarithmically. If
+    `bidirectional`, the past and the future have R' = R/2 buckets each, the future the upper half.
+    Otherwise the past has all R' = R, and keys after the query are in bucket 0. A distance of n <
+    R'/2 tokens has its own bucket. Larger n share the other R'/2 buckets, with all n beyond
+    `max_distance` in the last. Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 2.1.
+
+    Raises TypeError for distances that are not integers. Raises ValueError if the buckets cannot be
+    split like this, or if `max_distance` is so small that no bucket needs sharing.
 
     >>> relative_buckets(jnp.array([0, -1, -8, -100, 1]), 32)
     Array([ 0,  1,  8, 15, 17], dtype=int32)
@@ -244,11 +258,9 @@ def relative_buckets(
 
 
 def _starts(exact, max_distance, buckets):
-    """The least n of every logarithmic bucket but the first, k = 1..: exact (max_distance /
-    exact)^(k / buckets).
-
-    In whole numbers, since a logarithm in float32 may fall on either side of one.
-    """
+    """Return the smallest n of every logarithmic bucket but the first."""
+    # For k = 1.. it is exact (max_distance / exact)^(k / buckets), rounded up. Found in whole
+    # numbers, since a logarithm in float32 may fall on either side of one.
     starts = []
     for k in range(1, buckets):
         n = int(exact * (max_distance / exact) ** (k / buckets))
@@ -269,7 +281,11 @@ def _check_buckets(num_buckets, bidirectional, max_distance):
 
 
 def dense_bias(array: Float[Array, "..."] | Float[np.ndarray, "..."]) -> Bias:
-    """A rule from an array that broadcasts to [B, N, T, S]."""
+    """Return a bias rule for an array that broadcasts to [B, N, T, S].
+
+    Raises TypeError if the array is not floating point, and ValueError if it has more than four
+    axes.
+    """
     if getattr(array, "dtype", None) == jnp.bool_:
         raise TypeError("bias must be floating point; got bool. Pass a mask as mask=")
     check_arrays(bias=(array, "..."))
@@ -280,5 +296,5 @@ BiasLike = Bias | Float[Array, "..."] | Float[np.ndarray, "..."] | None
 
 
 def as_bias(bias: BiasLike) -> Bias | None:
-    """The rule, or the rule of an array."""
+    """Return a bias as a rule: an array becomes `dense_bias`, a rule or None stays as it is."""
     return bias if bias is None or isinstance(bias, Bias) else dense_bias(bias)

@@ -1,10 +1,22 @@
-"""Dot-product attention (Vaswani et al., 2017, section 3.2): the equation and its reference.
+"""Dot-product attention (Vaswani et al., 2017, section 3.2) and the mask contract.
 
-The faster implementations in `kernels` return the same numbers, and `kernels.dispatch` chooses one.
+`reference_attention` computes the equation as it is written. The faster implementations in
+`kernels` return the same numbers up to rounding, and `kernels.dispatch` chooses one of them.
 
-All of them follow one contract. A query that sees no key has output 0 and weights 0. A key that no
-query of its example may see, and a query that sees no key, reach no output and no gradient, even if
-they are NaN.
+The mask contract. A mask is True where a query may attend to a key. Every implementation, and every
+function and module that takes a mask, keeps these rules in the output and in the gradient:
+
+- A query that sees no key has weights 0 and output 0: no NaN, and no mean of the values. Terms
+  after the attention are still added: the bias of a projection, and the residual connection.
+- A hidden key has no influence. If the mask hides a key from a query, the key and its value do not
+  change the output of the query, and the output passes no gradient to them.
+- Fully masked rows may hold anything. A query that sees no key, and a key (with its value) that no
+  query of its example sees, affect no output and no gradient, even if they are NaN or infinite.
+  Their own gradients are 0. With a mask for each head, a key is fully masked if no query head of
+  its group sees it. A row of self-attention is fully masked if both its query and its key are.
+
+A key or value that some queries see must be finite. A weight of 0 does not keep a NaN out of the
+other queries, because 0 * NaN is NaN.
 """
 
 from typing import Literal, overload
@@ -33,13 +45,15 @@ def attention_weights(
     scale: float | None = None,
     soft_cap: float | None = None,
 ) -> Float[Array, "B N T S"]:
-    """softmax(scale Q K^T + bias) over the keys that the mask lets through; scale is 1/sqrt(H) by
-    default.
+    """Return the attention weights: the softmax of the scaled logits over the visible keys.
 
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. Float32 or wider. Heads
-    share keys in groups of N/K (grouped-query attention, Ainslie et al., 2023,
-    https://arxiv.org/abs/2305.13245). For `soft_cap`, and for what raises, see
-    `dot_product_attention`.
+        softmax(scale Q K^T + bias)
+
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. The mask is True where a
+    query attends. The weights of a query add up to 1, or are all 0 if it sees no key. They are
+    float32 or wider. `scale` is 1/sqrt(H) by default. The N query heads share the K key heads in
+    groups of N/K (grouped-query attention, Ainslie et al., 2023, https://arxiv.org/abs/2305.13245).
+    For `soft_cap` see `dot_product_attention`. Raises as `dot_product_attention` does.
 
     >>> query = key = jnp.eye(2)[None, :, None]  # one example, two tokens, one head
     >>> attention_weights(query, key, mask=causal())[0, 0].round(3)
@@ -103,25 +117,32 @@ def dot_product_attention(
     return_logsumexp: bool = False,
     implementation: Implementation | None = None,
 ) -> Float[Array, "B T N O"] | tuple[Array, ...]:
-    """softmax(scale Q K^T + bias) V: `attention_weights` times the values, in the dtype of the
-    query.
+    """Return the attention output: the average of the values, weighted by `attention_weights`.
 
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. With a `soft_cap` c the
-    products are bounded before the bias: c tanh(scale Q K^T / c) (Gemma 2,
-    https://arxiv.org/abs/2408.00118, section 2). With a `dropout_rng`, weights are dropped with
-    probability `dropout_rate` and the rest scaled up. A query that sees no key gets 0.
+        softmax(scale Q K^T + bias) V
 
-    Returns the output; after it, where asked for, the weights [B, N, T, S] as they were used, and
-    the log of the softmax's denominator [B, T, N], -inf where a query sees no key: two parts of the
-    keys are joined by it.
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, equation 1. The mask is True where a
+    query attends. A query that sees no key gets 0. The output has the dtype of the query.
 
-    The `implementation` is "reference" (below, which stores T x S logits), "blockwise" (which does
-    not, and skips what the mask hides), "cudnn" (NVIDIA's, which rounds a bias to the dtype of the
-    query), or chosen where it is None: `attention_plan` says which and why.
+    A `soft_cap` c bounds the scaled products before the bias is added: c tanh(scale Q K^T / c)
+    (Gemma 2, https://arxiv.org/abs/2408.00118, section 2). With a `dropout_rng`, each weight is
+    dropped with probability `dropout_rate`, and the others are divided by 1 - `dropout_rate`.
 
-    Raises ValueError where axes do not fit, K does not divide N, or a key comes without a rate,
-    TypeError where arrays are not floating point or a mask is not boolean, or the implementation
-    asked for cannot be had.
+    Returns the output [B, T, N, O], or a tuple that begins with it. `return_weights` adds the
+    weights [B, N, T, S], after dropout. `return_logsumexp` adds the log of the softmax's
+    denominator [B, T, N], which is -inf for a query that sees no key. With it, the attention over
+    two parts of the keys can be combined.
+
+    The `implementation` is one of:
+
+        "reference"   stores all T x S logits
+        "blockwise"   does not store them, and skips the blocks that the mask hides
+        "cudnn"       calls NVIDIA's kernel, which rounds a bias to the dtype of the query
+        None          chooses one; `attention_plan` says which and why
+
+    Raises ValueError if axes do not fit, K does not divide N, a dropout key is given without a
+    rate, or the implementation does not support these arguments. Raises TypeError if an array is
+    not floating point or a mask is not boolean.
 
     >>> query = key = value = jnp.eye(2)[None, :, None]
     >>> output, logsumexp = dot_product_attention(query, key, value, return_logsumexp=True)
@@ -150,9 +171,9 @@ def dot_product_attention(
 def compute_attention(
     inputs: AttentionInputs, implementation: Implementation | None = None
 ) -> AttentionResult:
-    """Return the attention of validated inputs, computed by the implementation asked for or chosen.
+    """Return the attention of validated inputs, by the requested or the chosen implementation.
 
-    The masked rows are known, and finite.
+    The masked rows must have been found and must be finite, as after `zero_masked_rows`.
     """
     chosen = choose_kernel(inputs, implementation).implementation
     if chosen == "cudnn":
@@ -163,7 +184,7 @@ def compute_attention(
 
 
 def reference_attention(inputs: AttentionInputs) -> AttentionResult:
-    """Return softmax(scale Q K^T + bias) V as it is written, with all T x S logits stored."""
+    """Return softmax(scale Q K^T + bias) V as it is written, storing all T x S logits."""
     value, logits = inputs.value, _logits(inputs)
     visible = rendered(inputs.mask, *logits.shape[2:])
     weights = softmax_over_visible(logits, visible)
@@ -184,10 +205,10 @@ def reference_attention(inputs: AttentionInputs) -> AttentionResult:
 
 
 def _logits(inputs):
-    """soft_cap(scale Q K^T) + bias, [B, N, T, S]."""
+    """Return soft_cap(scale Q K^T) + bias, [B, N, T, S]."""
     query, key, soft_cap = inputs.query, inputs.key, inputs.soft_cap
-    # Heads next to the batch and the scale on the query, not on the T x S logits: on a CPU twice
-    # as fast.
+    # The heads are placed next to the batch, and the query is scaled instead of the T x S logits.
+    # On a CPU this is twice as fast.
     query = _group((query * inputs.scale).astype(query.dtype).swapaxes(1, 2), key.shape[2])
     logits = product(
         "BKGTH,BKSH->BKGTS",
@@ -203,5 +224,5 @@ def _logits(inputs):
 
 
 def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:
-    """The N heads as K groups that share a key head."""
+    """Return the N heads as K groups of heads that share a key head."""
     return x.reshape(x.shape[0], K, x.shape[1] // K, *x.shape[2:])

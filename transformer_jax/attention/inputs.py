@@ -1,4 +1,4 @@
-"""The arguments of an attention as one object: validated once, then passed to every kernel."""
+"""The arguments of attention as one object, validated once and then passed to every kernel."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,52 +17,52 @@ from transformer_jax.functional.dropout import check_rate
 
 @partial(
     jax.tree_util.register_dataclass,
-    # Those with a gradient come first: the kernels in blocks return it in this order.
+    # Fields with a gradient come first: the blockwise kernel returns gradients in this order.
     data_fields=["query", "key", "value", "bias", "mask", "masked_rows", "dropout_rng"],
     meta_fields=["scale", "soft_cap", "dropout_rate", "return_weights", "return_logsumexp"],
 )
 @dataclass(frozen=True)
 class AttentionInputs:
-    """The arrays, rules and options of one attention.
+    """The arrays, rules and options of one call of attention.
 
     A pytree: arrays and rules are traced, numbers and flags are static. The constructor does not
-    validate, because `jax.vmap` and `jax.tree.map` fill the fields with placeholders; `validate`
+    check them, because `jax.vmap` and `jax.tree.map` fill the fields with placeholders; `validate`
     does.
     """
 
     query: Any  # [B, T, N, H]
     key: Any  # [B, S, K, H]
-    value: Any = None  # [B, S, K, O]; None where weights alone are computed
+    value: Any = None  # [B, S, K, O]; None if only the weights are computed
     bias: Any = None  # a Bias or None, once validated
     mask: Any = None  # a Mask or None, once validated
     masked_rows: Any = None  # the MaskedRows of the mask; None until they are found
     dropout_rng: Any = None
     scale: Any = None  # a number, once validated
     soft_cap: float | None = None
-    dropout_rate: float = 0.0  # 0 without a key, once validated
+    dropout_rate: float = 0.0  # 0 without a dropout key, once validated
     return_weights: bool = False
     return_logsumexp: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """B, N, T and S: the axes of the logits."""
+        """The sizes of the logits: B, N, T and S."""
         return self.query.shape[0], self.query.shape[2], self.query.shape[1], self.key.shape[1]
 
     @property
     def has_dropout(self) -> bool:
-        """Whether weights are dropped."""
+        """Whether attention weights are dropped."""
         return self.dropout_rate > 0
 
     def with_masked_rows(self) -> "AttentionInputs":
-        """Return the inputs with their masked rows, found unless they are known."""
+        """Return the inputs with their masked rows, which are found unless they are known."""
         if self.masked_rows is not None:
             return self
         return replace(self, masked_rows=find_masked_rows(self.mask, *self.sizes[2:]))
 
     def zero_masked_rows(self) -> "AttentionInputs":
-        """Return the inputs with zeros in the masked rows of query, key and value.
+        """Return the inputs with the masked rows of query, key and value set to zero.
 
-        0 * NaN is NaN: a weight of 0 does not keep a masked value out of the product.
+        A weight of 0 does not keep a masked value out of the product, because 0 * NaN is NaN.
         """
         inputs = self.with_masked_rows()
         rows, value = inputs.masked_rows, inputs.value
@@ -75,7 +75,7 @@ class AttentionInputs:
 
 
 class AttentionResult(NamedTuple):
-    """What a kernel returns; None where it was not asked for."""
+    """The result of a kernel; a field that was not requested is None."""
 
     output: Float[Array, "B T N O"]
     weights: Float[Array, "B N T S"] | None = None
@@ -83,11 +83,11 @@ class AttentionResult(NamedTuple):
 
 
 def validate(inputs: AttentionInputs) -> AttentionInputs:
-    """Return the inputs in the form that kernels take: bias and mask as rules, the scale a number.
+    """Return the inputs as kernels take them: bias and mask as rules, the scale as a number.
 
-    Query, key and value may be of type `jax.ShapeDtypeStruct`. Raises ValueError where axes do not
-    fit, K does not divide N, or a key for dropout comes without a rate, TypeError where arrays are
-    not floating point or a mask is not boolean.
+    Query, key and value may be of type `jax.ShapeDtypeStruct`. Raises ValueError if axes do not
+    fit, K does not divide N, or a dropout key is given without a rate. Raises TypeError if an array
+    is not floating point or a mask is not boolean.
     """
     check_rate(inputs.dropout_rate, inputs.dropout_rng)
     check_attention(inputs.query, inputs.key, inputs.value, inputs.soft_cap)
@@ -107,7 +107,7 @@ def validate(inputs: AttentionInputs) -> AttentionInputs:
 
 
 def validate_mask(mask: MaskLike, sizes: tuple[int, int, int, int]) -> Mask | None:
-    """Return the mask as a rule. Raises ValueError where it does not broadcast to B, N, T and S."""
+    """Return the mask as a rule. Raises ValueError if it does not broadcast to B, N, T and S."""
     mask = as_mask(mask)
     check_fit("mask", mask, sizes)
     return mask

@@ -1,8 +1,8 @@
-"""The queries and keys that a mask hides completely, and zeros in their place.
+"""Masked rows, the queries that see no key and the keys that no query sees, and their zeroing.
 
-A weight of 0 does not keep a fully masked key or value out of a product, nor a query that sees no
-key out of the gradient of the keys: 0 * NaN is NaN. These rows are set to zero before the first
-product.
+A weight of 0 does not keep a fully masked key or value out of a product, because 0 * NaN is NaN.
+Nor does it keep a query that sees no key out of the gradient of the keys. These rows are therefore
+set to zero before the first product.
 """
 
 from typing import NamedTuple
@@ -17,14 +17,14 @@ from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import Block, rendered, rule_class
 from transformer_jax.parallel.mesh import vary_like
 
-# Edge of the blocks in which a mask is searched; a smaller one is rendered whole.
+# Edge of the blocks in which a mask is searched; a mask that fits into one is rendered whole.
 EDGE = 512
 
 
 class MaskedRows(NamedTuple):
-    """The queries that see no key and the keys that no query sees, both False in the arrays.
+    """The queries that see a key and the keys that a query sees; the masked rows are False.
 
-    None in place of the arrays: no row is masked, which is known without looking.
+    None instead of an array means that no row is masked, which is known without rendering the mask.
     """
 
     visible_queries: Bool[Array, "#B #N T"] | None = None
@@ -32,17 +32,17 @@ class MaskedRows(NamedTuple):
 
     @property
     def differ_by_head(self) -> bool:
-        """Whether the heads have arrays of their own."""
+        """Whether the arrays have an entry for each head."""
         return any(visible is not None and visible.shape[1] > 1 for visible in self)
 
     def zero_queries(self, query: Shaped[Array, "B T N H"]) -> Shaped[Array, "B T N H"]:
-        """Return the queries with zeros in those that see no key."""
+        """Return the queries, with those that see no key set to zero."""
         if self.visible_queries is None:
             return query
         return jnp.where(self.visible_queries.swapaxes(1, 2)[..., None], query, 0)
 
     def zero_keys(self, key: Shaped[Array, "B S K H"]) -> Shaped[Array, "B S K H"]:
-        """Return the keys, or values, with zeros in those that no query of their group sees."""
+        """Return the keys or values, with those that no head of their group sees set to zero."""
         visible, K = self.visible_keys, key.shape[2]
         if visible is None:
             return key
@@ -52,15 +52,15 @@ class MaskedRows(NamedTuple):
         return jnp.where(visible.swapaxes(1, 2)[..., None], key, 0)
 
     def zero_inputs_q(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
-        """Return the inputs of the queries with zeros in those that see no key with any head."""
+        """Return the inputs of the queries, with rows that see no key in any head set to zero."""
         return _zero(x, self.visible_queries)
 
     def zero_inputs_kv(self, x: Shaped[Array, "B S E"]) -> Shaped[Array, "B S E"]:
-        """Return the inputs of the keys with zeros in those that no query of any head sees."""
+        """Return the inputs of the keys, with rows that no query sees in any head set to zero."""
         return _zero(x, self.visible_keys)
 
     def zero_isolated_rows(self, x: Shaped[Array, "B T D"]) -> Shaped[Array, "B T D"]:
-        """Return the inputs of a self-attention with zeros in the rows masked as query and as key.
+        """Return the inputs of self-attention, with rows masked as query and as key set to zero.
 
         Norms and feed-forward networks read every row: a NaN there would reach their gradients as 0
         * NaN.
@@ -72,9 +72,9 @@ class MaskedRows(NamedTuple):
 
 @rule_class(static=("T", "S"))
 class MaskWithRows(Mask):
-    """A mask of T queries and S keys that carries its masked rows.
+    """A mask of T queries and S keys together with its masked rows.
 
-    They are found once, and used by every layer of a stack.
+    The rows are found once and used by every layer of a stack.
     """
 
     rule: Mask
@@ -106,10 +106,10 @@ def attach_masked_rows(mask: MaskLike, T: int, S: int) -> MaskWithRows | None:
 
 
 def find_masked_rows(mask: Mask | None, T: int, S: int) -> MaskedRows:
-    """Return the masked rows of a mask, without the T x S matrix: it renders partly visible blocks.
+    """Find the masked rows of a mask without storing the T x S matrix.
 
-    An accelerator renders the whole mask inside the reductions, without storing it: loops cost it
-    more than arithmetic.
+    On a CPU only the blocks that are partly visible are rendered. An accelerator renders the whole
+    mask inside the reductions, without storing it, because loops cost it more than arithmetic.
     """
     if mask is None or (T == S and mask.includes_diagonal):
         return MaskedRows()
@@ -159,7 +159,7 @@ def _mark(visible, part, start, size):
 
 
 def _zero(x, visible):
-    """x [B, L, D] with zeros where no head's `visible` [#B, #N, L] or [#B, L] is True."""
+    """Return x [B, L, D] with zeros where no head's `visible` [#B, #N, L] or [#B, L] is True."""
     if visible is None:
         return x
     visible = visible.any(axis=1) if visible.ndim == 3 else visible

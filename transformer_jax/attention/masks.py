@@ -1,15 +1,18 @@
-"""Attention masks as rules: which key each query may see, as a function of positions.
+"""Attention masks as rules: which keys each query may see, as a function of positions.
 
-True = attend. A rule is a small pytree that renders any rectangle of the T x S matrix: the whole
-array is one request (`to_array`), a picture another (`show`), and a blockwise kernel or a cache
-asks for what it reads.
+True means that the query attends to the key. `dot_product.py` describes what attention does with a
+mask (the mask contract). Rules are combined with `&` and `|`:
 
     causal() & padding(is_token)            # decoder over padded text
     causal() | prefix(lengths)              # prefix language model
     sliding_window(128, 0)                  # each token and the 128 before it
 
-By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last query sees the last key.
-A cache passes `query_positions` and `key_positions`, which may be traced and may differ by example.
+A rule is a small pytree that can render any rectangle of the T x S matrix. `to_array` renders the
+whole matrix and `show` draws it. A blockwise kernel or a cache renders only the blocks it reads.
+
+By default the keys have positions 0..S-1 and the queries S-T..S-1, so that the last query sees the
+last key. A cache passes `query_positions` and `key_positions` instead. They may be traced, and may
+differ between examples.
 """
 
 from numbers import Integral
@@ -43,12 +46,12 @@ from transformer_jax.functional.checks import check_arrays
 
 
 class Mask(Rule):
-    """A boolean rule. `a & b` lets through what both allow, `a | b` what either allows."""
+    """A boolean rule: `a & b` lets through what both rules allow, `a | b` what either allows."""
 
     def show(self, T: int, S: int | None = None) -> str:
-        """A picture: rows are queries, columns are keys, `■` attends and `·` does not.
+        """Return a picture: rows are queries, columns are keys, `■` attends and `·` does not.
 
-        A rule that differs by example or head gives one titled picture for each.
+        A rule that differs by example or head gives a titled picture for each of them.
 
         >>> print(causal().show(2, 3))
         ■ ■ ·
@@ -63,7 +66,11 @@ class Mask(Rule):
         return "\n\n".join(pictures)
 
     def coverage(self, grid: Grid) -> Coverage:
-        """Which blocks let anything through, and which let all through."""
+        """Return which blocks of the grid let anything through, and which let everything through.
+
+        This default, for a rule that cannot tell, is `some` = True and `every` = False for each
+        block.
+        """
         return Coverage(
             some=jnp.ones((1, grid.rows, grid.columns), bool),
             every=jnp.zeros((1, grid.rows, grid.columns), bool),
@@ -71,8 +78,9 @@ class Mask(Rule):
 
     @property
     def includes_diagonal(self) -> bool:
-        """Whether it is known, without its arrays, that with T = S every query sees the key in its
-        own place.
+        """Whether, with T = S, every query is known to see the key at its own index.
+
+        It is decided without looking at the rule's arrays. False means that it is not known.
         """
         return False
 
@@ -82,7 +90,7 @@ class Mask(Rule):
     def __or__(self, other: "MaskLike") -> "Mask":
         return _Either(self, _rule(other))
 
-    # An array on the left must hand over to the rule instead of broadcasting over it.
+    # So that `array & rule` calls the rule's operator instead of broadcasting the array over it.
     __array_priority__ = 1000
     __rand__, __ror__ = __and__, __or__
 
@@ -229,11 +237,11 @@ class _Either(Mask):
 
 
 def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:
-    """Position t sees positions s <= t.
+    """Return a causal mask: the query at position t sees the keys at positions s <= t.
 
     Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.3. With more keys than
-    queries the last query sees the last key. Raises ValueError, when rendered, for other than T or
-    S positions.
+    queries, the last query sees the last key. Raises TypeError for positions that are not integers,
+    and ValueError, when the mask is rendered, if there are not T query or S key positions.
 
     >>> print(causal().show(3))
     ■ · ·
@@ -251,10 +259,11 @@ def sliding_window(
     query_positions: Positions = None,
     key_positions: Positions = None,
 ) -> Mask:
-    """Position t sees positions t - left <= s <= t + right; None is no bound on that side.
+    """Return a sliding-window mask: position t sees the positions t - left <= s <= t + right.
 
-    Beltagy et al., 2020, https://arxiv.org/abs/2004.05150, section 3.1. Raises ValueError for a
-    reach below 0.
+    None means no bound on that side. Beltagy et al., 2020, https://arxiv.org/abs/2004.05150,
+    section 3.1. Raises ValueError for a reach below 0, TypeError for one that is not a whole
+    number, and as `causal` does for positions.
 
     >>> print(sliding_window(1, 0).show(4))
     ■ · · ·
@@ -278,12 +287,12 @@ def prefix(
     *,
     key_positions: Positions = None,
 ) -> Mask:
-    """Every query sees the positions s < n: the first `lengths`, one number, or one for each
-    example.
+    """Return a prefix mask: every query sees the positions s < n, with n the length of the prefix.
 
-    `causal() | prefix(n)` is a prefix language model (Raffel et al., 2020,
-    https://arxiv.org/abs/1910.10683, section 3.2.1). Raises ValueError, when rendered, for other
-    than S positions.
+    `lengths` is one n for all examples or one for each, [B]. `causal() | prefix(n)` is a prefix
+    language model (Raffel et al., 2020, https://arxiv.org/abs/1910.10683, section 3.2.1). Raises
+    TypeError for lengths that are not integers, and ValueError, when the mask is rendered, if there
+    are not S key positions.
 
     >>> print((causal() | prefix(2)).show(4))
     ■ ■ · ·
@@ -300,9 +309,11 @@ def prefix(
 
 
 def padding(is_token: Bool[Array, "B S"] | Bool[np.ndarray, "B S"]) -> Mask:
-    """Every query sees the real tokens of its example, wherever the padding stands.
+    """Return a padding mask: every query sees the real tokens of its example and no padding.
 
-    Raises TypeError where `is_token` is not boolean, ValueError where its axes are not [B, S].
+    The padding may be anywhere in the row. It is hidden as keys only: a query that is padding
+    itself sees the real tokens too. Raises TypeError if `is_token` is not boolean, and ValueError
+    if its axes are not [B, S].
 
     >>> print(padding(jnp.array([[False, True, True]])).show(3))
     · ■ ■
@@ -318,10 +329,12 @@ def padding(is_token: Bool[Array, "B S"] | Bool[np.ndarray, "B S"]) -> Mask:
 def segments(
     query_ids: Int[Array, "B T"] | np.ndarray, key_ids: Int[Array, "B S"] | np.ndarray | None = None
 ) -> Mask:
-    """A query sees the keys of its own segment: several texts packed into one row do not mix.
+    """Return a segment mask: a query sees the keys of its own segment, those with the same id.
 
-    Krell et al., 2021, https://arxiv.org/abs/2107.02027. Without `key_ids` they are those of the
-    queries. Raises ValueError, when rendered, for other than T or S ids.
+    It keeps apart several texts that are packed into one row (Krell et al., 2021,
+    https://arxiv.org/abs/2107.02027). `key_ids` are the `query_ids` by default. Raises TypeError
+    for ids that are not integers, and ValueError, when the mask is rendered, if there are not T
+    query and S key ids.
 
     >>> print(segments(jnp.array([[0, 0, 1]])).show(3))
     ■ ■ ·
@@ -335,9 +348,9 @@ def segments(
 
 
 def dense(array: Bool[Array, "..."] | Bool[np.ndarray, "..."]) -> Mask:
-    """A rule from a boolean array that broadcasts to [B, N, T, S].
+    """Return a mask rule for a boolean array that broadcasts to [B, N, T, S].
 
-    Raises TypeError where it is not boolean, ValueError for more than four axes.
+    Raises TypeError if the array is not boolean, and ValueError if it has more than four axes.
 
     >>> print(dense(jnp.array([[True, False], [True, True]])).show(2))
     ■ ·
@@ -367,22 +380,22 @@ def _rule(mask) -> Mask:
 
 
 def as_mask(mask: MaskLike) -> Mask | None:
-    """The rule, or the rule of an array."""
+    """Return a mask as a rule: an array becomes `dense`, a rule or None stays as it is."""
     return None if mask is None else _rule(mask)
 
 
 def is_causal(mask: MaskLike) -> bool:
-    """Whether it is `causal()` at the default positions and nothing else."""
+    """Return whether the mask is exactly `causal()` at the default positions."""
     return isinstance(mask, _Causal) and not jax.tree.leaves(mask)
 
 
 def padded_keys(mask: MaskLike) -> Bool[Array, "#B S"] | None:
-    """The `is_token` of `padding(is_token)`; None for anything else."""
+    """Return the `is_token` of a `padding` mask, or None for any other mask."""
     return mask.is_token if isinstance(mask, _Padding) else None
 
 
 def left_window(mask: MaskLike) -> int | None:
-    """The reach of `sliding_window(left, 0)` at the default positions; None for anything else."""
+    """Return `left` of `sliding_window(left, 0)` at the default positions; None for other masks."""
     if isinstance(mask, _Window) and mask.right == 0 and not jax.tree.leaves(mask):
         return mask.left
     return None

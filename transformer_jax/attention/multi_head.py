@@ -98,14 +98,18 @@ def multi_head_attention(
     return_weights: bool = False,
     implementation: Implementation | None = None,
 ) -> Float[Array, "B T M"] | tuple[Float[Array, "B T M"], Float[Array, "B N T S"]]:
-    """Concat(head_1, ..., head_N) W^O with head_n = Attention(X_q W_n^Q, X_kv W_n^K, X_kv W_n^V).
+    """Return multi-head attention: N attentions of projected inputs, concatenated and projected.
 
-    The concatenation and W^O are one sum over heads and features, so nothing is ever split or
-    merged. Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. Self-attention is
-    inputs_q = inputs_kv, cross-attention is not; the biases of the projections are those that most
-    implementations add. With `query_scale` and `key_scale` every head's queries and keys pass an
-    `rms_norm` (Qwen3). With `rotary` queries and keys, which then stand at the same positions, are
-    turned by them. Raises as `dot_product_attention` does.
+        Concat(head_1, ..., head_N) W^O with head_n = Attention(X_q W_n^Q, X_kv W_n^K, X_kv W_n^V)
+
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.2. The concatenation and W^O
+    are computed as one sum over heads and features, so no array is split or merged. In
+    self-attention `inputs_q` equals `inputs_kv`, in cross-attention it does not. The biases of the
+    projections are not in the paper, but most implementations add them. With `query_scale` and
+    `key_scale`, the queries and keys of every head are normalized by `rms_norm` (Qwen3). With
+    `rotary`, queries and keys are rotated by their positions, which are the same for both.
+    `return_weights` adds the attention weights to the result. Raises as `dot_product_attention`
+    does.
 
     >>> x, kernel = jnp.ones((1, 3, 4)), jnp.ones((4, 2, 2))  # D = 4 features, N = 2 heads of H = 2
     >>> multi_head_attention(x, x, kernel, kernel, kernel, jnp.ones((2, 2, 4))).shape
@@ -126,7 +130,7 @@ def multi_head_attention(
         key_scale=(key_scale, "H"),
     )
     B, T, S = *inputs_q.shape[:2], inputs_kv.shape[1]
-    # Validated by shapes alone: the masked rows must be zero before the projections.
+    # Only the shapes are validated here: the masked rows must be zero before the projections.
     query, key, value = (
         jax.ShapeDtypeStruct((B, length, *kernel.shape[1:]), inputs_q.dtype)
         for length, kernel in ((T, query_kernel), (S, key_kernel), (S, value_kernel))
@@ -144,7 +148,7 @@ def multi_head_attention(
         return_weights=return_weights,
     )
     inputs = validate(inputs).with_masked_rows()
-    # Else a NaN there would enter the gradients of the kernels as 0 * NaN.
+    # A NaN in a masked row would enter the gradients of the kernels as 0 * NaN.
     rows = inputs.masked_rows
     inputs_q, inputs_kv = rows.zero_inputs_q(inputs_q), rows.zero_inputs_kv(inputs_kv)
     query = linear(inputs_q, query_kernel, query_bias)
@@ -157,7 +161,7 @@ def multi_head_attention(
     if rotary is not None:
         query, key = rotary.turn(query), rotary.turn(key)
     inputs = replace(inputs, query=query, key=key, value=value)
-    if rows.differ_by_head:  # else what is masked is finite already
+    if rows.differ_by_head:  # otherwise the masked rows are finite already
         inputs = inputs.zero_masked_rows()
     result = compute_attention(inputs, implementation)
     output = linear(result.output, out_kernel, out_bias, axes=2)

@@ -1,12 +1,12 @@
-"""Rules over the T x S matrix of queries and keys: functions of positions that render any rectangle
-of it.
+"""Rules: functions of positions that render any rectangle of the queries x keys matrix.
 
-A rule is a small pytree. The whole array is one request (`to_array`), and a blockwise kernel or a
-cache asks for the block that it reads, so that nothing of size T x S need ever be stored. Masks
-(`masks.py`) and biases (`biases.py`) are rules.
+Masks (`masks.py`) and biases (`biases.py`) are rules. A rule is a small pytree. `to_array` renders
+the whole T x S matrix of T queries and S keys. A blockwise kernel or a cache renders only the block
+it reads, so that nothing of size T x S need be stored.
 
-By default keys stand at positions 0..S-1 and queries at S-T..S-1: the last query sees the last key.
-A cache passes `query_positions` and `key_positions`, which may be traced and may differ by example.
+By default the keys have positions 0..S-1 and the queries S-T..S-1, so that the last query sees the
+last key. A cache passes `query_positions` and `key_positions` instead. They may be traced, and may
+differ between examples.
 """
 
 from collections.abc import Callable
@@ -21,17 +21,17 @@ from jaxtyping import Array, Int, Shaped
 
 from transformer_jax.functional.checks import check_arrays
 
-Class = TypeVar("Class")  # of a rule
+Class = TypeVar("Class")  # a class of rules
 Positions = Int[Array, "#B _"] | Int[Array, " _"] | None
 
 
 @dataclass(frozen=True)
 class Block:
-    """A rectangle of the T x S matrix: `queries` rows from `query_start`, `keys` columns from
-    `key_start`.
+    """A rectangle of the T x S matrix of queries and keys.
 
-    The starts may be traced (the loop index of a kernel); the sizes are static. It may be of some
-    examples and heads only; None is all of them.
+    It has `queries` rows from `query_start` and `keys` columns from `key_start`. The starts may be
+    traced (the loop index of a kernel); the sizes are static. A block may be restricted to some
+    examples and heads; None means all of them.
     """
 
     query_start: int | Array
@@ -47,24 +47,23 @@ class Block:
 
     @classmethod
     def whole(cls, T: int, S: int) -> "Block":
-        """All of the matrix."""
+        """Return the block that covers the whole matrix."""
         return cls(0, T, 0, S, T, S)
 
 
 class Rule:
-    """What can be rendered: `block` is the rule, everything else follows."""
+    """The base class of rules: a subclass defines `block`, and the other methods follow from it."""
 
     def block(self, block: Block) -> Shaped[Array, "#B #N #t #s"]:
-        """The rule inside one rectangle, of size 1 along every axis that it does not depend on.
+        """Return the rule inside one rectangle.
 
-        A rule may answer for all examples or heads where the block asks for some.
+        The array has size 1 along every axis that the rule does not depend on. A rule may return
+        all examples or heads where the block asks for some; `render` cuts them.
         """
         raise TypeError(f"{type(self).__name__} is not a rule: it defines no block()")
 
     def render(self, block: Block) -> Shaped[Array, "#b #n #t #s"]:
-        """`block`, cut to the examples and heads that are asked for where the rule answered for
-        all.
-        """
+        """Return the rule inside one rectangle, for the examples and heads of the block alone."""
         array = self.block(block)
         starts: list[int | Array] = [0] * 4
         sizes = list(array.shape)
@@ -75,7 +74,7 @@ class Rule:
         return array if sizes == list(array.shape) else lax.dynamic_slice(array, starts, sizes)
 
     def to_array(self, T: int, S: int | None = None) -> Shaped[Array, "B N T S"]:
-        """The whole matrix for T queries and S keys (S = T when left out)."""
+        """Return the whole matrix for T queries and S keys (S = T by default)."""
         S = T if S is None else S
         array = self.block(Block.whole(T, S))
         return jnp.broadcast_to(array, (*array.shape[:2], T, S))
@@ -83,7 +82,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class DenseRule(Rule):
-    """An array [#B, #N, #T, #S] as a rule: its block is the slice."""
+    """A rule given by an array [#B, #N, #T, #S]: a block of it is a slice of the array."""
 
     array: Array
 
@@ -92,14 +91,20 @@ class DenseRule(Rule):
 
 
 def four_axes(array: Array | np.ndarray, name: str) -> Array:
-    """[..., T, S] with axes of size 1 in front; raises ValueError for more than four axes."""
+    """Return the array [..., T, S] with four axes, adding axes of size 1 in front.
+
+    Raises ValueError for more than four axes.
+    """
     if array.ndim > 4:
         raise ValueError(f"{name} must broadcast to [B, N, T, S]; got the shape {array.shape}")
     return jnp.asarray(array).reshape((1,) * (4 - array.ndim) + array.shape)
 
 
 def check_positions(query_positions: Positions, key_positions: Positions = None) -> None:
-    """Raises as `check_arrays` does, for positions that are not integers of one axis or two."""
+    """Check that positions are None or arrays of integers with one axis or two.
+
+    Raises as `check_arrays` does.
+    """
     check_arrays(
         query_positions=(query_positions, f"int {_axes(query_positions)}T"),
         key_positions=(key_positions, f"int {_axes(key_positions)}S"),
@@ -107,7 +112,7 @@ def check_positions(query_positions: Positions, key_positions: Positions = None)
 
 
 def _axes(positions: Positions) -> str:
-    """The axis before that of the positions, if there is one."""
+    """Return the batch axis of a pattern, or nothing for positions of one axis."""
     return "" if positions is not None and np.ndim(positions) == 1 else "#B "
 
 
@@ -115,7 +120,7 @@ def _axes(positions: Positions) -> str:
 def rule_class(*, static: tuple[str, ...] = ()) -> Callable[[type[Class]], type[Class]]:
     """Make a class a frozen dataclass that is also a pytree.
 
-    Its arrays are traced; its `static` fields are not.
+    Its array fields are traced; its `static` fields are not.
     """
 
     def decorate(cls):
@@ -135,14 +140,12 @@ def rendered(rule: Rule, T: int, S: int) -> Shaped[Array, "#B #N #T #S"]: ...
 
 
 def rendered(rule: Rule | None, T: int, S: int) -> Shaped[Array, "#B #N #T #S"] | None:
-    """What the reference works with: all of the rule in four axes, of size 1 where it does not
-    vary.
-    """
+    """Return the whole rule with four axes, of size 1 where it does not vary; None stays None."""
     return None if rule is None else rule.block(Block.whole(T, S))
 
 
 def check_fit(name: str, rule: Rule | None, sizes: tuple[int, int, int, int]) -> None:
-    """Raises ValueError where the rule does not broadcast to B, N, T and S."""
+    """Check that the rule broadcasts to B, N, T and S. Raises ValueError if it does not."""
     if rule is None:
         return
     shape = jax.eval_shape(lambda: rendered(rule, *sizes[2:])).shape
@@ -151,12 +154,14 @@ def check_fit(name: str, rule: Rule | None, sizes: tuple[int, int, int, int]) ->
 
 
 def part(array: Array, block: Block) -> tuple[list[int | Array], list[int]]:
-    """Where the block begins in an array [#B, #N, #T, #S], and its sizes there; an axis of size 1
-    stays whole.
+    """Return where the block begins in an array [#B, #N, #T, #S], and its size, for each axis.
+
+    An axis of size 1 is kept whole. Raises ValueError for an array of other than T queries or S
+    keys.
     """
     for size, full, name in ((2, block.T, "queries"), (3, block.S, "keys")):
         if array.shape[size] not in (1, full):
-            # A slice would cut a longer array in silence.
+            # Slicing a longer array would silently drop its end.
             raise ValueError(
                 f"mask and bias must broadcast to [B, N, T, S] with T={block.T} and S={block.S}; "
                 f"got {array.shape[size]} {name}"
@@ -176,23 +181,23 @@ def part(array: Array, block: Block) -> tuple[list[int | Array], list[int]]:
 
 
 def slice_block(array: Shaped[Array, "#B #N #T #S"], block: Block) -> Shaped[Array, "#b #n #t #s"]:
-    """The block's part of an array over everything; an axis of size 1 is left to broadcast."""
+    """Return the block's part of an array; axes of size 1 are kept for broadcasting."""
     starts, sizes = part(array, block)
     return array if sizes == list(array.shape) else lax.dynamic_slice(array, starts, sizes)
 
 
 def per_query(array: Array, block: Block) -> Array:
-    """[T] or [B, T] -> [b, 1, t, 1]."""
+    """Return the block's part of an array over queries: [T] or [B, T] -> [b, 1, t, 1]."""
     return slice_block(jnp.atleast_2d(array)[:, None, :, None], block)
 
 
 def per_key(array: Array, block: Block) -> Array:
-    """[S] or [B, S] -> [b, 1, 1, s]."""
+    """Return the block's part of an array over keys: [S] or [B, S] -> [b, 1, 1, s]."""
     return slice_block(jnp.atleast_2d(array)[:, None, None, :], block)
 
 
 def positions_of_queries(given: Positions, block: Block) -> Array:
-    """Of the block\'s queries, [#B, 1, t, 1]: those given, or S-T.. by default."""
+    """Return the positions of the block's queries, [#B, 1, t, 1]: S-T.. unless given."""
     if given is not None:
         return per_query(given, block)
     offset = block.S - block.T + block.query_start
@@ -200,14 +205,14 @@ def positions_of_queries(given: Positions, block: Block) -> Array:
 
 
 def positions_of_keys(given: Positions, block: Block) -> Array:
-    """Of the block\'s keys, [#B, 1, 1, s]: those given, or 0.. by default."""
+    """Return the positions of the block's keys, [#B, 1, 1, s]: 0.. unless given."""
     if given is not None:
         return per_key(given, block)
     return (block.key_start + jnp.arange(block.keys))[None, None, None, :]
 
 
 def distances(rule, block: Block) -> Int[Array, "#B 1 t s"]:
-    """Key position minus query position: below 0 in the past, above 0 in the future."""
+    """Return key position minus query position: below 0 in the past, above 0 in the future."""
     return positions_of_keys(rule.key_positions, block) - positions_of_queries(
         rule.query_positions, block
     )

@@ -9,15 +9,17 @@ from jaxtyping import Array, Bool, Float
 def masked_softmax(
     logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | Bool[Array, ""] | bool
 ) -> Float[Array, "*B S"]:
-    """exp(x_s) / sum_r exp(x_r) over the s that the mask lets through, 0 elsewhere and in a row
-    without any.
+    """Return the softmax over the keys that the mask lets through.
 
-    `jax.nn.softmax(where=)` gives the same in more passes over the logits: on a CPU it nearly
-    doubles the time of attention with its gradient.
+        exp(x_s) / sum_r exp(x_r)
+
+    Masked keys get 0, and so does every key of a fully masked row. `jax.nn.softmax(where=)` gives
+    the same in more passes over the logits: on a CPU it nearly doubles the time of attention with
+    its gradient.
     """
     logits = jnp.where(mask, logits, -jnp.inf)
-    highest = logits.max(axis=-1, keepdims=True, initial=-jnp.inf)  # of no keys at all, too
-    # In a row without any, -inf - (-inf) would be NaN.
+    highest = logits.max(axis=-1, keepdims=True, initial=-jnp.inf)  # `initial`: S may be 0
+    # In a fully masked row, -inf - (-inf) would be NaN.
     exponentials = jnp.exp(logits - jnp.where(highest == -jnp.inf, 0, highest))
     total = exponentials.sum(axis=-1, keepdims=True)
     return exponentials / jnp.where(total == 0, 1, total)
@@ -25,7 +27,7 @@ def masked_softmax(
 
 @masked_softmax.defjvp
 def _masked_softmax_jvp(primals, tangents):
-    """dp = p (dx - sum_r p_r dx_r): where p is 0, so is dp."""
+    """Return p and dp = p (dx - sum_r p_r dx_r), which is 0 where p is 0."""
     weights = masked_softmax(*primals)
     change = weights * tangents[0]
     return weights, change - weights * change.sum(axis=-1, keepdims=True)
@@ -35,7 +37,12 @@ def _masked_softmax_jvp(primals, tangents):
 def masked_logsumexp(
     logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | Bool[Array, ""] | bool
 ) -> Float[Array, "*B"]:
-    """log sum_s exp(x_s) over the s that the mask lets through, -inf where it lets none."""
+    """Return the log of the softmax's denominator over the keys that the mask lets through.
+
+        log sum_s exp(x_s)
+
+    It is -inf for a fully masked row.
+    """
     logits = jnp.where(mask, logits, -jnp.inf)
     highest = logits.max(axis=-1, initial=-jnp.inf)
     highest = jnp.where(highest == -jnp.inf, 0, highest)
@@ -44,12 +51,13 @@ def masked_logsumexp(
 
 @masked_logsumexp.defjvp
 def _masked_logsumexp_jvp(primals, tangents):
-    """d = sum_s p_s dx_s, p the softmax: 0 where nothing is seen, where log 0 has no derivative."""
+    """Return the value and d = sum_s p_s dx_s, with p the softmax."""
+    # In a fully masked row, where log 0 has no derivative, p and therefore d are 0.
     return masked_logsumexp(*primals), (masked_softmax(*primals) * tangents[0]).sum(axis=-1)
 
 
 def softmax_over_visible(
     logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | None
 ) -> Float[Array, "*B S"]:
-    """Return `masked_softmax`, or the softmax over all keys where there is no mask."""
+    """Return the `masked_softmax` of the logits, or their plain softmax if there is no mask."""
     return jax.nn.softmax(logits, axis=-1) if mask is None else masked_softmax(logits, mask)

@@ -1,6 +1,4 @@
-"""What arrays and sizes fit together, checked in one way: the mistakes that would else surface deep
-inside.
-"""
+"""Checks of arrays and sizes, for mistakes that would otherwise surface deep inside."""
 
 from typing import Any
 
@@ -11,15 +9,18 @@ KINDS = {"float": jnp.floating, "int": jnp.integer, "bool": jnp.bool_}
 
 
 def check_arrays(**arguments: tuple[Any, str]) -> None:
-    """Raises ValueError where an array has other axes than its pattern, TypeError where it is of
-    another kind.
+    """Check the axes and the kind of each array.
 
-        check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), is_token=(is_token, "bool B
-        S"))
+        check_arrays(
+            query=(query, "B T N H"), key=(key, "B S K H"), is_token=(is_token, "bool B S")
+        )
 
-    A letter stands for one size in all arguments of the call, `#B` also for 1, `...` for any axes
-    before. Arrays are floating point unless the pattern begins with another kind. None is an
-    argument left out.
+    Every argument is an array and its pattern. A letter stands for one size in all arguments of the
+    call, `#B` for that size or 1, and `...` for any axes before. Arrays are floating point unless
+    the pattern begins with `int` or `bool`. None, an argument left out, is skipped.
+
+    Raises ValueError if an array has other axes than its pattern, and TypeError if it is of another
+    kind.
     """
     sizes: dict[str, tuple[int, str]] = {}
     for name, (array, pattern) in arguments.items():
@@ -37,8 +38,10 @@ def check_arrays(**arguments: tuple[Any, str]) -> None:
 
 
 def check_attention(query: Any, key: Any, value: Any, soft_cap: float | None) -> None:
-    """Raises as `check_arrays` does, and ValueError for heads that do not divide or a cap that is
-    none.
+    """Check the query, key and value of attention, and the soft cap.
+
+    Raises as `check_arrays` does. Raises ValueError if there is no head or no feature, if the key
+    heads do not divide the query heads, or if the soft cap is not above 0.
     """
     check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), value=(value, "B S K O"))
     if 0 in (*query.shape[2:], key.shape[2]):
@@ -57,7 +60,10 @@ def check_attention(query: Any, key: Any, value: Any, soft_cap: float | None) ->
 def check_heads(
     embed_dim: int, num_heads: int, head_dim: int | None, num_kv_heads: int | None
 ) -> None:
-    """Raises ValueError where the heads do not divide what they share."""
+    """Check that `num_heads` divides `embed_dim`, and that `num_kv_heads` divides `num_heads`.
+
+    With a `head_dim`, `embed_dim` may be any number. Raises ValueError if a check fails.
+    """
     if head_dim is None and embed_dim % num_heads:
         raise ValueError(
             f"num_heads must divide embed_dim, unless head_dim is given; "
@@ -108,6 +114,6 @@ def _hint(kind):
 
 
 def check_length(tokens: Any, max_length: int) -> None:
-    """Raise ValueError where tokens [B, T] are more than `max_length` long."""
+    """Raise ValueError if tokens [B, T] are longer than `max_length`."""
     if tokens.shape[1] > max_length:
         raise ValueError(f"{tokens.shape[1]} tokens are more than max_length={max_length}")

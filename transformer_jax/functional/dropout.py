@@ -1,10 +1,10 @@
-"""Dropout (Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html), bits from a
-counter.
+"""Dropout (Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html).
 
-`jax.random.bernoulli` on a CPU can cost more than the layer it regularises: its generator is a loop
-that writes the bits to memory. The same Threefry-2x32 (Salmon et al., 2011, "Parallel random
-numbers: as easy as 1, 2, 3", table 2: passes BigCrush from 13 rounds on), written out on the
-element's index, is fused into the product.
+The random bits come from a counter. On a CPU `jax.random.bernoulli` can cost more than the layer it
+regularises, because its generator is a loop that writes the bits to memory. Here the same
+Threefry-2x32 (Salmon et al., 2011, "Parallel random numbers: as easy as 1, 2, 3", table 2: passes
+BigCrush from 13 rounds on) is written out as a function of the element's index, so that XLA fuses
+it into the product.
 """
 
 import jax
@@ -19,10 +19,13 @@ ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 
 def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Float[Array, "..."]:
-    """x / (1 - rate) where kept, 0 where dropped; x itself when `rng` is None (evaluation).
+    """Return x with elements dropped at random and the others scaled up.
 
-    The expectation is x. Srivastava et al., 2014, https://jmlr.org/papers/v15/srivastava14a.html,
-    scaled in training. Raises ValueError for a rate outside [0, 1), and for a key without a rate.
+        x / (1 - rate) where kept, 0 where dropped
+
+    The expectation is x. If `rng` is None (evaluation), x is returned as it is. Srivastava et al.,
+    2014, https://jmlr.org/papers/v15/srivastava14a.html, with the scaling in training. Raises
+    ValueError for a rate outside [0, 1), and for a key without a rate.
 
     >>> dropout(jnp.ones(8), 0.5, jax.random.key(1))
     Array([0., 2., 0., 0., 2., 0., 2., 2.], dtype=float32)
@@ -39,8 +42,9 @@ def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Fl
 def dropout_weights(
     weights: Float[Array, "B N T S"], rate: float, rng: PRNGKeyArray | None
 ) -> Float[Array, "B N T S"]:
-    """`dropout` of attention weights, by `keep_weights`: the same whatever computes them, in
-    whichever blocks.
+    """Return attention weights after `dropout`, drawn by `keep_weights`.
+
+    The same weights are dropped whichever implementation computes them, and in whichever blocks.
     """
     check_rate(rate, rng)
     if rng is None:
@@ -50,7 +54,11 @@ def dropout_weights(
 
 
 def check_rate(rate: float, rng: PRNGKeyArray | None) -> None:
-    """Raises ValueError when the two do not make sense together, TypeError for what is no key."""
+    """Check that a dropout rate and a key make sense together.
+
+    Raises ValueError for a rate outside [0, 1) and for a key with a rate of 0. Raises TypeError for
+    a key that is not an array.
+    """
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"the dropout rate must be in [0, 1); got {rate}")
     if rng is not None and not hasattr(rng, "dtype"):
@@ -66,7 +74,7 @@ def check_rate(rate: float, rng: PRNGKeyArray | None) -> None:
 
 
 def keep(rng: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """True with probability 1 - rate (to 2**-32), independently for every element."""
+    """Return True with probability 1 - rate (to 2**-32), independently for every element."""
     return random_words(rng, shape) >= _threshold(rate)
 
 
@@ -78,16 +86,16 @@ def keep_weights(
     queries: Int[Array, " T"],
     keys: Int[Array, " S"],
 ) -> Bool[Array, "B N T S"]:
-    """True with probability 1 - rate for the weights of these examples, heads, queries and keys,
-    each by its index.
+    """Return True with probability 1 - rate for each attention weight, drawn by its indices.
 
-    A weight's bit depends on the key and its own four indices alone: Threefry on (example, head)
-    makes the key of a head, and Threefry under that key on (query, key) makes the word. A block, a
-    device or an implementation that asks for a part gets that part of the whole.
+    `batch`, `heads`, `queries` and `keys` are the indices. A weight's bit depends on the key and
+    its own four indices alone: Threefry on (example, head) makes the key of a head, and Threefry
+    under that key on (query, key) makes the word. A block, a device or an implementation that asks
+    for a part therefore gets that part of the whole.
     """
     words = _key_words(rng)
     head_words = _threefry(*words, *jnp.broadcast_arrays(batch[:, None], heads[None]))
-    # Else XLA would compute the words of a head again for every weight of it.
+    # Without the barrier XLA would compute a head's words again for each of its weights.
     head_words = lax.optimization_barrier(head_words)
     head_words = (word[:, :, None, None] for word in head_words)
     return _threefry(*head_words, queries[:, None], keys[None])[0] >= _threshold(rate)

@@ -1,6 +1,4 @@
-"""The position-wise feed-forward network (Vaswani et al., 2017, section 3.3), gated ones, and their
-activations.
-"""
+"""The position-wise feed-forward network (Vaswani et al., 2017, section 3.3), plain and gated."""
 
 import math
 from functools import partial
@@ -15,11 +13,14 @@ from transformer_jax.functional.linear import linear
 
 
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """x Phi(x), exact: Phi is the normal distribution's (Hendrycks and Gimpel, 2016, section 2).
+    """Return the exact GELU of x.
 
-    By erf, as PyTorch has it: jax.nn's, by erfc, keeps more digits below -2, where it is nearly 0,
-    and takes longer. Short dtypes need those digits. Raises TypeError for what is not floating
-    point.
+        x Phi(x)
+
+    Phi is the distribution function of the normal distribution (Hendrycks and Gimpel, 2016, section
+    2). It is computed with erf, as in PyTorch. `jax.nn.gelu` uses erfc, which keeps more digits
+    below -2, where the result is nearly 0, and is slower. Dtypes shorter than float32 need those
+    digits and use it. Raises TypeError if x is not floating point.
 
     >>> gelu(jnp.array([-1.0, 0.0, 1.0])).round(4)
     Array([-0.1587,  0.    ,  0.8413], dtype=float32)
@@ -30,7 +31,7 @@ def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
 
 
-# By name, because `jax.nn.gelu` alone is the tanh approximation.
+# Named explicitly, because `jax.nn.gelu` without arguments is the tanh approximation.
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": gelu,
@@ -54,14 +55,17 @@ def feed_forward(
     dropout_rate: float = 0.0,
     dropout_rng: PRNGKeyArray | None = None,
 ) -> Float[Array, "... M"]:
-    """f(x W_1 + b_1) W_2 + b_2, with f one of relu, gelu (exact, x Phi(x)) and gelu_tanh.
+    """Return the output of a feed-forward network: two linear maps with an activation between.
 
-    The same for every position. Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section
-    3.3; the activations are of Hendrycks and Gimpel, 2016, https://arxiv.org/abs/1606.08415.
-    Dropout is on f's values.
+        f(x W_1 + b_1) W_2 + b_2
 
-    Raises ValueError for an unknown activation, axes that do not fit, a rate outside [0, 1), a key
-    without a rate.
+    f is one of relu, gelu (exact, x Phi(x)) and gelu_tanh. The network is the same for every
+    position. Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.3; the GELU is of
+    Hendrycks and Gimpel, 2016, https://arxiv.org/abs/1606.08415. Dropout is applied to the values
+    of f.
+
+    Raises ValueError for an unknown activation, axes that do not fit, a rate outside [0, 1), or a
+    key without a rate.
 
     >>> x, kernel = jnp.array([[1.0, -1.0]]), jnp.eye(2)
     >>> feed_forward(x, kernel, None, kernel, None, activation="relu")
@@ -93,11 +97,13 @@ def gated_feed_forward(
     dropout_rate: float = 0.0,
     dropout_rng: PRNGKeyArray | None = None,
 ) -> Float[Array, "... M"]:
-    """(f(x W_g) * x W_1) W_2: swiglu has f = silu (LLaMA), geglu the exact gelu, geglu_tanh its
-    tanh form (Gemma).
+    """Return the output of a gated feed-forward network: one linear map gates another.
 
-    Shazeer, 2020, "GLU variants improve transformer", https://arxiv.org/abs/2002.05202. Raises as
-    `feed_forward` does.
+        (f(x W_g) * x W_1) W_2
+
+    The `gate` names f: swiglu has f = silu (LLaMA), geglu the exact gelu, geglu_tanh its tanh form
+    (Gemma). Shazeer, 2020, "GLU variants improve transformer", https://arxiv.org/abs/2002.05202.
+    Raises as `feed_forward` does.
 
     >>> x, kernel = jnp.array([[1.0, -1.0]]), jnp.eye(2)
     >>> gated_feed_forward(x, kernel, kernel, kernel, gate="geglu").round(3)

@@ -19,13 +19,15 @@ def linear(
     axes: int = 1,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "..."]:
-    """x W + b: the last `axes` axes of x against the first `axes` of the kernel.
+    """Return x W + b, a product over the last `axes` axes of x and the first `axes` of the kernel.
 
-    `[..., D] x [D, F] -> [..., F]`, and with heads as axes of the kernel `[..., D] x [D, N, H] ->
-    [..., N, H]` and, with axes=2, `[..., N, H] x [N, H, D] -> [..., D]`. Accumulates in float32 or
-    wider; the result is of `dtype`, by default that of x.
+        [..., D]    x [D, F]    -> [..., F]
+        [..., D]    x [D, N, H] -> [..., N, H]     a kernel with heads as axes
+        [..., N, H] x [N, H, D] -> [..., D]        axes=2
 
-    Raises ValueError where these axes differ.
+    Sums are in float32 or wider. The result has `dtype`, by default that of x.
+
+    Raises ValueError if these axes differ.
 
     >>> kernel = jnp.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
     >>> linear(jnp.array([1.0, 2.0]), kernel, jnp.array([0.0, 0.0, 0.5]))

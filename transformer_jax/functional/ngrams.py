@@ -1,9 +1,8 @@
-"""The evidence of n-grams: every stretch of a few tokens has a weight of its own in a table that is
-found by hashing.
+"""N-gram evidence: each sequence of a few tokens has its own weights, in a table found by hashing.
 
 Wang and Manning, 2012, "Baselines and bigrams" (https://aclanthology.org/P12-2018), section 2.3: a
-linear model over which n-grams a text holds, each as large as its count in one class differs from
-that in the others. Hashing: Weinberger et al., 2009, https://arxiv.org/abs/0902.2206.
+linear model over the n-grams that a text contains, each scaled by how far its count in one class
+differs from that in the others. Hashing: Weinberger et al., 2009, https://arxiv.org/abs/0902.2206.
 """
 
 import jax
@@ -13,23 +12,23 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.positions import lookup
 
-# Odd, their bits well spread: the constants of MurmurHash3 (Appleby, 2011, public domain) and 2**32
-# / golden ratio.
+# Odd multipliers with well-spread bits: the constants of MurmurHash3 (Appleby, 2011, public domain)
+# and 2**32 / golden ratio.
 STEP, MIX, END = 0x9E3779B1, 0x85EBCA6B, 0xC2B2AE35
-# What a text's n-grams must come to before it counts whole: the reviews of IMDb have 240 in the
-# median, 55 at least.
+# Added to the squared norm of a text's n-grams, so that a text that says little counts less. The
+# squared norm of IMDb reviews is 240 in the median and at least 55.
 PRIOR = 10.0
 
 
 def ngram_rows(
     tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], longest: int, bits: int
 ) -> tuple[Int[Array, "B T N"], Bool[Array, "B T N"]]:
-    """The row, of 2**bits, of the n-gram of n tokens that begins at t, for n = 1 to `longest`; and
-    whether there is one.
+    """Return the table rows of the n-grams that begin at each token, for n = 1 to `longest`.
 
-    There is where n real tokens follow each other. Two n-grams share a row with a chance of
-    2**-bits (Weinberger et al., 2009, https://arxiv.org/abs/0902.2206). The rows are the same on
-    every device: 32-bit integers, which wrap around. Raises ValueError where axes or numbers do not
+    The second array tells whether there is such an n-gram: n real tokens must follow each other.
+    The table has 2**bits rows. Two n-grams share a row with probability 2**-bits (Weinberger et
+    al., 2009, https://arxiv.org/abs/0902.2206). The rows are the same on every device, because they
+    are computed in 32-bit integers, which wrap around. Raises ValueError if axes or numbers do not
     fit, TypeError for arrays of another kind.
 
     >>> is_token = jnp.array([[True, True, True, True]])
@@ -67,11 +66,10 @@ def ngram_rows(
 def ngram_shares(
     rows: Int[Array, "B T N"], is_ngram: Bool[Array, "B T N"]
 ) -> Float[Array, "B T N"]:
-    """1 / how often the n-gram stands in its text, 0 where there is none: over a text they add up
-    to 1 for each n-gram.
+    """Return 1 / the number of times that the n-gram occurs in its text, or 0 if there is none.
 
-    Whether a review says "great" at all counts, not how often (Wang and Manning, 2012, section 2.3:
-    binarized). Raises as `ngram_rows` does.
+    Over a text the shares of one n-gram add up to 1: whether a review says "great" counts, not how
+    often (Wang and Manning, 2012, section 2.3: binarized). Raises as `ngram_rows` does.
 
     >>> ngram_shares(jnp.array([[[7], [5], [7]]]), jnp.array([[[True], [True], [True]]]))[0, :, 0]
     Array([0.5, 1. , 0.5], dtype=float32)
@@ -98,13 +96,15 @@ def ngram_evidence(
     share: Float[Array, "B T N"],
     presence: Float[Array, "B T"] | None = None,
 ) -> Float[Array, "B K"]:
-    """z_k = sum_g p_g weight[g, k] / sqrt(10 + sum_g p_g^2 square[g, k]) over the n-grams g of a
-    text, each once.
+    """Return the evidence of a text's n-grams for each class k.
 
-    With the log-count ratio r_g, `square` = r_g^2 and `weight` = r_g w_g it is w . x / sqrt(10 +
-    ||x||^2) for x_g = r_g: a text counts the same whatever its length, unless it says little (Wang
-    and Manning, 2012, but for the norm). A place of an n-gram counts by its `share`, times the
-    `presence` of the tokens there where it is given. Raises as `ngram_rows` does.
+        z_k = sum_g p_g weight[g, k] / sqrt(10 + sum_g p_g^2 square[g, k])
+
+    The sums are over the n-grams g of the text, each counted once. With the log-count ratio r_g,
+    `square` = r_g^2 and `weight` = r_g w_g, z is w . x / sqrt(10 + ||x||^2) for x_g = r_g: a text
+    counts the same whatever its length, unless it says little (Wang and Manning, 2012, except for
+    the norm). An occurrence of an n-gram counts by its `share`. Its p is the product of the
+    `presence` of its tokens, or 1 if that is not given. Raises as `ngram_rows` does.
 
     >>> weight, square = jnp.array([[0.0], [6.0], [-1.0]]), jnp.array([[1.0], [26.0], [1.0]])
     >>> ngram_evidence(weight, square, jnp.array([[[1], [2]]]), jnp.array([[[1.0], [0.0]]]))
@@ -121,15 +121,15 @@ def ngram_evidence(
     terms = jnp.where(there, lookup(weight, rows), 0) * share[..., None]
     squares = jnp.where(there, lookup(square, rows), 0) * share[..., None]
     if presence is not None:
-        # Not read where there is no token: a NaN there would make NaN of gradients that do not
-        # depend on it.
+        # The presence is not read where there is no token: a NaN there would turn gradients that do
+        # not depend on it into NaN.
         p = _products(jnp.where(there[:, :, 0, 0], presence, 1), rows.shape[2])[..., None]
         terms, squares = terms * p.astype(terms.dtype), squares * (p * p).astype(squares.dtype)
     return terms.sum(axis=(1, 2)) / jnp.sqrt(PRIOR + squares.sum(axis=(1, 2)))
 
 
 def _products(presence: Float[Array, "B T"], longest: int) -> Float[Array, "B T N"]:
-    """Of the n tokens from each on, for n = 1 to `longest`; what is behind the end counts as 1."""
+    """Return products of the presence of n tokens from each on, n = 1..longest; 1 past the end."""
     length = presence.shape[1]
     padded = jnp.pad(presence, ((0, 0), (0, longest - 1)), constant_values=1)
     places = jnp.stack([padded[:, n : n + length] for n in range(longest)], axis=-1)

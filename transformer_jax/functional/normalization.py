@@ -1,6 +1,4 @@
-"""Normalisation of activations: over the features of one token (layer, RMS) or over all tokens
-(batch).
-"""
+"""Normalisation of activations: over the features of one token (layer, RMS), or over all tokens."""
 
 from typing import NamedTuple
 
@@ -19,18 +17,21 @@ def layer_norm(
     *,
     epsilon: float = 1e-5,
 ) -> Float[Array, "... D"]:
-    """scale (x - mean) / sqrt(variance + epsilon) + bias, over the last axis.
+    """Return the layer normalisation of x over the last axis.
 
-    Ba et al., 2016, https://arxiv.org/abs/1607.06450. Statistics in float32 or wider; epsilon is
-    1e-12 in BERT, 1e-5 in GPT-2. Raises ValueError where axes do not fit or epsilon is below 0.
+        scale (x - mean) / sqrt(variance + epsilon) + bias
+
+    Ba et al., 2016, https://arxiv.org/abs/1607.06450. The statistics are in float32 or wider.
+    epsilon is 1e-12 in BERT, 1e-5 in GPT-2. Raises ValueError if axes do not fit or epsilon is
+    below 0.
 
     >>> layer_norm(jnp.array([0.2, 0.4, 0.6, 0.8]), jnp.ones(4)).round(2)
     Array([-1.34, -0.45,  0.45,  1.34], dtype=float32)
     """
     _check(x, scale, bias, epsilon)
     x_wide = wide(x)
-    # Two passes: E[x^2] - E[x]^2 loses every digit when the mean is large (nnx.LayerNorm's default
-    # does).
+    # Two passes, because E[x^2] - E[x]^2, the default of nnx.LayerNorm, loses every digit when the
+    # mean is large.
     centred = x_wide - x_wide.mean(axis=-1, keepdims=True)
     variance = jnp.square(centred).mean(axis=-1, keepdims=True)
     return _affine(centred * lax.rsqrt(variance + epsilon), scale, bias).astype(x.dtype)
@@ -39,10 +40,12 @@ def layer_norm(
 def rms_norm(
     x: Float[Array, "... D"], scale: Float[Array, " D"], *, epsilon: float = 1e-6
 ) -> Float[Array, "... D"]:
-    """scale x / sqrt(mean(x^2) + epsilon), over the last axis: a layer norm that does not centre.
+    """Return the RMS normalisation of x over the last axis: a layer norm that does not centre.
 
-    Zhang and Sennrich, 2019, https://arxiv.org/abs/1910.07467; epsilon as in LLaMA. Statistics in
-    float32 or wider. Raises ValueError where axes do not fit or epsilon is below 0.
+        scale x / sqrt(mean(x^2) + epsilon)
+
+    Zhang and Sennrich, 2019, https://arxiv.org/abs/1910.07467; epsilon as in LLaMA. The statistics
+    are in float32 or wider. Raises ValueError if axes do not fit or epsilon is below 0.
 
     >>> rms_norm(jnp.array([3.0, 4.0]), jnp.ones(2)).round(3)
     Array([0.849, 1.131], dtype=float32)
@@ -54,7 +57,7 @@ def rms_norm(
 
 
 class BatchStatistics(NamedTuple):
-    """Mean and variance of every feature: what `batch_norm` works with, of a batch or running.
+    """The mean and the variance of every feature that `batch_norm` uses, of a batch or running.
 
     >>> BatchStatistics(mean=jnp.zeros(1), variance=jnp.ones(1)).variance
     Array([1.], dtype=float32)
@@ -72,12 +75,14 @@ def batch_norm(
     statistics: BatchStatistics | None = None,
     epsilon: float = 1e-5,
 ) -> Float[Array, "... D"]:
-    """scale (x - mean) / sqrt(variance + epsilon) + bias, each feature over all axes but the last.
+    """Return the batch normalisation of x: each feature over all axes but the last.
+
+        scale (x - mean) / sqrt(variance + epsilon) + bias
 
     Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Without `statistics`
-    they are those of x (training), so that every token, padding included, moves every other; with
-    the running ones (evaluation) none does. Raises ValueError where axes do not fit or epsilon is
-    below 0.
+    those of x are used (training): every token, padding included, then affects every other. With
+    running statistics (evaluation) tokens do not affect each other. Raises ValueError if axes do
+    not fit or epsilon is below 0.
 
     >>> x = jnp.array([[7.0], [2.0], [5.0], [4.0]])
     >>> batch_norm(x, jnp.array([0.5]), jnp.array([0.1]))[:, 0].round(3)
@@ -92,11 +97,10 @@ def batch_norm(
 
 
 def batch_statistics(x: Float[Array, "... D"]) -> BatchStatistics:
-    """Mean and (biased) variance of each feature over all axes but the last, in float32 or wider,
-    in two passes.
+    """Return the mean and the (biased) variance of each feature over all axes but the last.
 
-    Ioffe and Szegedy, 2015, https://arxiv.org/abs/1502.03167, algorithm 1. Raises ValueError where
-    there is no row.
+    They are computed in float32 or wider, in two passes. Ioffe and Szegedy, 2015,
+    https://arxiv.org/abs/1502.03167, algorithm 1. Raises ValueError if there is no row.
 
     >>> batch_statistics(jnp.array([[7.0], [2.0], [5.0], [4.0]])).variance
     Array([3.25], dtype=float32)
@@ -112,9 +116,11 @@ def batch_statistics(x: Float[Array, "... D"]) -> BatchStatistics:
 def running_statistics(
     running: BatchStatistics, x: Float[Array, "... D"], *, momentum: float = 0.9
 ) -> BatchStatistics:
-    """momentum * running + (1 - momentum) * those of x, for use in evaluation.
+    """Return the running statistics updated with those of x, for use in evaluation.
 
-    The variance that is averaged is the unbiased one, n / (n - 1) of the batch's (Ioffe and
+        momentum * running + (1 - momentum) * statistics of x
+
+    The variance that is averaged is the unbiased one, n / (n - 1) times the batch's (Ioffe and
     Szegedy, 2015, algorithm 2; PyTorch does so, Flax does not). Raises ValueError for fewer than
     two rows or a momentum outside [0, 1].
 

@@ -1,4 +1,4 @@
-"""One vector for a whole text. Padding never counts; a row without tokens gives zeros."""
+"""Pooling: one vector for a whole text. Padding never counts; a row without tokens gives zeros."""
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,10 @@ from transformer_jax.functional.positions import count_positions
 
 
 def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
-    """The first real token, on whichever side the padding stands (Devlin et al., 2019: [CLS] stands
-    there).
+    """Return the vector of the first real token, on whichever side the padding is.
 
-    All poolings raise ValueError where axes do not fit, TypeError where `is_token` is not boolean.
+    [CLS] is there (Devlin et al., 2019). All poolings raise ValueError if axes do not fit, and
+    TypeError if `is_token` is not boolean.
 
     >>> x = jnp.array([[[9.0], [1.0], [2.0]]])
     >>> cls_pool(x, jnp.array([[False, True, True]]))
@@ -25,10 +25,11 @@ def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
 
 
 def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
-    """The last real token: the one that has seen the whole text where attention is causal.
+    """Return the vector of the last real token.
 
-    Radford et al., 2018, "Improving language understanding by generative pre-training", section
-    3.2. Raises as `cls_pool` does.
+    With causal attention, it is the token that has seen the whole text. Radford et al., 2018,
+    "Improving language understanding by generative pre-training", section 3.2. Raises as `cls_pool`
+    does.
 
     >>> last_pool(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([[True, True, False]]))
     Array([[2.]], dtype=float32)
@@ -39,10 +40,12 @@ def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
 
 
 def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
-    """sum_t x_t / count over the real tokens, summed in float32 or wider.
+    """Return the mean of the vectors of the real tokens.
 
-    Reimers and Gurevych, 2019, https://arxiv.org/abs/1908.10084, section 3. Raises as `cls_pool`
-    does.
+        sum_t x_t / count
+
+    The sum is in float32 or wider. Reimers and Gurevych, 2019, https://arxiv.org/abs/1908.10084,
+    section 3. Raises as `cls_pool` does.
 
     >>> mean_pool(jnp.array([[[1.0], [2.0], [9.0]]]), jnp.array([[True, True, False]]))
     Array([[1.5]], dtype=float32)
@@ -55,7 +58,9 @@ def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
 
 
 def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
-    """max_t x_t over the real tokens, each feature for itself.
+    """Return the maximum of each feature over the real tokens.
+
+        max_t x_t
 
     Collobert et al., 2011, https://arxiv.org/abs/1103.0398: the maximum over time. Raises as
     `cls_pool` does.
@@ -65,9 +70,9 @@ def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
     Array([[2., 5.]], dtype=float32)
     """
     _check(x, is_token)
-    # Chosen by index, not `.max()`: its gradient looks for the entries equal to the maximum, and
-    # compiled by XLA (jax 0.10 on CPU) it may compare two computations of them that round apart,
-    # and lose them.
+    # Selected by index instead of `.max()`, whose gradient looks for the entries equal to the
+    # maximum. Compiled by XLA (jax 0.10 on CPU), it may compare two computations of an entry that
+    # round differently, and miss the entry.
     visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
     highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1])[:, None]
     return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
@@ -76,10 +81,12 @@ def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
 def layer_weighted_pool(
     layers: Float[Array, "L B T D"], is_token: Bool[Array, "B T"], logits: Float[Array, " L"]
 ) -> Float[Array, "B D"]:
-    """sum_l softmax(logits)_l mean_pool(layers[l]): which layers matter is learned.
+    """Return a weighted sum of the mean poolings of all layers, with learned weights.
+
+        sum_l softmax(logits)_l mean_pool(layers[l])
 
     Peters et al., 2018 (ELMo), https://arxiv.org/abs/1802.05365, equation 1, over whole texts.
-    Raises as the other poolings do, and ValueError for other than one logit a layer.
+    Raises as the other poolings do, and ValueError if there is not one logit for each layer.
 
     >>> layers = jnp.stack([jnp.zeros((1, 2, 1)), jnp.full((1, 2, 1), 4.0)])
     >>> layer_weighted_pool(layers, jnp.ones((1, 2), bool), jnp.zeros(2))
@@ -97,10 +104,10 @@ def _check(x, is_token):
 
 
 def _first_largest(x):
-    """`argmax` over axis 1, NaN before all, as two plain reductions of floats, which XLA on a CPU
-    does several at once.
-    """
-    x = lax.optimization_barrier(x)  # both look at the same stored numbers
+    """Return the `argmax` over axis 1, where NaN counts as the largest."""
+    # Two plain reductions of floats, each of which XLA on a CPU computes for several entries at
+    # once. With the barrier both read the same stored numbers.
+    x = lax.optimization_barrier(x)
     is_largest = (x == x.max(axis=1, keepdims=True)) | jnp.isnan(x)
     index = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None]  # exact to 2**24
     return jnp.where(is_largest, index, x.shape[1]).min(axis=1).astype(jnp.int32)

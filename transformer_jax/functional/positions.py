@@ -1,5 +1,6 @@
-"""Where a token stands: the codes that work (sinusoidal, learned), those that fail, and counting
-from a mask.
+"""Encodings of positions: those that work (sinusoidal, learned), those that fail, and counting.
+
+Positions are counted from a mask of real tokens or from segments.
 """
 
 import jax.numpy as jnp
@@ -13,11 +14,13 @@ from transformer_jax.functional.precision import wide
 def sinusoidal_positions(
     positions: Int[Array, "..."], features: int, *, base: float = 10_000.0
 ) -> Float[Array, "... D"]:
-    """PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos(p / base^(2i/D)).
+    """Return the sinusoidal encoding of positions.
 
-    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.5. PE(p + k) is the same
-    rotation of PE(p) for every p. Raises TypeError for positions that are not integers, ValueError
-    for fewer than one feature or a base of 0 or less.
+        PE(p, 2i) = sin(p / base^(2i/D)), PE(p, 2i+1) = cos(p / base^(2i/D))
+
+    Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.5. For a fixed k, PE(p + k) is
+    the same rotation of PE(p) for every p. Raises TypeError for positions that are not integers,
+    ValueError for fewer than one feature or a base of 0 or less.
 
     >>> sinusoidal_positions(jnp.array([1]), 6).round(4)
     Array([[0.8415, 0.5403, 0.0464, 0.9989, 0.0022, 1.    ]], dtype=float32)
@@ -34,13 +37,13 @@ def sinusoidal_positions(
 
 
 def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Rows of a table: a token embedding, or a learned position. The same as one_hot(positions) @
-    table.
+    """Return rows of a table, such as token embeddings or learned positions.
 
-    Positions that are learned, not computed, are of Gehring et al., 2017,
-    https://arxiv.org/abs/1705.03122, section 3.1. An index outside the table is a mistake that a
-    gather would hide: it yields NaN, since traced indices cannot raise. Raises TypeError for
-    indices that are not integers, ValueError for a table of other than two axes.
+    The result equals one_hot(positions) @ table. Positions that are learned, not computed, are of
+    Gehring et al., 2017, https://arxiv.org/abs/1705.03122, section 3.1. An index outside the table
+    is a mistake that a gather would hide: it gives NaN, since traced indices cannot raise an error.
+    Raises TypeError for indices that are not integers, ValueError for a table of other than two
+    axes.
 
     >>> lookup(jnp.eye(3), jnp.array([2, 0]))
     Array([[0., 0., 1.],
@@ -48,8 +51,8 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
     """
     check_arrays(table=(table, "L D"), positions=(positions, "int ..."))
     table = jnp.asarray(table)
-    # In float32 for its gradient's sake, where a row is a sum over all its places; only rows that
-    # are read are widened.
+    # In float32 because of the gradient, in which a row is a sum over all its occurrences. Only
+    # rows that are read are widened.
     rows = (
         wide(table).at[positions].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
     )
@@ -57,9 +60,9 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
 
 
 def count_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """0, 1, 2, ... from the first token of each segment: texts packed into a row each begin at 0.
+    """Return positions that start at 0 in each segment, for texts that are packed into one row.
 
-    The tokens of a segment stand together (Krell et al., 2021, https://arxiv.org/abs/2107.02027).
+    The tokens of a segment must be adjacent (Krell et al., 2021, https://arxiv.org/abs/2107.02027).
     Raises TypeError for ids that are not integers, ValueError for other than two axes.
 
     >>> count_in_segments(jnp.array([[4, 4, 4, 7, 7]]))
@@ -74,9 +77,10 @@ def count_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
 
 
 def count_positions(is_token: Bool[Array, "B T"]) -> Int[Array, "B T"]:
-    """0, 1, 2, ... over the real tokens of each row, so that padding on the left moves nothing.
+    """Return the positions 0, 1, 2, ... of the real tokens of each row.
 
-    Raises TypeError for a mask that is not boolean, ValueError for other than two axes.
+    Padding on the left does not shift them. Raises TypeError for a mask that is not boolean,
+    ValueError for other than two axes.
 
     >>> count_positions(jnp.array([[False, False, True, True, True]]))
     Array([[0, 0, 0, 1, 2]], dtype=int32)
@@ -85,14 +89,14 @@ def count_positions(is_token: Bool[Array, "B T"]) -> Int[Array, "B T"]:
     return jnp.maximum(jnp.cumsum(is_token, axis=-1, dtype=jnp.int32) - 1, 0)
 
 
-# The ideas that fail, and why: what the sinusoids were made to cure.
+# Encodings that fail, and why. The sinusoids were designed to avoid these failures.
 
 
 def integer_positions(positions: Int[Array, "..."]) -> Float[Array, "... 1"]:
-    """p itself. It grows without bound: beside embeddings of size 1, token 500 is its position and
-    little else.
+    """Return the positions p themselves, as one feature.
 
-    Raises TypeError for positions that are not integers.
+    The feature grows without bound: next to embeddings of size 1, token 500 is its position and
+    little else. Raises TypeError for positions that are not integers.
 
     >>> integer_positions(jnp.array([0, 1, 500]))[:, 0]
     Array([  0.,   1., 500.], dtype=float32)
@@ -102,10 +106,12 @@ def integer_positions(positions: Int[Array, "..."]) -> Float[Array, "... 1"]:
 
 
 def normalised_positions(positions: Int[Array, "..."], length: int) -> Float[Array, "... 1"]:
-    """p / (T - 1), in [0, 1]. Bounded, but one step means another distance in every text: 1 / (T -
-    1).
+    """Return the positions divided by the last one, so that they are in [0, 1].
 
-    A text of one token has the position 0. Raises ValueError for a length below 1.
+        p / (T - 1)
+
+    The feature is bounded, but one step means another distance in every text: 1 / (T - 1). A text
+    of one token has the position 0. Raises ValueError for a length below 1.
 
     >>> normalised_positions(jnp.array([0, 1, 2]), 3)[:, 0]
     Array([0. , 0.5, 1. ], dtype=float32)
@@ -116,10 +122,10 @@ def normalised_positions(positions: Int[Array, "..."], length: int) -> Float[Arr
 
 
 def one_hot_positions(positions: Int[Array, "..."], length: int) -> Float[Array, "... L"]:
-    """A 1 in place p of L. As many features as positions, and every two positions are equally far
-    apart.
+    """Return one-hot vectors of the positions: a 1 in place p of L.
 
-    Raises ValueError for a length below 1. A position outside has no 1.
+    There are as many features as positions, and every two positions are equally far apart. A
+    position outside has no 1. Raises ValueError for a length below 1.
 
     >>> one_hot_positions(jnp.array([0, 2]), 3)
     Array([[1., 0., 0.],
@@ -131,10 +137,10 @@ def one_hot_positions(positions: Int[Array, "..."], length: int) -> Float[Array,
 
 
 def binary_positions(positions: Int[Array, "..."], bits: int) -> Float[Array, "... D"]:
-    """The bits of p, most significant first: bounded and short, but it jumps. 3 = 011 and 4 = 100
-    share no bit.
+    """Return the bits of the positions, most significant first.
 
-    The sinusoids are its smooth form: each feature turns at its own speed. Raises ValueError for
+    The encoding is bounded and short, but it jumps: 3 = 011 and 4 = 100 share no bit. The sinusoids
+    are its smooth form, in which each feature oscillates at its own speed. Raises ValueError for
     fewer than one bit.
 
     >>> binary_positions(jnp.array([3, 4]), 3)

@@ -1,5 +1,6 @@
-"""Products in the dtype that a machine multiplies fastest in, gradients included, without losing
-digits.
+"""Products in the dtype that a machine multiplies fastest, without losing digits.
+
+Gradients are included.
 """
 
 from functools import partial
@@ -12,11 +13,12 @@ from transformer_jax.runtime.processor import processor_has
 
 
 def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
-    """What products of arrays of this dtype are computed in: itself, or float32 for a short one on
-    a CPU without AMX.
+    """Return the dtype in which products of arrays of this dtype are computed.
 
-    Such a CPU has no short products: XLA would convert the operands inside every one of them. Said
-    by the processor, not by a clock, so that a run and its continuation choose the same.
+    It is the dtype itself, but float32 for a short one (below 4 bytes) on a CPU, unless it is
+    bfloat16 and the CPU has AMX. Other CPUs have no short products: XLA would convert the operands
+    inside every one of them. The processor decides, not a measured time, so that a run and its
+    continuation choose the same.
     """
     dtype = jnp.dtype(dtype)
     short = dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.floating)
@@ -30,30 +32,30 @@ def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
 
 
 def wide(x: Array) -> Array:
-    """In float32 or wider, as sums are made: in bfloat16 a sum of equal terms no longer grows
-    beyond 256 of them.
+    """Return x in float32 or wider, the dtypes for sums.
+
+    In bfloat16 a sum of equal terms no longer grows beyond 256 of them.
     """
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
-    """What a product is returned in where it is rounded to this dtype soon: that, or float32 on a
-    CPU.
+    """Return the dtype in which to return a product that is soon rounded to this dtype.
 
-    Accelerators sum a short product in float32 and round it on the way out, so that half the bytes
-    are written. A CPU writes float32 anyway.
+    On an accelerator it is this dtype: a short product is summed in float32 and rounded on the way
+    out, so that half the bytes are written. On a CPU it is float32 or wider, which a CPU writes
+    anyway.
     """
     on_cpu = jax.default_backend() == "cpu"
     return jnp.promote_types(dtype, jnp.float32) if on_cpu else jnp.dtype(dtype)
 
 
 def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
-    """`jnp.einsum` of two arrays, summed and returned in `dtype`; its gradients multiply in the
-    dtype of the operands.
+    """Return `jnp.einsum` of two arrays, summed and returned in `dtype`.
 
-    Without that the cotangent of a short product, which is long, would make long products of both
-    gradients. Every axis of an array must be in the other or in the result. Short ones have no
-    forward-mode derivative.
+    Its gradients multiply in the dtype of the operands. Otherwise the cotangent of a short product,
+    which is long, would make both gradients long products. Every axis of an array must be in the
+    other array or in the result. Short products have no forward-mode derivative.
     """
     is_short = (
         one.dtype == other.dtype and jnp.dtype(one.dtype).itemsize < jnp.dtype(dtype).itemsize

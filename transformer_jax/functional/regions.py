@@ -1,5 +1,4 @@
-"""Region embeddings: a token is read together with its neighbours, each in its own place; patches
-of them.
+"""Region embeddings, which embed a token together with its neighbours, and patches of them.
 
 Johnson and Zhang, 2015, "Effective use of word order for text categorization with convolutional
 neural networks" (https://arxiv.org/abs/1412.1058): a convolution over one-hot words. "not good" and
@@ -20,12 +19,15 @@ def region_embedding(
     is_token: Bool[Array, "B T"],
     presence: Float[Array, "B T"] | None = None,
 ) -> Float[Array, "B T D"]:
-    """x_t = sum_r table[r, token_(t + r - R//2)], over the places r whose token is real.
+    """Return an embedding of each token together with its neighbours, each in its own place.
 
-    Johnson and Zhang, 2015, https://arxiv.org/abs/1412.1058: R one-hot words, concatenated, times a
-    matrix. With a `presence` every row is multiplied by that of the token it was looked up for;
-    that of padding is not read. Raises ValueError where axes do not fit, TypeError for tokens that
-    are not integers or an `is_token` that is not boolean, as do the other functions of this file.
+        x_t = sum_r table[r, token_(t + r - R//2)]
+
+    The sum is over the places r whose token is real. Johnson and Zhang, 2015,
+    https://arxiv.org/abs/1412.1058: R one-hot words, concatenated, times a matrix. If `presence` is
+    given, every row is multiplied by the presence of its token; the presence of padding is not
+    read. Raises ValueError if axes do not fit, TypeError for tokens that are not integers or an
+    `is_token` that is not boolean. The other functions of this file do the same.
 
     >>> table = jnp.array([[[0.0], [10.0]], [[0.0], [1.0]], [[0.0], [0.1]]])  # R = 3, V = 2, D = 1
     >>> region_embedding(table, jnp.array([[1, 0, 1]]), jnp.array([[True, True, True]]))[0, :, 0]
@@ -51,18 +53,20 @@ def region_embedding(
             rows = weaken(rows, is_token[:, here], presence[:, here])
         return jnp.where(is_real, rows, 0)
 
-    # A lookup for each place: one of all places at once is no faster on a CPU, and R times as
-    # large.
+    # One lookup for each place. A single lookup of all places is no faster on a CPU, and its result
+    # is R times as large.
     return jnp.asarray(sum(place(r) for r in range(table.shape[0])))
 
 
 def weaken(
     rows: Float[Array, "B T D"], is_token: Bool[Array, "B T"], presence: Float[Array, "B T"]
 ) -> Float[Array, "B T D"]:
-    """presence_t rows_t: 1 for a token that is read, 0 for one of which nothing is; rows of padding
-    stay as they are.
+    """Multiply the row of each real token by its presence; rows of padding stay as they are.
 
-    The way from a text to none at all of integrated gradients (Sundararajan et al., 2017,
+        presence_t rows_t
+
+    The presence is 1 for a token that is read in full, 0 for one that is absent. It is the path of
+    integrated gradients between a text and the empty baseline (Sundararajan et al., 2017,
     https://arxiv.org/abs/1703.01365); see `attribution.py`. Raises as `region_embedding` does.
 
     >>> is_token = jnp.array([[True, True, False]])
@@ -70,8 +74,8 @@ def weaken(
     Array([1. , 0.5, 1. ], dtype=float32)
     """
     check_arrays(rows=(rows, "B T D"), is_token=(is_token, "bool B T"), presence=(presence, "B T"))
-    # Not read in padding: a row of NaN there would make NaN of the gradient of a presence that
-    # nothing depends on.
+    # The presence of padding is not read: a row of NaN there would turn its gradient, on which
+    # nothing depends, into NaN.
     return rows * jnp.where(is_token, presence, 1)[..., None].astype(rows.dtype)
 
 
@@ -80,9 +84,10 @@ def to_front(
     is_token: Bool[Array, "B T"],
     presence: Float[Array, "B T"] | None = None,
 ) -> tuple[Array, ...]:
-    """The real tokens of every row first, in their order: where the padding stood is forgotten.
+    """Move the real tokens of every row to the front, in their order.
 
-    A `presence` of the tokens moves with them and comes third.
+    The result does not show where the padding was. A `presence` of the tokens moves with them and
+    comes third.
 
     >>> to_front(jnp.array([[0, 7, 5]]), jnp.array([[False, True, True]]))
     (Array([[7, 5, 0]], dtype=int32), Array([[ True,  True, False]], dtype=bool))
@@ -98,10 +103,10 @@ def to_front(
 def max_patches(
     x: Float[Array, "B T D"], is_token: Bool[Array, "B T"], width: int
 ) -> tuple[Float[Array, "B P D"], Bool[Array, "B P"]]:
-    """max over the real t of a patch of x_t, for every patch of `width` neighbours, P = ceil(T /
-    width).
+    """Return the maximum of each feature over the real tokens of every patch of `width` neighbours.
 
-    With it, which patches hold a real token; the others are zero.
+    There are P = ceil(T / width) patches. The second array tells which patches hold a real token;
+    the others are zero.
 
     >>> x, is_token = jnp.array([[[1.0], [3.0], [2.0]]]), jnp.array([[True, True, True]])
     >>> max_patches(x, is_token, 2)[0]

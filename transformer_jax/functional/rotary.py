@@ -1,6 +1,4 @@
-"""Rotary position embedding (RoPE): queries and keys are turned by their positions before the
-product.
-"""
+"""Rotary position embedding (RoPE): queries and keys are rotated by their positions."""
 
 import math
 from dataclasses import dataclass, field
@@ -24,14 +22,15 @@ def rope(
     layout: str = "half",
     frequencies: Float[Array, " R"] | None = None,
 ) -> Float[Array, "B T N H"]:
-    """Pair i of the features is turned by the angle p f_i: (a, b) -> (a cos - b sin, a sin + b
-    cos).
+    """Rotate each pair of features by an angle that is proportional to the position.
+
+        (a, b) -> (a cos - b sin, a sin + b cos), with the angle p f_i for pair i
 
     Su et al., 2021, https://arxiv.org/abs/2104.09864. The product of a query at p and a key at q
-    then depends on p - q alone. Which features make pair i is a matter of layout: "half" takes i
-    and i + R (LLaMA, GPT-NeoX), "interleaved" 2i and 2i + 1 (the paper, GPT-J); weights trained
-    with one are wrong with the other. The R frequencies are `rope_frequencies(H)` by default; with
-    fewer than H/2 the last features are left as they are.
+    then depends on p - q alone. The layout decides which features make pair i: "half" takes i and i
+    + R (LLaMA, GPT-NeoX), "interleaved" 2i and 2i + 1 (the paper, GPT-J). Weights trained with one
+    are wrong with the other. The R frequencies are `rope_frequencies(H)` by default; with fewer
+    than H/2 the last features are left as they are.
 
     Raises ValueError for an unknown layout, an odd H, more frequencies than pairs, or positions
     that do not fit.
@@ -52,7 +51,7 @@ def rope(
     if 2 * pairs > x.shape[3]:
         raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[3]}")
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    # Frequencies in bfloat16 must not round the positions: it has no 257.
+    # Frequencies in bfloat16 must not round the positions: bfloat16 cannot represent 257.
     turns, frequencies = (
         jnp.atleast_2d(positions).astype(wide.dtype),
         frequencies.astype(wide.dtype),
@@ -71,7 +70,7 @@ def rope(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Rotary:
-    """The positions and frequencies by which self-attention turns its queries and keys.
+    """The positions and frequencies by which self-attention rotates its queries and keys.
 
     Su et al., 2021, https://arxiv.org/abs/2104.09864. A pytree whose `layout` is static, so that
     `jit`, `vmap` and `checkpoint` take it as an argument. `turn` raises as `rope` does.
@@ -82,13 +81,13 @@ class Rotary:
            [-0.301,  1.382]], dtype=float32)
     """
 
-    # Any: JAX also builds the pytree with placeholders in place of arrays.
+    # Any, because JAX also builds the pytree with placeholders in place of arrays.
     positions: Int[Array, "#B T"] | Any
     frequencies: Float[Array, " R"] | Any
     layout: str = field(default="half", metadata={"static": True})
 
     def turn(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T N H"]:
-        """Return a query or a key turned by `rope`."""
+        """Return queries or keys rotated by `rope`."""
         return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
 
 
@@ -102,8 +101,11 @@ def rope_frequencies(
     low: float = 1.0,
     high: float = 4.0,
 ) -> Float[Array, " R"]:
-    """f_i = base^(-2i/H), i = 0..H/2-1, slowed down for texts `factor` times as long as those of
-    the training:
+    """Return the frequencies of the pairs of features, scaled for longer texts if asked for.
+
+        f_i = base^(-2i/H), i = 0..H/2-1
+
+    A `scaling` slows them down for texts `factor` times as long as those of the training:
 
         linear   f_i / factor: every position is pressed into the known range
         ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest
@@ -112,12 +114,12 @@ def rope_frequencies(
                  turn less than once are divided by factor, those between in proportion to their
                  number i
         llama3   pairs that turn more than `high` times in original_length keep their speed, those
-        that turn less than
-                 `low` times are divided by factor, those between in proportion to their turns
+                 that turn less than `low` times are divided by factor, those between in proportion
+                 to their turns
 
     linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023,
     https://arxiv.org/abs/2309.00071, section 3.2; llama3: Grattafiori et al., 2024,
-    https://arxiv.org/abs/2407.21783, as released. YaRN's logits are also sharpened: pass scale =
+    https://arxiv.org/abs/2407.21783, as released. YaRN also sharpens the logits: pass scale =
     `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
 
     Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a
@@ -162,8 +164,12 @@ def rope_frequencies(
 
 
 def yarn_temperature(factor: float) -> float:
-    """0.1 ln(factor) + 1: YaRN multiplies queries and keys by it (Peng et al., 2023,
-    https://arxiv.org/abs/2309.00071, equation 22). Raises ValueError for a factor below 1.
+    """Return the factor by which YaRN multiplies queries and keys.
+
+        0.1 ln(factor) + 1
+
+    Peng et al., 2023, https://arxiv.org/abs/2309.00071, equation 22. Raises ValueError for a factor
+    below 1.
 
     >>> round(yarn_temperature(4.0), 4)
     1.1386
@@ -174,9 +180,7 @@ def yarn_temperature(factor: float) -> float:
 
 
 def _slowed(features: int, base: float, length: int) -> Float[Array, " R"]:
-    """0 for pairs that turn 32 times or more in `length` tokens, 1 for once or less, a ramp over
-    those between.
-    """
+    """Return how far each pair is slowed: 0 from 32 turns in `length` on, 1 up to one turn."""
 
     def pair(turns):  # length * base^(-2i/H) = 2 pi turns, solved for i
         return features * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))

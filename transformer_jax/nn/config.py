@@ -11,6 +11,7 @@ LARGEST = 2**31  # no array has an axis of that size
 
 
 def check_sizes(config, *names, least=1):
+    """Check that sizes are `least` or more and below 2**31. Raises ValueError if one is not."""
     for name in names:
         size = getattr(config, name)
         if size < least:
@@ -20,12 +21,14 @@ def check_sizes(config, *names, least=1):
 
 
 def check_rates(config, *names):
+    """Check that rates are in [0, 1). Raises ValueError if one is not."""
     for name in names:
         if not 0.0 <= getattr(config, name) < 1.0:
             raise ValueError(f"{name} must be in [0, 1); got {getattr(config, name)}")
 
 
 def check_choice(config, name, choices):
+    """Check that an option is one of the choices. Raises ValueError if it is not."""
     if getattr(config, name) not in choices:
         raise ValueError(
             f"{name} must be one of {', '.join(map(str, choices))}; got {getattr(config, name)!r}"
@@ -34,28 +37,27 @@ def check_choice(config, name, choices):
 
 @dataclass(frozen=True)
 class StackConfig:
-    """A stack of layers, an encoder's or a decoder's; the defaults are the base model of Vaswani et
-    al., 2017, table 3.
+    """The sizes and options of a stack of layers, an encoder's or a decoder's.
+
+    The defaults are the base model of Vaswani et al., 2017, table 3.
     """
 
     num_layers: int = 6
     embed_dim: int = 512
     num_heads: int = 8
     hidden_dim: int = 2048
-    head_dim: int | None = None  # embed_dim / num_heads when left out
-    value_dim: int | None = None  # of a head's values; head_dim when left out
+    head_dim: int | None = None  # of queries and keys; None: embed_dim / num_heads
+    value_dim: int | None = None  # of a head's values; None: head_dim
     num_kv_heads: int | None = None  # fewer than num_heads: grouped-query attention
-    norm: str = "post"  # where the norm stands: "post" (2017, BERT) or "pre" (GPT-2, most since)
-    final_norm: bool = False  # a norm after the last layer, which a pre-norm stack usually wants
+    norm: str = "post"  # after a sublayer: "post" (2017, BERT); before: "pre" (GPT-2, most since)
+    final_norm: bool = False  # a norm after the last layer, usual in a pre-norm stack
     norm_kind: str = "layer"  # "layer", or "rms", which does not centre and has no bias
     norm_epsilon: float = 1e-5
-    activation: str = "relu"  # or of a gated network: swiglu, geglu, geglu_tanh
+    activation: str = "relu"  # or gelu, gelu_tanh; of a gated network: swiglu, geglu, geglu_tanh
     biases: bool = True  # of the linear maps
-    qkv_biases: bool | None = (
-        None  # of queries, keys and values (Qwen2 has these alone); None: as biases
-    )
+    qkv_biases: bool | None = None  # of queries, keys, values (Qwen2: only these); None: as biases
     norm_biases: bool = True  # of layer norms
-    first_norm: bool = True  # False: what a pre-norm stack reads is normed already (ModernBERT)
+    first_norm: bool = True  # False: the input of a pre-norm stack is normed already (ModernBERT)
     head_norm: bool = False  # an RMS norm of every head's queries and keys (Qwen3)
     dropout_rate: float = 0.1  # after the attention, inside and after the feed-forward network
     attention_dropout_rate: float = 0.1  # on the attention weights

@@ -1,4 +1,4 @@
-"""What a stack passes to every one of its layers, in one object."""
+"""The arguments that a stack passes to every one of its layers, in one object."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,25 +15,25 @@ from transformer_jax.functional.rotary import Rotary
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class LayerContext:
-    """The arguments of attention that the layers of a stack share, and what is returned.
+    """The arguments of attention that the layers of a stack share, and flags for what is returned.
 
     A pytree: `rotary`, `bias` and the masks are traced, the flags and `implementation` are static.
     Nothing is checked here, since JAX also builds the pytree with placeholders; attention checks
-    what it reads.
+    its arguments.
     """
 
-    rotary: Rotary | Any = None  # or None; what queries and keys of self-attention are turned by
+    rotary: Rotary | Any = None  # or None; the rotation of queries and keys
     bias: BiasLike | Any = None  # of self-attention
-    mask: MaskLike | Any = None  # of self-attention; with a cache over the keys of the cache
+    mask: MaskLike | Any = None  # of self-attention; with a cache, over its keys
     memory_mask: MaskLike | Any = None  # of cross-attention
     return_weights: bool = field(default=False, metadata={"static": True})
     return_states: bool = field(default=False, metadata={"static": True})
     implementation: Implementation | None = field(default=None, metadata={"static": True})
 
     def resolved(self, T: int, S: int | None = None) -> "LayerContext":
-        """Return the context of T queries and S keys (S = T when left out) with its masked rows.
+        """Return the context for T queries and S keys (S = T by default), with its masked rows.
 
-        They are found unless the mask carries them.
+        They are searched for unless the mask carries them.
         """
         return replace(self, mask=attach_masked_rows(self.mask, T, T if S is None else S))
 

@@ -1,5 +1,6 @@
-"""The decoder (Vaswani et al., 2017, figure 1, right): with cross-attention, or without it as in
-GPT.
+"""The decoder (Vaswani et al., 2017, figure 1, right), with or without cross-attention.
+
+GPT has none.
 """
 
 from functools import partial
@@ -19,8 +20,9 @@ from transformer_jax.nn.layers import MultiHeadAttention, attention_of, feed_for
 
 
 class DecoderLayer(nnx.Module):
-    """Self-attention, cross-attention to a memory where there is one, and a feed-forward network,
-    each in a `residual`.
+    """Self-attention, cross-attention to a memory if there is one, and a feed-forward network.
+
+    Each of them is inside a `residual` connection.
     """
 
     def __init__(self, config: StackConfig, *, cross: bool = False, rngs: nnx.Rngs):
@@ -40,10 +42,10 @@ class DecoderLayer(nnx.Module):
         cache: tuple[Cache, int, Step] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> tuple[Float[Array, "B T D"], tuple[Array | None, Array | None], KeysAndValues | None]:
-        """Return x, its weights of self- and of cross-attention, and the layer of the cache.
+        """Return x, the weights of self- and cross-attention, and the written layer of the cache.
 
-        `memory` are the `keys_and_values` of `cross_attention`. With a cache the mask is over its
-        keys.
+        `memory` is the result of `cross_attention.keys_and_values`. With a cache, the mask is over
+        the keys of the cache.
         """
         weights: list[Array | None] = [None, None]
         written = None
@@ -80,14 +82,14 @@ class DecoderLayer(nnx.Module):
         return x, (weights[0], weights[1]), written
 
     def cross(self) -> MultiHeadAttention:
-        """Return the cross-attention. Raises ValueError where the layer was made without it."""
+        """Return the cross-attention. Raises ValueError if the layer was made without it."""
         if self.cross_attention is None:
             raise ValueError("the decoder has no cross-attention; make it with cross=True")
         return self.cross_attention
 
 
 class Decoder(nnx.Module):
-    """A stack of `DecoderLayer`s, with a norm at the end when the configuration asks for one."""
+    """A stack of `DecoderLayer`s, with a norm at the end if the configuration asks for one."""
 
     def __init__(self, config: StackConfig, *, cross: bool = False, rngs: nnx.Rngs):
         self.layers = nnx.List(
@@ -106,13 +108,12 @@ class Decoder(nnx.Module):
         step: Step | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"] | tuple[Any, ...]:
-        """Return x after every layer; after it, where asked for, the weights, the states and the
-        cache.
+        """Return x after all layers, and after it, if asked for, weights, states and cache.
 
         The weights are two lists, of self- and of cross-attention, with an array for each layer.
-        The states are what each layer reads, and x. The caller makes the mask, since only it knows
-        the rule: causal in a language model. With a cache, which is returned with the new tokens,
-        `step` is `cache.step(is_token)`, whose positions the mask needs too.
+        The states are the input of each layer, and x. The caller makes the mask, since only the
+        caller knows the rule: causal in a language model. A cache is returned with the new tokens
+        written; `step` is `cache.step(is_token)`, whose positions the mask needs too.
         """
         if (cache is None) != (step is None):
             raise ValueError("cache and step go together: step is cache.step(is_token)")
@@ -147,10 +148,11 @@ class Decoder(nnx.Module):
     def memory_of(
         self, memory: Float[Array, "B M D"], is_memory: Bool[Array, "B M"]
     ) -> tuple[tuple[Float[Array, "B M K H"], Float[Array, "B M K O"]], ...]:
-        """What each layer's cross-attention reads of an encoder's output: computed once, whatever
-        is written.
+        """Return the keys and values of an encoder's output for the cross-attention of each layer.
+
+        They are computed once, whatever is generated from them.
         """
-        # Nobody sees padding: a NaN there would enter the gradient of the kernels as 0 * NaN.
+        # No query sees padding, but a NaN there would enter the gradient of the kernels as 0 * NaN.
         memory = jnp.where(is_memory[..., None], memory, 0)
         return tuple(layer.cross().keys_and_values(memory) for layer in self.layers)
 

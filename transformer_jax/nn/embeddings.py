@@ -1,6 +1,4 @@
-"""Input layers, as Flax NNX shells: from token ids, with their places, to the vectors that a stack
-of layers reads.
-"""
+"""Input layers: from token ids and their positions to the vectors that a stack of layers reads."""
 
 from string import ascii_lowercase
 
@@ -21,8 +19,8 @@ from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 class TokenEmbedding(nnx.Module):
     """The rows of the tokens with their positions, then dropout.
 
-    `positions` is a name of `POSITION_SCHEMES`; some of these act in attention alone. The table of
-    tokens is also the head of a language model.
+    `positions` is a name of `POSITION_SCHEMES`; some schemes act in attention alone. The token
+    table is also the output layer of a language model.
     """
 
     def __init__(
@@ -55,7 +53,10 @@ class TokenEmbedding(nnx.Module):
         return dropout(x, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
 
     def logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
-        """x E^T, float32 or wider (Press and Wolf, 2017, https://arxiv.org/abs/1608.05859)."""
+        """Return the logits of a language model, x E^T with E the token table, in float32 or wider.
+
+        Press and Wolf, 2017, https://arxiv.org/abs/1608.05859.
+        """
         rows = ascii_lowercase[: x.ndim - 1]
         dtype = jnp.promote_types(x.dtype, jnp.float32)
         return product(f"{rows}D,VD->{rows}V", x, self.token.embedding[...], dtype)
@@ -87,13 +88,13 @@ class RegionEmbedding(nnx.Module):
 
 
 class BertEmbedding(nnx.Module):
-    """LayerNorm(token + position + segment), then dropout (Devlin et al., 2019, figure 2).
+    """The input layer of BERT: LayerNorm(token + position + segment), then dropout.
 
-    Positions that are not given are counted over the real tokens, so padding on either side changes
-    nothing. With a `region_width` above 1 a token is embedded together with its neighbours.
-    `positions` is a name of `POSITION_SCHEMES`; rotary ones act in attention alone (ModernBERT).
-    With `num_segments=0` there is no segment (DistilBERT). A `presence` of 0 to 1 multiplies what
-    is looked up for a token, its row and not its position or segment.
+    Devlin et al., 2019, figure 2. Positions that are not given are counted over the real tokens, so
+    padding on either side changes nothing. With a `region_width` above 1, a token is embedded
+    together with its neighbours. `positions` is a name of `POSITION_SCHEMES`; rotary positions act
+    in attention alone (ModernBERT). With `num_segments=0` there is no segment (DistilBERT). A
+    `presence` of 0 to 1 multiplies the row of a token, but not its position or segment.
     """
 
     def __init__(
@@ -142,8 +143,8 @@ class BertEmbedding(nnx.Module):
         positions = count_positions(is_token) if positions is None else positions
         x = POSITION_SCHEMES[self.positions].embed(wide(rows), positions, self.position)
         if self.segment is not None:
-            # Without segments one row is added everywhere: a sum for its gradient, where an
-            # accelerator's scatter would be slow.
+            # Without segments one row is added everywhere. Its gradient is then a sum, where a
+            # scatter would be slow on an accelerator.
             x += self.segment(jnp.zeros((1, 1), tokens.dtype) if segments is None else segments)
         return dropout(
             self.norm(x.astype(rows.dtype)), self.dropout_rate, dropout_key(rngs, self.dropout_rate)
@@ -151,10 +152,10 @@ class BertEmbedding(nnx.Module):
 
 
 class RegionFeatures(nnx.Module):
-    """relu(region + bias): what each short stretch of text says, whatever stands around it."""
+    """Features of each short stretch of text, whatever surrounds it: relu(region + bias)."""
 
     def __init__(self, vocab_size: int, features: int, *, width: int, rngs: nnx.Rngs):
-        # No norm follows that would scale it up: larger than the 0.02 of the other embeddings.
+        # Larger than the 0.02 of the other embeddings, because no norm follows to scale it up.
         self.region = RegionEmbedding(vocab_size, features, width=width, stddev=0.05, rngs=rngs)
         self.bias = zeros(features)
 
@@ -170,9 +171,7 @@ class RegionFeatures(nnx.Module):
 
 
 class PatchEmbedding(nnx.Module):
-    """LayerNorm(W dropout(patch) + b + position): features of a text, by patches, as an encoder
-    reads them.
-    """
+    """The input layer of an encoder over patches: LayerNorm(W dropout(patch) + b + position)."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The encoder (Vaswani et al., 2017, figure 1, left), its norms after or before each sublayer."""
+"""The encoder (Vaswani et al., 2017, figure 1, left), with norms after or before each sublayer."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,12 +21,14 @@ def residual(
     config: StackConfig,
     rngs: nnx.Rngs | None,
 ) -> Float[Array, "B T D"]:
-    """The connection around a sublayer.
+    """Return the output of a sublayer with its residual connection and norm.
 
-    post: norm(x + dropout(sublayer(x)))      (2017, BERT)
-    pre:  x + dropout(sublayer(norm(x)))      (Xiong et al., 2020, https://arxiv.org/abs/2002.04745)
+        post: norm(x + dropout(sublayer(x)))
+        pre:  x + dropout(sublayer(norm(x)))
 
-    No norm: x + dropout(sublayer(x)).
+    The norm is after the sublayer in Vaswani et al., 2017, and BERT. The norm before it is of Xiong
+    et al., 2020, https://arxiv.org/abs/2002.04745. If `norm` is None, it is x +
+    dropout(sublayer(x)).
     """
     rate = config.dropout_rate
 
@@ -39,7 +41,7 @@ def residual(
 
 
 class EncoderLayer(nnx.Module):
-    """Self-attention, then a feed-forward network, each inside a `residual` connection."""
+    """Self-attention and then a feed-forward network, each inside a `residual` connection."""
 
     def __init__(self, config: StackConfig, *, is_normed: bool = False, rngs: nnx.Rngs):
         self.attention = attention_of(config, rngs=rngs)
@@ -72,7 +74,7 @@ class EncoderLayer(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """A stack of `EncoderLayer`s, with a norm at the end when the configuration asks for one."""
+    """A stack of `EncoderLayer`s, with a norm at the end if the configuration asks for one."""
 
     def __init__(self, config: StackConfig, *, rngs: nnx.Rngs):
         self.layers = nnx.List(
@@ -91,10 +93,9 @@ class Encoder(nnx.Module):
         layer_contexts: Sequence[LayerContext] | None = None,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"] | tuple[Any, ...]:
-        """Return x after every layer; after it, where asked for, the attention weights and the
-        states.
+        """Return x after all layers, and after it, if asked for, attention weights and states.
 
-        The weights are an array for each layer. The states are what each layer reads, and x. Where
+        The weights are an array for each layer. The states are the input of each layer, and x. If
         layers differ, as local and global attention do, `layer_contexts` has one context for each
         layer.
         """

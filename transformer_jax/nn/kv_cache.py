@@ -1,18 +1,17 @@
-"""Keys and values of the tokens that were read, kept for those that follow: a plain pytree of fixed
-capacity.
+"""The key/value cache: keys and values of the tokens read so far, kept for the tokens that follow.
 
-A token at position p (its number among the real tokens of its example) is written to slot p, or p
-mod C where a window makes the cache a ring. So padding takes no slot, on whichever side it stands,
-examples may have any lengths, and the rules of attention need to know of the cache only at which
-positions its slots stand:
+It is a plain pytree of fixed capacity C. A token at position p (its number among the real tokens of
+its example) is written to slot p, or to slot p mod C if a window makes the cache a ring. So padding
+takes no slot, whichever side it is on, and examples may have any lengths. The rules of attention
+only need the positions of the slots:
 
     step = cache.step(is_token)  # once a call, for all layers
     mask = causal(query_positions=step.positions, key_positions=step.key_positions)
     mask &= padding(step.is_key)
 
 A slot that was never written is no key: nothing reads it. A full cache that is no ring takes no
-more: what comes of an example that has more tokens than slots is NaN, never an answer that has
-forgotten some.
+more tokens. The output of an example with more tokens than slots is NaN, never an answer that has
+forgotten some of them.
 """
 
 from collections.abc import Sequence
@@ -26,48 +25,54 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class KeysAndValues(NamedTuple):
-    """Of one layer, C slots; heads come before slots, as the products read them."""
+    """The keys and values of one layer, in C slots.
+
+    Heads come before slots, the order in which the products read them.
+    """
 
     keys: Float[Array, "B K C H"]
     values: Float[Array, "B K C O"]
 
 
 class Step(NamedTuple):
-    """Where the new tokens of a call stand and are written, and the keys that they attend to: C
-    slots, or in a ring that is given several tokens at once its C slots and these tokens."""
+    """The positions and slots of the new tokens of a call, and the keys that they attend to.
+
+    The S keys are the C slots. If a ring is given several tokens at once, they are its C slots and
+    these tokens.
+    """
 
     positions: Int[Array, "B T"]  # of the new tokens; 0 or more for padding too
-    slots: Int[Array, "B T"]  # C where a token is not written: padding, or soon overwritten
+    slots: Int[Array, "B T"]  # C if a token is not written: padding, or soon overwritten
     key_positions: Int[Array, "B S"]
     is_key: Bool[Array, "B S"]
-    lengths: Int[Array, " B"]  # how many tokens each example has with these
+    lengths: Int[Array, " B"]  # how many tokens each example has, with the new ones
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Cache:
-    """What generation carries from token to token."""
+    """The keys and values, and the lengths, that generation carries from token to token."""
 
-    # JAX builds pytrees of placeholders, so that the fields are not checked: shapes stand behind
-    # them.
+    # The fields are Any, because JAX also builds the pytree with placeholders; see the comments for
+    # their shapes.
     layers: Any  # a tuple of KeysAndValues, one a layer
     lengths: Any  # [B], how many tokens each example has
-    # How many tokens before its own one sees; None: the cache is no ring.
+    # The number of previous tokens that a token sees; None: the cache is no ring.
     window: int | None = field(default=None, metadata={"static": True})
-    # Of an encoder-decoder: what each layer's cross-attention reads, computed once, and which of it
-    # is a token.
+    # For an encoder-decoder: the keys and values of each layer's cross-attention, computed once,
+    # and which of them are tokens.
     memory: Any = ()  # a tuple of (keys [B, S, K, H], values), one a layer
     is_memory: Any = None  # [B, S]
 
     @property
     def capacity(self) -> int:
-        """C, how many slots there are."""
+        """The number of slots, C."""
         return self.layers[0].keys.shape[2]
 
     def step(self, is_token: Bool[Array, "B T"]) -> Step:
-        """What a call with these tokens reads and writes; the same for every layer.
+        """Return what a call with these tokens reads and writes, the same for every layer.
 
-        Raises ValueError where there are more tokens than slots, and no ring.
+        Raises ValueError if there are more tokens than slots and the cache is no ring.
         """
         C, T = self.capacity, is_token.shape[1]
         if self.window is None and T > C:
@@ -75,7 +80,7 @@ class Cache:
         count = jnp.cumsum(is_token, axis=1, dtype=jnp.int32)
         positions = self.lengths[:, None] + jnp.maximum(count - 1, 0)
         after = self.lengths + count[:, -1]
-        # Of more tokens than the ring has slots the last C stay.
+        # If there are more tokens than the ring has slots, the last C stay.
         written = is_token & (positions >= after[:, None] - C if self.window is not None else True)
         slot = jnp.arange(C, dtype=jnp.int32)[None]
         if self.window is None:
@@ -90,15 +95,15 @@ class Cache:
         if T == 1:  # written before it is read
             key_positions = _in_ring(slot, after[:, None], C)
             return Step(positions, slots, key_positions, key_positions >= 0, after)
-        # The first of the new tokens sees what the last of them overwrites: they are read beside
-        # the ring.
+        # The first of the new tokens sees slots that the last of them overwrites. So the new tokens
+        # are read next to the old ring.
         old = _in_ring(slot, self.lengths[:, None], C)
         key_positions = jnp.concatenate([old, positions], axis=1)
         is_key = jnp.concatenate([old >= 0, is_token], axis=1)
         return Step(positions, slots, key_positions, is_key, after)
 
     def overflows(self, step: Step) -> Bool[Array, " B"]:
-        """Which examples have more tokens than slots, so that some were not written."""
+        """Return which examples have more tokens than slots, so that some were not written."""
         return (step.lengths > self.capacity) & (self.window is None)
 
     def append(
@@ -108,7 +113,7 @@ class Cache:
         keys: Float[Array, "B T K H"],
         values: Float[Array, "B T K O"],
     ) -> tuple[KeysAndValues, Float[Array, "B S K H"], Float[Array, "B S K O"]]:
-        """The layer with the new tokens written, and the keys and values that these attend to."""
+        """Return the layer with the new tokens written, and the keys and values that they see."""
         old, T = self.layers[layer], keys.shape[1]
         new = KeysAndValues(
             _write(old.keys, step.slots, keys), _write(old.values, step.slots, values)
@@ -122,17 +127,19 @@ class Cache:
         return new, keys, values
 
     def after(self, layers: Sequence[KeysAndValues], step: Step) -> "Cache":
-        """The cache of the next call."""
+        """Return the cache for the next call."""
         return replace(self, layers=tuple(layers), lengths=step.lengths)
 
     def rows(self, index: Int[Array, " R"]) -> "Cache":
-        """The cache of these examples, in this order: a beam goes on from another. What is read
-        across is not touched, since the beams of an example share it."""
+        """Return the cache of these examples, in this order, as beam search reorders its beams.
+
+        The memory of cross-attention stays as it is, since the beams of an example share it.
+        """
         layers, lengths = jax.tree.map(lambda array: array[index], (self.layers, self.lengths))
         return replace(self, layers=layers, lengths=lengths)
 
     def repeated(self, times: int) -> "Cache":
-        """Every example so many times, one after another."""
+        """Repeat every example `times` times, one copy after another."""
         return jax.tree.map(lambda array: jnp.repeat(array, times, axis=0), self)
 
 
@@ -147,8 +154,10 @@ def empty_cache(
     window: int | None = None,
     dtype: DTypeLike = jnp.float32,
 ) -> Cache:
-    """A cache in which nothing is written, of `capacity` tokens; of window + 1, as a ring, where
-    that is less.
+    """Return an empty cache for `capacity` tokens.
+
+    If `window` + 1 is less than `capacity`, it is a ring of window + 1 slots. Raises ValueError for
+    a capacity below 1.
     """
     if capacity < 1:
         raise ValueError(f"capacity must be 1 or more; got {capacity}")
@@ -167,9 +176,8 @@ def empty_cache(
 
 
 def _in_ring(slot, length, C):
-    """The position of what stands in a slot after `length` tokens: the last one congruent to it;
-    below 0 for none.
-    """
+    """Return the position of the token in a slot after `length` tokens; below 0 for none."""
+    # The last position below `length` that equals the slot modulo C.
     last = length - 1
     return last - (last - slot) % C
 

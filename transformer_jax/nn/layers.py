@@ -1,7 +1,7 @@
-"""Flax NNX shells: each stores parameters and calls one pure function.
+"""Flax NNX layers: each stores parameters and calls one pure function.
 
-Parameters are float32 `nnx.Param`s; a module holds no random state. `rngs` at construction draws
-the initial values, `rngs` at a call draws dropout, and without it there is none.
+Parameters are float32 `nnx.Param`s. A module holds no random state: `rngs` at construction draws
+the initial values, and `rngs` at a call draws dropout. A call without `rngs` has no dropout.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ from transformer_jax.nn.parameters import bias_of, drawn, dropout_key, kernel, r
 
 
 class Linear(nnx.Module):
-    """Stores the kernel and bias of `linear`."""
+    """The kernel and bias of `linear`."""
 
     def __init__(
         self, in_features: int, out_features: int, *, use_bias: bool = True, rngs: nnx.Rngs
@@ -40,7 +40,7 @@ class Linear(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """Stores the table of `lookup`."""
+    """The table of `lookup`."""
 
     def __init__(self, num_rows: int, features: int, *, stddev: float = 0.02, rngs: nnx.Rngs):
         self.embedding = drawn(rngs, jax.nn.initializers.normal(stddev), num_rows, features)
@@ -50,7 +50,7 @@ class Embedding(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Stores the scale and bias of `layer_norm`."""
+    """The scale and bias of `layer_norm`."""
 
     def __init__(self, features: int, *, epsilon: float = 1e-5, use_bias: bool = True):
         self.scale = nnx.Param(jnp.ones(features, jnp.float32))
@@ -62,7 +62,7 @@ class LayerNorm(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """Stores the scale of `rms_norm`."""
+    """The scale of `rms_norm`."""
 
     def __init__(self, features: int, *, epsilon: float = 1e-6):
         self.scale = nnx.Param(jnp.ones(features, jnp.float32))
@@ -73,7 +73,7 @@ class RMSNorm(nnx.Module):
 
 
 class FeedForward(nnx.Module):
-    """Stores the two linear maps of `feed_forward`, or the three of `gated_feed_forward`."""
+    """The two linear maps of `feed_forward`, or the three of `gated_feed_forward`."""
 
     def __init__(
         self,
@@ -124,11 +124,11 @@ class FeedForward(nnx.Module):
 
 
 class MultiHeadAttention(nnx.Module):
-    """The four projections of `multi_head_attention`, with biases as BERT and GPT-2 have them.
+    """The four projections of `multi_head_attention`, with biases as in BERT and GPT-2.
 
-    A cache keeps keys and values apart from the queries that come later: `keys_and_values`, then
-    `attend`, are the two halves of a call. With a `head_norm_epsilon` every head's queries and keys
-    pass an RMS norm (Qwen3).
+    With a cache, keys and values are computed before the queries that attend to them. For this,
+    `keys_and_values` and then `attend` are the two halves of a call. With a `head_norm_epsilon`, an
+    RMS norm is applied to every head's queries and keys (Qwen3).
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class MultiHeadAttention(nnx.Module):
             self.key_kernel[...],
             self.value_kernel[...],
             self.out_kernel[...],
-            # First: pyright looks at few of the combinations that stand before a flag.
+            # Passed first, because pyright tries few combinations of the arguments before a flag.
             return_weights=context.return_weights,
             query_bias=read(self.query_bias),
             key_bias=read(self.key_bias),
@@ -199,7 +199,7 @@ class MultiHeadAttention(nnx.Module):
     def keys_and_values(
         self, inputs_kv: Float[Array, "B S D"], *, rotary: Rotary | None = None
     ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K O"]]:
-        """What a cache keeps of these inputs."""
+        """Return the keys and values of these inputs, for a cache."""
         key = linear(inputs_kv, self.key_kernel[...], read(self.key_bias))
         value = linear(inputs_kv, self.value_kernel[...], read(self.value_bias))
         key = key if self.key_norm is None else self.key_norm(key)
@@ -214,7 +214,7 @@ class MultiHeadAttention(nnx.Module):
         *,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
-        """Return what a call returns, from keys and values that are there already."""
+        """Return the result of a call, from keys and values that are already computed."""
         query = linear(inputs_q, self.query_kernel[...], read(self.query_bias))
         query = query if self.query_norm is None else self.query_norm(query)
         attended = dot_product_attention(
@@ -235,7 +235,7 @@ class MultiHeadAttention(nnx.Module):
 
 
 def norm_of(config: StackConfig) -> LayerNorm | RMSNorm:
-    """The norm that the layers of a stack have."""
+    """Create the norm for the layers of a stack."""
     D, epsilon = config.embed_dim, config.norm_epsilon
     if config.norm_kind == "rms":
         return RMSNorm(D, epsilon=epsilon)
@@ -243,7 +243,7 @@ def norm_of(config: StackConfig) -> LayerNorm | RMSNorm:
 
 
 def attention_of(config: StackConfig, *, rngs: nnx.Rngs) -> MultiHeadAttention:
-    """The attention that the layers of a stack have."""
+    """Create the attention for the layers of a stack."""
     return MultiHeadAttention(
         config.embed_dim,
         config.num_heads,
@@ -259,7 +259,7 @@ def attention_of(config: StackConfig, *, rngs: nnx.Rngs) -> MultiHeadAttention:
 
 
 def feed_forward_of(config: StackConfig, *, rngs: nnx.Rngs) -> FeedForward:
-    """The feed-forward network that the layers of a stack have."""
+    """Create the feed-forward network for the layers of a stack."""
     return FeedForward(
         config.embed_dim,
         config.hidden_dim,

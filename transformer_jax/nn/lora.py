@@ -1,9 +1,11 @@
-"""LoRA: a model learns by thin matrices beside its kernels (Hu et al., 2021,
-https://arxiv.org/abs/2106.09685).
+"""LoRA: training of low-rank matrices that are added to the kernels of a model.
 
-W' = W + (alpha / rank) A B for every kernel W of the layers, A [inputs, rank] and B [rank,
-outputs]. B begins at zero, so that the model begins as it was. What is kept is W' alone: a plain
-model again, as fast as before.
+Hu et al., 2021, https://arxiv.org/abs/2106.09685. Every kernel W of the layers is replaced by
+
+    W' = W + (alpha / rank) A B
+
+with A [inputs, rank] and B [rank, outputs]. B begins at zero, so the model begins unchanged. After
+training only W' is kept: a plain model again, as fast as before.
 """
 
 from typing import Any
@@ -21,7 +23,9 @@ ALPHA = 16.0
 def add_low_rank(
     kernel: Float[Array, "..."], a: Float[Array, "... R"], b: Float[Array, "R ..."], scale: float
 ) -> Float[Array, "..."]:
-    """W + scale A B, in the dtype of W; A has the axes of W that go in, B those that come out.
+    """Return W + scale A B, in the dtype of W.
+
+    A has the input axes of W, B its output axes.
 
     >>> add_low_rank(jnp.zeros((2, 2)), jnp.array([[1.0], [2.0]]), jnp.array([[1.0, 0.0]]), 3.0)
     Array([[3., 0.],
@@ -33,14 +37,14 @@ def add_low_rank(
 
 
 def input_axes(name: str) -> int | None:
-    """How many axes of a layer's kernel go in; None for what is no kernel of a layer."""
+    """Return how many axes of a layer's kernel are inputs; None for any other parameter."""
     if ".layers." not in name or not name.endswith("kernel"):
         return None
     return 2 if name.endswith("attention.out_kernel") else 1
 
 
 class LowRank(nnx.Module):
-    """A and B of one kernel."""
+    """The matrices A and B of one kernel."""
 
     def __init__(self, shape: tuple[int, ...], inputs: int, rank: int, *, rngs: nnx.Rngs):
         self.a = kernel(rngs, *shape[:inputs], rank, inputs=inputs)
@@ -48,10 +52,10 @@ class LowRank(nnx.Module):
 
 
 class Lora(nnx.Module):
-    """A model, and beside every kernel of its layers A and B; called like the model, it computes
-    with W'.
+    """A model with matrices A and B for every kernel of its layers.
 
-    Nothing of the model is frozen here: that is the optimizer's to do.
+    It is called like the model, and computes with W'. It freezes no parameter of the model: that is
+    the optimizer's task.
     """
 
     def __init__(self, model: nnx.Module, rank: int, *, alpha: float = ALPHA, rngs: nnx.Rngs):
@@ -71,8 +75,8 @@ class Lora(nnx.Module):
 
 
 def merged(params: nnx.State, scale: float) -> nnx.State:
-    """The parameters of the plain model, from those of a `Lora` with this `scale`."""
-    factors: Any = params["factors"]  # by name, a state of A and B
+    """Return the parameters of the plain model, from those of a `Lora` with this `scale`."""
+    factors: Any = params["factors"]  # the state of A and B by the kernel's name
 
     def plain(path, leaf):
         name = parameter_name(path)

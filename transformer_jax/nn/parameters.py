@@ -1,4 +1,4 @@
-"""Parameters of Flax modules: how they are drawn, read and named."""
+"""Parameters of Flax modules: how they are initialized, read and named."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,19 +11,19 @@ from jaxtyping import Array
 
 
 def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
-    """Return the key of the next dropout, or None for evaluation and where the rate is 0."""
+    """Return the key of the next dropout, or None for evaluation and for a rate of 0."""
     return None if rngs is None or rate == 0.0 else rngs.dropout()
 
 
 class AbstractRngs(nnx.Rngs):
-    """A placeholder for random numbers under `nnx.eval_shape`, with which parameters are zeros.
+    """A placeholder for random numbers under `nnx.eval_shape`; parameters drawn from it are zeros.
 
     Tracing an initializer takes about a millisecond for each array; this skips it.
     """
 
 
 def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
-    """Return a float32 parameter with values of the initializer `init`."""
+    """Return a float32 parameter with values from the initializer `init`."""
     if isinstance(rngs, AbstractRngs):
         return nnx.Param(jnp.zeros(shape, jnp.float32))
     return nnx.Param(init(rngs.params(), shape, jnp.float32))
@@ -36,7 +36,7 @@ def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:
 
 @cache
 def _lecun_normal(inputs: int, axes: int) -> Callable:
-    """An initializer compiled as one program for each shape."""
+    """Return an initializer that is compiled as one program for each shape."""
     init = jax.nn.initializers.lecun_normal(
         in_axis=tuple(range(inputs)), out_axis=tuple(range(inputs, axes))
     )
@@ -49,12 +49,12 @@ def zeros(*shape: int) -> nnx.Param:
 
 
 def bias_of(use: bool, *shape: int) -> nnx.Param | None:
-    """Return a bias of zeros, or None where none is used."""
+    """Return a bias of zeros, or None if no bias is used."""
     return zeros(*shape) if use else None
 
 
 def read(parameter: nnx.Param | None) -> Array | None:
-    """Return the array of a parameter, or None where there is no parameter."""
+    """Return the array of a parameter, or None if there is no parameter."""
     return None if parameter is None else parameter[...]
 
 

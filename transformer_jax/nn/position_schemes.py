@@ -1,13 +1,13 @@
-"""The schemes by which a model knows the order of its tokens, in one registry.
+"""Position schemes: how a model represents the order of its tokens, in one registry.
 
 A scheme acts in up to three places; by default it does nothing in any of them:
 
     embed    changes the vectors of the tokens                  learned, sinusoidal
-    rotary   turns queries and keys before their product        rotary
-    bias     is added to the scores of attention                alibi
+    rotary   rotates queries and keys before their product      rotary
+    bias     is added to the logits of attention                alibi
 
 A new scheme is a class and an entry of `POSITION_SCHEMES`. Configurations, the options of the
-programs, caches, run folders and costs read the registry, so that nothing else changes. A whole
+programs, caches, run folders and costs read the registry, so nothing else changes. A complete
 scheme:
 
     class Binary(PositionScheme):
@@ -34,14 +34,15 @@ from transformer_jax.nn.config import StackConfig, check_choice
 
 @dataclass(frozen=True)
 class RopeScaling:
-    """Rotary frequencies slowed down for longer texts: arguments of `rope_frequencies`, as they are
-    saved.
+    """The scaling of rotary frequencies for longer texts, as it is saved.
+
+    The fields are arguments of `rope_frequencies`.
     """
 
     scaling: str
     factor: float
     original_length: int | None = None
-    low: float = 1.0  # of llama3 alone
+    low: float = 1.0  # `low` and `high` are for llama3 only
     high: float = 4.0
 
     def __post_init__(self):
@@ -53,17 +54,17 @@ class RopeScaling:
 
 
 class PositionScheme:
-    """A scheme that knows no positions, and the base of all others."""
+    """The base class of all schemes; by itself it represents no positions."""
 
     # Whether there is a learned table [max_length, D]; it is saved as
     # `embedding.position.embedding`.
     has_table = False
 
     def check(self, stack: StackConfig) -> None:
-        """Raise ValueError where a stack of layers cannot have the scheme."""
+        """Raise ValueError if a stack of layers cannot have the scheme."""
 
     def token_stddev(self, features: int) -> float:
-        """Return the standard deviation with which the table of tokens is drawn."""
+        """Return the standard deviation of the initial token table."""
         return 0.02
 
     def embed(
@@ -80,13 +81,13 @@ class PositionScheme:
         base: float = 10_000.0,
         scaling: RopeScaling | None = None,
     ) -> Rotary | None:
-        """Return what the queries and keys of self-attention are turned by."""
+        """Return the rotation of the queries and keys of self-attention, or None."""
         return None
 
     def bias(self, num_heads: int, **positions: Array) -> Bias | None:
-        """Return what is added to the scores of self-attention.
+        """Return the bias that is added to the logits of self-attention, or None.
 
-        `positions` are empty, or the `query_positions` and `key_positions` of a cache.
+        `positions` is empty, or holds the `query_positions` and `key_positions` of a cache.
         """
         return None
 
@@ -99,7 +100,7 @@ class PositionScheme:
         scaling: RopeScaling | None = None,
         **cached: Array,
     ) -> dict[str, Any]:
-        """Return the `rotary` and the `bias` of the layers of a stack, for their `LayerContext`."""
+        """Return the `rotary` and the `bias` for the `LayerContext` of a stack."""
         return {
             "rotary": self.rotary(positions, stack.axes[2], base=base, scaling=scaling),
             "bias": self.bias(stack.num_heads, **cached),
@@ -107,7 +108,7 @@ class PositionScheme:
 
 
 class Learned(PositionScheme):
-    """The row of a learned table, added to the token's (GPT-2, BERT)."""
+    """Learned positions: the row of a table is added to the token's row (GPT-2, BERT)."""
 
     has_table = True
 
@@ -118,14 +119,14 @@ class Learned(PositionScheme):
 
 
 class Sinusoidal(PositionScheme):
-    """`sinusoidal_positions`, added to sqrt(D) times the token's row.
+    """Sinusoidal positions: `sinusoidal_positions` are added to sqrt(D) times the token's row.
 
     Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, sections 3.4 and 3.5.
     """
 
     def token_stddev(self, features):
-        # Times sqrt(D) the variance is 1, and without it the logits of a normed vector have
-        # variance 1.
+        # Multiplied by sqrt(D), rows have variance 1. Not multiplied, as in the output layer, they
+        # give logits of variance 1 for a normed vector.
         return features**-0.5
 
     def embed(self, x, positions, table):
@@ -134,7 +135,10 @@ class Sinusoidal(PositionScheme):
 
 
 class RotaryPositions(PositionScheme):
-    """`rope` of the queries and keys (Su et al., 2021, https://arxiv.org/abs/2104.09864)."""
+    """Rotary positions: queries and keys pass `rope`.
+
+    Su et al., 2021, https://arxiv.org/abs/2104.09864.
+    """
 
     def check(self, stack):
         head_dim = stack.axes[2]
@@ -147,7 +151,10 @@ class RotaryPositions(PositionScheme):
 
 
 class Alibi(PositionScheme):
-    """`alibi`, a penalty on the distance (Press et al., 2022, https://arxiv.org/abs/2108.12409)."""
+    """ALiBi: the bias `alibi`, a penalty on the distance.
+
+    Press et al., 2022, https://arxiv.org/abs/2108.12409.
+    """
 
     def bias(self, num_heads, **positions):
         return alibi(alibi_slopes(num_heads), **positions)

@@ -1,8 +1,7 @@
-"""Data parallelism: the rows of a batch are spread over the devices, everything else is on each of
-them.
+"""Data parallelism: the rows of a batch are split over the devices, all else is on each of them.
 
-The compiled function is the same: XLA sees where its arguments lie, and adds up what the devices
-have. With one device nothing is done.
+The compiled function is the same as for one device: XLA sees where its arguments are, and adds up
+the results of the devices. With one device these functions do nothing.
 """
 
 from typing import Any
@@ -14,30 +13,30 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def num_devices() -> int:
-    """Batches have a multiple of as many rows."""
+    """Return the number of devices. The rows of a batch are a multiple of it."""
     return jax.local_device_count()
 
 
 def replicate(tree: Any) -> Any:
-    """The same arrays on every device: parameters, optimizer state."""
+    """Place the same arrays on every device: parameters, optimizer state."""
     return tree if num_devices() == 1 else jax.device_put(tree, _sharding())
 
 
 def split_rows(batch: Any) -> Any:
-    """Each array's first axis in equal parts over the devices."""
+    """Split the first axis of each array into equal parts over the devices."""
     return batch if num_devices() == 1 else jax.device_put(batch, _sharding("rows"))
 
 
 def keep_replicated(tree: Any) -> Any:
-    """Inside a compiled function: what the devices computed together ends whole on each."""
+    """Keep results whole on every device, inside a compiled function."""
     return tree if num_devices() == 1 else jax.lax.with_sharding_constraint(tree, _sharding())
 
 
 def vary_like(tree: Any, like: Any) -> Any:
-    """The same arrays, which inside a `shard_map` differ between the devices where any of the
-    others does.
+    """Return the same arrays, but varying over devices in a `shard_map` if any of `like` does.
 
-    A loop there must begin with the type that it ends with, and zeros are the same on every device.
+    A loop in a `shard_map` must begin with the type that it ends with, and zeros have the type of
+    arrays that are the same on every device.
     """
     if not jax.sharding.get_abstract_mesh().manual_axes:
         return tree

@@ -1,26 +1,24 @@
-"""Mistakes that become one line, and what other libraries raise, made to fit into one."""
+"""Error types with messages of one line, and other libraries' errors shortened to one line."""
 
 
 class InputError(ValueError):
-    """What a command was given cannot be used; the message says why and what to give instead."""
+    """An input of a command that cannot be used; the message says why and what to give instead."""
 
 
 class TokenizerError(ValueError):
-    """A vocabulary that cannot be made, read or reached: one line with the way out."""
+    """A vocabulary that cannot be made, read or reached; the message says how to fix that."""
 
 
 class RunFolderError(ValueError):
-    """A folder that is not a run, or whose parts do not fit together."""
+    """A folder that is not a run folder, or whose parts do not fit together."""
 
 
 class PretrainedError(ValueError):
-    """A folder or a name of the hub that holds no model that can be read."""
+    """A folder or a name on the hub that holds no model that can be read."""
 
 
 def one_line(error: BaseException) -> str:
-    """The message without its line ends and not longer than a reader wants; the kind where there is
-    none.
-    """
+    """Return the message of an error in one line of at most 200 characters; its type if empty."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

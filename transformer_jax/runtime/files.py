@@ -1,4 +1,7 @@
-"""Writing files so that no reader meets half of one: beside the place, then renamed into it."""
+"""Atomic writing of files: to a path next to the target, then renamed into place.
+
+No reader sees half a file.
+"""
 
 import os
 from collections.abc import Callable
@@ -6,8 +9,9 @@ from pathlib import Path
 
 
 def write(path: Path, writer: Callable[[Path], object]) -> None:
-    """Calls `writer` with a neighbouring path, waits for the disk and renames the result into
-    place.
+    """Write a file atomically: `writer` writes to a neighbouring path, which then replaces `path`.
+
+    It waits for the disk before the rename.
     """
     beside = path.with_name(f".{path.name}.part")
     try:
@@ -24,8 +28,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until the disk has it: a rename that outruns its data is no safety, and a full disk
-    says so here.
+    """Wait until a file is on the disk.
+
+    A rename is not safe if it reaches the disk before the data. An error of a full disk is raised
+    here.
     """
     with open(path, "rb") as file:
         os.fsync(file.fileno())

@@ -1,15 +1,15 @@
-"""Memory that the C library keeps instead of giving it back to the system after every step.
+"""A setting by which the C library keeps freed memory instead of giving it back to the system.
 
-XLA on a CPU takes one block for all temporaries of a call and gives it back at the end; the system
-then hands out, and clears, its pages anew, with a fault for every 4 KiB. In a training step of 1
-GiB of temporaries that can cost as much as the arithmetic.
+XLA on a CPU allocates one block for all temporaries of a call and frees it at the end. The system
+then hands out its pages anew and clears them, with a page fault for every 4 KiB. In a training step
+with 1 GiB of temporaries that can cost as much as the arithmetic.
 https://man7.org/linux/man-pages/man3/mallopt.3.html
 """
 
 import ctypes
 
-# From malloc.h; -1 for the threshold stands for never. One arena, since those of threads hold at
-# most 64 MiB a block.
+# From malloc.h. A threshold of -1 means never. One arena, since the arenas of threads have blocks
+# of 64 MiB at most.
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 SETTINGS = ((M_ARENA_MAX, 1), (M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1))
 
@@ -17,11 +17,11 @@ _kept = False
 
 
 def keep_freed_memory() -> bool:
-    """From now on freed memory stays with the process; False where that cannot be had.
+    """Keep freed memory in the process from now on; return False if that is not possible.
 
-    For programs that call one large function many times, and before JAX computes anything: an arena
-    that a thread has begun stays. The process stays as large as it once was. Only glibc knows these
-    settings.
+    For programs that call one large function many times. Call it before JAX computes anything: an
+    arena that a thread has begun stays. The process stays as large as its peak. Only glibc has
+    these settings.
     """
     global _kept
     try:
@@ -35,7 +35,7 @@ def keep_freed_memory() -> bool:
 
 
 def _arenas(libc: ctypes.CDLL) -> int:
-    """How many glibc has begun: elements of what malloc_info(3) writes."""
+    """Return how many arenas glibc has begun, from the XML that malloc_info(3) writes."""
     text, size = ctypes.c_char_p(), ctypes.c_size_t()
     libc.open_memstream.restype = ctypes.c_void_p
     stream = ctypes.c_void_p(libc.open_memstream(ctypes.byref(text), ctypes.byref(size)))
@@ -47,5 +47,5 @@ def _arenas(libc: ctypes.CDLL) -> int:
 
 
 def freed_memory_is_kept() -> bool:
-    """For the record."""
+    """Return whether `keep_freed_memory` succeeded, for the records of a run."""
     return _kept

@@ -1,4 +1,4 @@
-"""What the system says of the processor."""
+"""The processor, as the system describes it."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ CPUINFO = Path("/proc/cpuinfo")  # on Linux
 
 
 def processor_name() -> str:
-    """Return the name of the processor, or its architecture where the system knows no more."""
+    """Return the name of the processor, or its architecture if the system gives no name."""
     names = [
         line.partition(":")[2].strip()
         for line in _cpuinfo().splitlines()
@@ -20,7 +20,7 @@ def processor_name() -> str:
 
 @cache
 def processor_has(flag: str) -> bool:
-    """Return whether Linux lists it among the flags of the processor; elsewhere False."""
+    """Return whether Linux lists `flag` among the processor's flags; False on other systems."""
     return flag in _cpuinfo().split()
 
 

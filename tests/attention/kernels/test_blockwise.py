@@ -24,7 +24,14 @@ from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.kernels import blockwise, tiles
 from transformer_jax.attention.kernels.tile_sizes import Tiling
-from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
+from transformer_jax.attention.masks import (
+    as_mask,
+    causal,
+    padding,
+    prefix,
+    segments,
+    sliding_window,
+)
 from transformer_jax.costs.jaxpr import count
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -66,14 +73,10 @@ def data(seed):
     }
 
 
-def numbers(seed):
+def numbers(seed, dtype=jnp.float32):
     """What biases are made of, with a gradient."""
-    return {
-        "slopes": jax_normal(seed, N),
-        "table": jax_normal(seed, 8, N),
-        "whole": jax_normal(seed, 1, N, T, S),
-        "keys": jax_normal(seed, B, 1, 1, S),
-    }
+    shapes = {"slopes": (N,), "table": (8, N), "whole": (1, N, T, S), "keys": (B, 1, 1, S)}
+    return {name: jax_normal(seed, *shape, dtype=dtype) for name, shape in shapes.items()}
 
 
 MASKS = {
@@ -144,11 +147,11 @@ def both_ways(mask, bias, implementation, **options):
 
 
 def drawn(seed, dtype=jnp.float32):
-    cotangents = jax_normal(seed + 3, B, T, N, O), jax_normal(seed + 4, B, T, N)
-    if dtype == jnp.float64:
-        cotangents = tuple(x.astype(dtype) for x in cotangents)
-    floats = jax.tree.map(lambda x: x.astype(dtype), numbers(seed))
-    return qkv(seed, dtype), floats, data(seed), jax.random.key(seed), cotangents
+    wide = jnp.promote_types(dtype, jnp.float32)
+    cotangents = tuple(
+        jax_normal(seed + i, *shape, dtype=wide) for i, shape in ((3, (B, T, N, O)), (4, (B, T, N)))
+    )
+    return qkv(seed, dtype), numbers(seed, dtype), data(seed), jax.random.key(seed), cotangents
 
 
 # Those that a mutation names; the others are slow.
@@ -172,15 +175,43 @@ def test_value_and_gradient_equal_the_reference(mask, bias, options):
         assert_close(ours(*drawn(seed)), theirs(*drawn(seed)))
 
 
+@jax.jit
+def as_arrays(data):
+    """Every mask, [B, N, T, S]."""
+    rules = {name: as_mask(mask(data)) for name, mask in MASKS.items()}
+    return {
+        name: jnp.broadcast_to(True if rule is None else rule.to_array(T, S), (B, N, T, S))
+        for name, rule in rules.items()
+    }
+
+
+# One program for all masks, as arrays.
+REFERENCE = both_ways("array BNTS", "none", "reference", scale=0.9)
+
+
 @pytest.mark.parametrize("mask", MASKS)
 def test_fused_value_and_gradient_equal_the_reference(mask):
     """Tiles of all examples and heads, or of one each, in turns of masks."""
     at_once = list(MASKS).index(mask) % 2 == 0
-    ours, theirs = (
-        both_ways(mask, "none", i, scale=0.9, at_once=at_once) for i in ("fused", "reference")
-    )
+    ours = both_ways(mask, "none", "fused", scale=0.9, at_once=at_once)
     for seed in range(4):
-        assert_close(ours(*drawn(seed)), theirs(*drawn(seed)))
+        inputs, numbers, data, *rest = drawn(seed)
+        theirs = REFERENCE(inputs, numbers, data | {"seen": as_arrays(data)[mask]}, *rest)
+        assert_close(ours(*drawn(seed)), theirs)
+
+
+def squares(implementation):
+    """(query, key, value, mask) -> gradients of what is finite, squared, and what was computed."""
+
+    def loss(query, key, value, mask):
+        options = {"return_logsumexp": True, "implementation": implementation}
+        attended = dot_product_attention(query, key, value, mask=mask, **options)
+        return sum(jnp.sum(jnp.where(jnp.isfinite(x), x, 0) ** 2) for x in attended), attended
+
+    return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))
+
+
+REFERENCE_OF_SQUARES = squares("reference")
 
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["apart", "at once"])
@@ -189,22 +220,14 @@ def test_fused_value_and_gradient_equal_the_reference(mask):
 )
 def test_runs_of_keys_equal_the_reference(queries, keys, left, right, run, at_once):
     """Of blocks that divide neither T nor S, and overlap at the ends."""
-    mask, T, S = sliding_window(left, right), 33, 39
+    T, S = 33, 39
     tiling = Tiling(Grid(T, S, queries, keys), *((B, K) if at_once else (1, 1)), run)
-
-    def both(implementation):
-        def loss(*inputs):
-            attended = dot_product_attention(
-                *inputs, mask=mask, return_logsumexp=True, implementation=implementation
-            )
-            return sum(jnp.sum(jnp.where(jnp.isfinite(x), x, 0) ** 2) for x in attended), attended
-
-        return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))
-
     inputs = qkv(T=T, S=S)
     with patch.object(blockwise, "choose_tiling", lambda inputs: tiling):
-        ours = both("blockwise")(*inputs)
-    assert_close(ours, both("reference")(*inputs))
+        ours = squares("blockwise")(*inputs, sliding_window(left, right))
+    distance = np.arange(S) - np.arange(S - T, S)[:, None]
+    seen = (-left <= distance) & (distance <= right)
+    assert_close(ours, REFERENCE_OF_SQUARES(*inputs, seen))
 
 
 def test_a_fused_tile_computes_nothing_but_the_output_where_that_alone_is_asked_for():
@@ -252,12 +275,13 @@ def test_bfloat16_is_no_less_accurate_than_the_reference(operands, monkeypatch):
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_the_gradient_in_bfloat16_is_near_that_in_float32():
+    """That of the reference, which compiles sooner and in float32 is the same to five digits."""
     *inputs, data, key, cotangents = drawn(5, jnp.bfloat16)
-    run = both_ways("causal", "alibi", "blockwise")
-    outputs, grads = run(*inputs, data, key, cotangents)
+    short, wide = (both_ways("causal", "alibi", i) for i in ("blockwise", "reference"))
+    outputs, grads = short(*inputs, data, key, cotangents)
     assert {x.dtype for x in jax.tree.leaves(grads)} == {jnp.dtype(jnp.bfloat16)}
-    wide = jax.tree.map(lambda x: x.astype(jnp.float32), inputs)
-    assert_close((outputs, grads), run(*wide, data, key, cotangents), 2e-2)
+    inputs = jax.tree.map(lambda x: np.asarray(x, np.float32), inputs)
+    assert_close((outputs, grads), wide(*inputs, data, key, cotangents), 2e-2)
 
 
 def test_huge_logits_do_not_overflow():
@@ -286,11 +310,11 @@ def gradient(implementation, mask_of=lambda seen: seen):
 @pytest.fixture(scope="module")
 def batches():
     """Three batches, each with its own mask, and the gradients of the reference."""
-    inputs = tuple(jnp.stack(x) for x in zip(*(qkv(10 * i) for i in range(3)), strict=True))
-    masks = jnp.asarray(np.random.default_rng(0).random((3, B, N, T, S)) < 0.5)
+    inputs = tuple(np.stack(x) for x in zip(*(qkv(10 * i) for i in range(3)), strict=True))
+    masks = np.random.default_rng(0).random((3, B, N, T, S)) < 0.5
     reference = jax.jit(gradient("reference"))
     each = [reference(*(x[i] for x in inputs), masks[i]) for i in range(3)]
-    return (*inputs, masks), jax.tree.map(lambda *x: jnp.stack(x), *each)
+    return (*inputs, masks), jax.tree.map(lambda *x: np.stack(x), *each)
 
 
 def checkpointed(query, key, value, mask):
@@ -424,7 +448,7 @@ def test_it_lowers_for_cuda_and_tpu(dtype):
 
 def value(query):
     _, key, values = qkv()
-    return jnp.sum(attend(query, key, values, mask=causal(), implementation="blockwise") ** 2)
+    return jnp.sum(attend(query, key, values, implementation="blockwise") ** 2)
 
 
 SECOND = {

@@ -88,9 +88,8 @@ def test_value_and_gradient_equal_the_reference(name, queries):
             bias, *inputs
         )
 
-    for ours, theirs in zip(
-        *(jax.tree.leaves(run(i)) for i in ("cudnn", "reference")), strict=True
-    ):
+    both = (jax.device_get(jax.tree.leaves(run(i))) for i in ("cudnn", "reference"))
+    for ours, theirs in zip(*both, strict=True):
         if ours.dtype != jax.dtypes.float0:
             size = max(1, np.abs(theirs).max())
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * size)
@@ -98,11 +97,18 @@ def test_value_and_gradient_equal_the_reference(name, queries):
 
 def given_to_the_kernel(mask, T=S, bias=None):
     """What the vendor's kernel is called with, by name."""
-    query, key, value = qkv(T)
-    with patch.object(jax.nn, "dot_product_attention", return_value=query) as kernel:
-        inputs = validate(AttentionInputs(query, key, value, mask=mask, bias=bias))
-        without_a_gpu(inputs.with_masked_rows())
-    (*_, bias, mask), options = kernel.call_args
+    options = {}
+
+    @jax.jit
+    def run(bias, mask, *arrays):
+        with patch.object(jax.nn, "dot_product_attention", return_value=arrays[0]) as kernel:
+            inputs = validate(AttentionInputs(*arrays, mask=mask, bias=bias))
+            without_a_gpu(inputs.with_masked_rows())
+        (*_, bias, mask), given = kernel.call_args
+        options.update(given)
+        return bias, mask
+
+    bias, mask = run(bias, mask, *qkv(T))
     return (
         bias,
         mask,
@@ -132,7 +138,7 @@ def test_a_mask_with_a_name_goes_by_it_and_no_array_is_made(mask, named):
         (sliding_window(3, 0), T),
         (sliding_window(3, 1), S),
         (sliding_window(None, 0), S),
-        (causal(query_positions=jnp.arange(S)), S),
+        (causal(query_positions=jax.device_put(np.arange(S))), S),
         (causal() & padding(np.ones((B, S), bool)), S),
     ],
     ids=str,
@@ -140,12 +146,13 @@ def test_a_mask_with_a_name_goes_by_it_and_no_array_is_made(mask, named):
 def test_any_other_mask_goes_as_an_array(mask, queries):
     _, array, options = given_to_the_kernel(mask, queries)
     assert options == {}
-    np.testing.assert_array_equal(array, mask.to_array(queries, S))
+    whole = jax.jit(lambda mask: mask.to_array(queries, S))(mask)
+    np.testing.assert_array_equal(array, whole)
 
 
 def test_a_bias_goes_whole_and_in_the_dtype_of_the_query():
     bias, _, _ = given_to_the_kernel(
-        None, bias=dense_bias(jax_normal(0, 1, N, 1, S).astype(jnp.float16))
+        None, bias=dense_bias(jax_normal(0, 1, N, 1, S, dtype=jnp.float16))
     )
     assert bias.shape == (1, N, S, S) and bias.dtype == jnp.float32
 
@@ -161,11 +168,14 @@ def test_names_are_for_rules_at_the_default_positions():
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_bfloat16_comes_back_as_bfloat16():
-    inputs = qkv(S, dtype=jnp.bfloat16)
-    with forced():
-        output = dot_product_attention(*inputs, mask=seen(B, 1, S, S), implementation="cudnn")
+    @jax.jit
+    def run(*inputs):
+        with forced():
+            return dot_product_attention(*inputs, mask=seen(B, 1, S, S), implementation="cudnn")
+
+    output = np.asarray(run(*qkv(S, dtype=jnp.bfloat16)))
     assert output.dtype == jnp.bfloat16
-    assert not output[:, 2].any() and np.isfinite(output.astype(jnp.float32)).all()
+    assert not output[:, 2].any() and np.isfinite(output.astype(np.float32)).all()
 
 
 on_a_gpu = pytest.mark.skipif(

@@ -60,11 +60,15 @@ MASKS = {
     "none": None,
     "causal": causal(),
     "window": sliding_window(7, 0),
-    "prefix": causal() | prefix(jnp.array([5, 40])),
+    "prefix": causal() | prefix(np.array([5, 40])),
     "padding": padding(np.arange(60)[None] < np.array([[20], [60]])),
     "segments": causal() & segments(np.repeat([[0, 1, 2, 3]], 15, axis=1)),
     "nothing": padding(np.zeros((2, 60), bool)),
 }
+
+
+def as_array(mask, T):
+    return np.asarray(jax.jit(lambda mask: mask.to_array(T))(mask))
 
 
 class Counter:
@@ -98,7 +102,7 @@ class Counter:
 def test_the_loops_run_as_often_as_blocks_are_seen_and_no_more(name, at_once):
     """Of 60 x 60 in blocks of 7 x 8: the last ones share rows and columns with those before."""
     B, T, N, K = 2, 60, 4, 2
-    x, counter = jnp.ones((B, T, N, 3)), Counter()
+    x, counter = np.ones((B, T, N, 3), np.float32), Counter()
 
     def loss(query):
         with forced(7, 8, at_once=at_once):
@@ -110,7 +114,8 @@ def test_the_loops_run_as_often_as_blocks_are_seen_and_no_more(name, at_once):
     with counter.patch:  # the way back is traced after the way there
         jax.block_until_ready(jax.jit(jax.grad(loss))(x))
     jax.effects_barrier()
-    array = np.ones((1, 1, T, T), bool) if MASKS[name] is None else MASKS[name].to_array(T)
+    mask = MASKS[name]
+    array = np.ones((1, 1, T, T), bool) if mask is None else as_array(mask, T)
     array = np.broadcast_to(array, (B, *array.shape[1:]))
     array = array.any(axis=(0, 1), keepdims=True) if at_once else array
     seen = sum(
@@ -122,8 +127,12 @@ def test_the_loops_run_as_often_as_blocks_are_seen_and_no_more(name, at_once):
     assert counter.steps == 2 * seen * (1 if at_once else K)
 
 
+def visits_of(mask, tiling):
+    return jax.jit(lambda: visits(mask, tiling))()
+
+
 def test_blocks_seen_whole_come_first_and_hidden_ones_not_at_all():
-    plan = visits(causal(), tiling(12, 12, 3, 3))
+    plan = visits_of(causal(), tiling(12, 12, 3, 3))
     np.testing.assert_array_equal(plan.whole, [[0, 1, 2, 3]])
     np.testing.assert_array_equal(plan.seen, [[1, 2, 3, 4]])
     np.testing.assert_array_equal(plan.columns[0, 2, :3], [0, 1, 2])
@@ -131,14 +140,14 @@ def test_blocks_seen_whole_come_first_and_hidden_ones_not_at_all():
 
 
 def test_a_last_block_that_overlaps_is_never_taken_as_seen_whole():
-    plan = visits(None, tiling(12, 11, 3, 3))
+    plan = visits_of(None, tiling(12, 11, 3, 3))
     np.testing.assert_array_equal(plan.whole, np.full((1, 4), 3))
     np.testing.assert_array_equal(plan.seen, np.full((1, 4), 4))
 
 
 def test_examples_that_are_worked_on_together_visit_what_any_of_them_sees():
     mask = padding(np.arange(12)[None] < np.array([[3], [9], [12], [0]]))
-    plan = visits(mask, tiling(12, 12, 12, 3, examples=2))
+    plan = visits_of(mask, tiling(12, 12, 12, 3, examples=2))
     np.testing.assert_array_equal(plan.seen, [[3], [4]])
     np.testing.assert_array_equal(plan.whole, [[1], [0]])
 
@@ -190,8 +199,8 @@ def test_the_run_of_a_window_holds_all_that_a_row_of_blocks_sees(T):
     chosen = chosen_for(1, T, 8, 8, mask, plain=True)
     grid, run = chosen.grid, chosen.run
     assert run * grid.queries * grid.rows < 0.11 * T * T
-    array = mask.to_array(T)[0, 0]
-    first = visits(mask, chosen).first[0]
+    array = as_array(mask, T)[0, 0]
+    (first,) = np.asarray(visits_of(mask, chosen).first)
     for row in range(grid.rows):
         seen = np.flatnonzero(array[row * grid.queries : (row + 1) * grid.queries].any(axis=0))
         start = min(first[row] * grid.keys, T - run)

@@ -140,34 +140,40 @@ def test_texts_of_a_class_lie_together_by_words_that_no_labelled_one_has(corpus,
 SHORT = replace(SMALL, epochs=2, passes=2)
 
 
-def short(corpus, folder=None, minutes=5.0, seed=0):
+@pytest.fixture(scope="module")
+def few(corpus):
+    """A quarter of the texts; the first 50 with labels, the last 25 not to be learned from."""
+    return corpus[0][::4], corpus[1][::4]
+
+
+def short(few, folder=None, minutes=5.0, seed=0):
     options = {"config": SHORT, "keep_in": folder, "checkpoint_minutes": minutes, "seed": seed}
-    return text_vectors(corpus[0], corpus[1][:200], 900, **options)
+    return text_vectors(few[0], few[1][:50], 225, **options)
 
 
-def test_a_seed_says_it_all(corpus):
-    first, again, other = (short(corpus, seed=seed).vectors for seed in (0, 0, 1))
+def test_a_seed_says_it_all(few):
+    first, again, other = (short(few, seed=seed).vectors for seed in (0, 0, 1))
     np.testing.assert_array_equal(again, first)
     assert np.abs(other - first).max() > 0.1
 
 
 @pytest.fixture(scope="module")
-def checkpointed(corpus, tmp_path_factory):
+def checkpointed(few, tmp_path_factory):
     """The vectors, and the visits that every checkpoint has behind it."""
     with pytest.MonkeyPatch.context() as patch:
         seen = []
         patch.setattr(checkpoints, "save", lambda folder, state, progress: seen.append(progress))
-        found = short(corpus, tmp_path_factory.mktemp("whole"), minutes=0.0).vectors
+        found = short(few, tmp_path_factory.mktemp("whole"), minutes=0.0).vectors
     return found, [progress.step for progress in seen]
 
 
-def test_checkpoints_change_nothing(corpus, checkpointed):
-    np.testing.assert_array_equal(checkpointed[0], short(corpus).vectors)
+def test_checkpoints_change_nothing(few, checkpointed):
+    np.testing.assert_array_equal(checkpointed[0], short(few).vectors)
 
 
-@pytest.mark.parametrize("step", ["first", 900, 1800, "first beyond 1800", 2800, 3800], ids=str)
+@pytest.mark.parametrize("step", ["first", 225, 450, "first beyond 450", 700, 950], ids=str)
 def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
-    step, corpus, checkpointed, tmp_path, ctrl_c_behind
+    step, few, checkpointed, tmp_path, ctrl_c_behind
 ):
     """At first, between two rounds, before and behind where the texts begin anew, and when all is
     done.
@@ -175,11 +181,11 @@ def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
     whole, visits = checkpointed
     if step == "first":
         step = visits[0]
-    elif step == "first beyond 1800":
-        step = next(visit for visit in visits if visit > 1800)
+    elif step == "first beyond 450":
+        step = next(visit for visit in visits if visit > 450)
     saves = 1 + visits.index(step)
     with ctrl_c_behind(saves), pytest.raises(KeyboardInterrupt):
-        short(corpus, tmp_path, minutes=0.0)
+        short(few, tmp_path, minutes=0.0)
     visited = []
 
     def counted(*args, **options):
@@ -188,38 +194,38 @@ def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_vectors, "_visit", counted)
-        found = short(corpus, tmp_path)
+        found = short(few, tmp_path)
     np.testing.assert_array_equal(found.vectors, whole)
     assert len(visited) == len(visits) - saves
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_first(number, corpus, checkpointed, tmp_path):
+def test_a_signal_saves_first(number, few, checkpointed, tmp_path):
     calls = []
 
     def interrupted(*args, **options):
         calls.append(1)
-        if len(calls) == 40:
+        if len(calls) == 20:
             signal.raise_signal(number)
         return _visit(*args, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_vectors, "_visit", interrupted)
         with pytest.raises(Stopped) as stopped:
-            short(corpus, tmp_path)
-    assert stopped.value.number == number and len(calls) == 40
+            short(few, tmp_path)
+    assert stopped.value.number == number and len(calls) == 20
     (kept,) = tmp_path.glob("*/step-*")
     progress = json.loads((kept / "progress.json").read_text())
-    assert progress["step"] == checkpointed[1][39]
-    found = short(corpus, tmp_path)
+    assert progress["step"] == checkpointed[1][19]
+    found = short(few, tmp_path)
     np.testing.assert_array_equal(found.vectors, checkpointed[0])
     assert found.seconds > progress["train_seconds"] > 0
 
 
-def test_what_is_learned_is_kept_before_anything_is_made_of_it(corpus, checkpointed, tmp_path):
-    texts, labels = corpus
-    parts, known = (texts[:200], texts[200:900], texts[900:]), (labels[:200], labels[900:])
-    told = [np.zeros((n, 2)) for n in (700, 100)]
+def test_what_is_learned_is_kept_before_anything_is_made_of_it(few, checkpointed, tmp_path):
+    texts, labels = few
+    parts, known = (texts[:50], texts[50:225], texts[225:]), (labels[:50], labels[225:])
+    told = [np.zeros((n, 2)) for n in (175, 25)]
 
     def stopped(*_):
         raise KeyboardInterrupt
@@ -229,24 +235,24 @@ def test_what_is_learned_is_kept_before_anything_is_made_of_it(corpus, checkpoin
         with pytest.raises(KeyboardInterrupt):
             make_pseudo_labels(parts, known, told, SHORT, keep_in=tmp_path)
         patch.setattr(document_vectors, "_visit", stopped)
-        np.testing.assert_array_equal(short(corpus, tmp_path).vectors, checkpointed[0])
+        np.testing.assert_array_equal(short(few, tmp_path).vectors, checkpointed[0])
 
 
 @pytest.mark.parametrize("other", ["config", "seed", "labels", "texts"])
-def test_what_began_otherwise_is_not_gone_on_with(other, corpus, tmp_path):
-    texts, labels = corpus
-    given = {"config": SHORT, "seed": 0, "labels": labels[:200], "texts": texts}
+def test_what_began_otherwise_is_not_gone_on_with(other, few, tmp_path):
+    texts, labels = few
+    given = {"config": SHORT, "seed": 0, "labels": labels[:50], "texts": texts}
     changed = {
         "config": replace(SHORT, learning_rate=6e-3),
         "seed": 1,
-        "labels": 1 - labels[:200] * (np.arange(200) > 9),
+        "labels": 1 - labels[:50] * (np.arange(50) > 9),
         "texts": [texts[1], *texts[1:]],
     }
-    short(corpus, tmp_path)
+    short(few, tmp_path)
     given[other] = changed[other]
     options = {"config": given["config"], "seed": given["seed"]}
     found, alone = (
-        text_vectors(given["texts"], given["labels"], 900, **options, keep_in=folder).vectors
+        text_vectors(given["texts"], given["labels"], 225, **options, keep_in=folder).vectors
         for folder in (tmp_path, None)
     )
     np.testing.assert_array_equal(found, alone)

@@ -220,7 +220,7 @@ def run(tmp_path_factory):
         lines.append(f"{' '.join(random.permutation(words))} {i},{label}")
     (folder / "texts.csv").write_text("\n".join(lines) + "\n")
     words = f"--data {folder / 'texts.csv'} --out {folder / 'run'} --epochs 1 --max-length 16"
-    assert main(words.split()) == 0
+    assert main([*words.split(), "--batch-tokens", "512", "--no-baseline"]) == 0
     return folder
 
 

@@ -15,24 +15,34 @@ from train.classifier.unlabelled import unlabelled_texts
 from train.data.load import load
 from train.data.splits import same_text, split_validation
 from train.imdb import main
-from train.recipes.imdb import FAST, FAST_VECTORS
+from train.recipes import imdb_options
+from train.recipes.imdb import FAST
 from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.serialization.run_folder import load_classifier
 
 # Of a class: a word that the labelled texts have, and one that only texts without a label have
 # beside it.
 KNOWN, NEW = {0: "dull", 1: "fine"}, {0: "awful", 1: "superb"}
-SHORT = ["--epochs", "4", "--max-length", "16", "--no-baseline", "--dtype", "float32"]
+SHORT = [
+    "--epochs", "4", "--max-length", "16", "--tokenizer", "word:30", "--batch-tokens", "512",
+    "--no-baseline", "--dtype", "float32",
+]  # fmt: skip
 
-SMALL = replace(FAST_VECTORS, vectors=VectorConfig(features=16, negatives=64, learning_rate=5e-3))
+VECTORS = VectorConfig(features=16, negatives=64, learning_rate=5e-3)
 
-pytestmark = pytest.mark.usefixtures("small_vectors")
+pytestmark = pytest.mark.usefixtures("small_recipes")
 
 
 @pytest.fixture(scope="module")
-def small_vectors():
+def small_recipes():
+    """With fewer features and smaller tables of n-grams, on which most of the time would go."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.recipes.imdb_options.FAST_VECTORS", SMALL)
+        for name in ("FAST", "FAST_UNLABELLED", "FAST_VECTORS"):
+            recipe = getattr(imdb_options, name)
+            model = replace(recipe.model, region_features=100, ngram_bits=16)
+            vectors = recipe.vectors and VECTORS
+            patch.setattr(imdb_options, name, replace(recipe, model=model, vectors=vectors))
+        patch.setitem(imdb_options.RECIPES, FAST.name, imdb_options.FAST)
         yield
 
 
@@ -52,7 +62,7 @@ def data(tmp_path_factory):
     for name, rows, words in (
         ("train", 200, (KNOWN,)),
         ("test", 60, (NEW,)),
-        ("unsupervised", 600, (KNOWN, NEW)),
+        ("unsupervised", 400, (KNOWN, NEW)),
     ):
         labels = [i % 2 for i in range(rows)]
         texts = [
@@ -72,7 +82,7 @@ def report(run):
 
 
 @pytest.fixture(scope="module")
-def runs(data, small_vectors, tmp_path_factory):
+def runs(data, small_recipes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     options = {"without": [], "with": ["--unlabelled"], "vectors": ["--unlabelled", "--vectors"]}
     for name, more in options.items():
@@ -83,7 +93,7 @@ def runs(data, small_vectors, tmp_path_factory):
 def test_words_that_no_labelled_text_has_are_learned(runs):
     without, found = (report(runs / name) for name in ("without", "with"))
     assert without["test_accuracy"] < 0.7 and found["test_accuracy"] > 0.75
-    assert found["data"]["unlabelled"] == 600 and "unlabelled" not in without["data"]
+    assert found["data"]["unlabelled"] == 400 and "unlabelled" not in without["data"]
     assert found["data"]["train"] == without["data"]["train"]
     assert found["steps"] > 3 * without["steps"]
 
@@ -95,8 +105,8 @@ def test_vectors_of_texts_help_to_label_them(runs):
     assert "guess_seconds" in found and "guess_seconds" not in report(runs / "with")
     kept = json.loads((runs / "vectors" / "guesses.json").read_text(encoding="utf-8"))
     labels = kept["labels"]
-    assert len(labels) == 600 and kept["facts"]["guess_validation_accuracy"] == right
-    assert np.mean(np.array(labels) == np.arange(600) % 2) > 0.9
+    assert len(labels) == 400 and kept["facts"]["guess_validation_accuracy"] == right
+    assert np.mean(np.array(labels) == np.arange(400) % 2) > 0.9
     assert found["test_accuracy"] > 0.75
 
 
@@ -125,7 +135,7 @@ def test_what_repeats_a_labelled_text_is_not_learned_from(data):
     found = load(str(data))
     splits = split_validation(found.train, 0.1, 0)[:2]
     texts = {same_text(text) for text in unlabelled_texts(found, FAST, splits)}
-    assert len(texts) == 600
+    assert len(texts) == 400
     for split in (*splits, found.test):
         assert not texts & {same_text(text) for text in split.texts}
 

@@ -6,6 +6,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,6 +42,15 @@ def test_what_is_saved_comes_back(tmp_path):
     arrays, back = load(tmp_path, state(0))
     np.testing.assert_array_equal(arrays["w"], state(7)["w"])
     assert repr(back) == repr(at)
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_what_is_loaded_is_bound_to_a_device_as_what_it_takes_the_place_of(bound, tmp_path):
+    """Or JAX would compile every program anew for it."""
+    place = jax.device_put(state(0), jax.devices()[0] if bound else None)
+    save(tmp_path, state(7), progress(7))
+    arrays, _ = load(tmp_path, place)
+    assert [leaf.committed for leaf in jax.tree.leaves(arrays)] == [bound, bound]
 
 
 def test_the_newest_are_kept_and_the_best_whatever_its_age(tmp_path):

@@ -1,22 +1,22 @@
-"""Attention in blocks, exact and in memory linear in T and S.
+"""Blockwise attention: exact, with memory linear in T and S.
 
-FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135).
-
-For a block of queries the keys come a block at a time. With S_j the logits of block j, the running
-maximum m, the sum l and the output o are
+This is FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135). For each block of
+queries, the keys are visited one block at a time. With S_j the logits of block j, the running
+maximum m, the sum l and the output o become
 
     m' = max(m, max S_j)
     l' = e^(m - m') l + sum e^(S_j - m')
     o' = e^(m - m') o + e^(S_j - m') V_j
 
-and o / l is the attention (Milakov and Gimelshein, 2018, https://arxiv.org/abs/1805.02867). The
-gradient computes the weights again from the logits and the saved logsumexp m + log l (Dao et al.,
-2022, algorithm 4):
+and after the last block o / l is the attention (Milakov and Gimelshein, 2018,
+https://arxiv.org/abs/1805.02867). The gradient computes the weights again from the logits and the
+saved logsumexp m + log l (Dao et al., 2022, algorithm 4):
 
-    P = e^(S - logsumexp)    dV = P' dO    dS = P (dO V' - rowsum(dO O))    dQ = dS K    dK = dS' Q
+    P = e^(S - logsumexp)    dV = P^T dO    dS = P (dO V^T - rowsum(dO O))
+    dQ = dS K                dK = dS^T Q
 
 Blocks that the mask hides are not visited. Masks, biases and dropout are rendered for one block at
-a time. Where all keys that a block of queries sees are few, they come together instead, without a
+a time. If all keys that a block of queries sees are few, they are processed together, without a
 running maximum (`xla_cpu.py`).
 """
 
@@ -43,7 +43,10 @@ from transformer_jax.parallel.mesh import vary_like
 
 
 def blockwise_attention(inputs: AttentionInputs) -> AttentionResult:
-    """Return the attention of validated inputs, computed in blocks; the masked rows are finite."""
+    """Return the attention of validated inputs, computed in blocks.
+
+    The masked rows must be finite.
+    """
     (B, T, N, H), K = inputs.query.shape, inputs.key.shape[2]
     tiling = choose_tiling(inputs)
     heads_first = replace(
@@ -53,9 +56,9 @@ def blockwise_attention(inputs: AttentionInputs) -> AttentionResult:
         value=inputs.value.swapaxes(1, 2),
         masked_rows=None,
     )
-    # A list of arrays: JAX builds the arguments of a custom gradient anew from what is no array.
+    # Passed as a list of arrays, because JAX rebuilds other pytrees that a custom gradient takes.
     arrays, structure = jax.tree.flatten(heads_first)
-    # JAX hides from type checkers what a function with a gradient of its own returns.
+    # Any: type checkers do not see the return type of a function with a custom gradient.
     attended: Any = _attend((structure, tiling), *vary_like(arrays, arrays))
     output, logsumexp = attended
     output = output.reshape(B, N, T, output.shape[4]).swapaxes(1, 2)
@@ -96,7 +99,7 @@ def _tiles(static, arrays):
 def _forward(tiles, *, with_logsumexp):
     query, key, value = tiles.inputs.query, tiles.inputs.key, tiles.inputs.value
     if tiles.tiling.run is None:
-        attend_rows = partial(_attend_in_blocks, tiles, key.mT)  # once, not for every block
+        attend_rows = partial(_attend_in_blocks, tiles, key.mT)  # not for every block
     else:
         attend_rows = partial(_attend_to_run, tiles, with_logsumexp)
 
@@ -115,7 +118,7 @@ def _forward(tiles, *, with_logsumexp):
 
 
 def _attend_in_blocks(tiles, key_transposed, q, row):
-    """The output and the logsumexp of one block of queries, a block of keys at a time."""
+    """Return the output and the logsumexp of one block of queries, a block of keys at a time."""
     query, value = tiles.inputs.query, tiles.inputs.value
     dtype = jnp.promote_types(query.dtype, jnp.float32)
 
@@ -141,7 +144,7 @@ def _attend_in_blocks(tiles, key_transposed, q, row):
 
 
 def _attend_to_run(tiles, with_logsumexp, q, row):
-    """The output and the logsumexp of one block of queries, all its keys at once."""
+    """Return the output and the logsumexp of one block of queries, with all its keys at once."""
     tile = tiles.run(row)
     arrays = tiles.read_keys(tiles.inputs.key, tile), tiles.read_keys(tiles.inputs.value, tile)
     query, key, value = _merge_heads(q, *arrays)
@@ -164,7 +167,7 @@ def _attend_to_run(tiles, with_logsumexp, q, row):
 
 
 class _QueryRows(NamedTuple):
-    """What the gradient needs of one block of queries."""
+    """The arrays of one block of queries that the gradient needs."""
 
     query: Array  # scaled
     d_output: Array
@@ -174,7 +177,7 @@ class _QueryRows(NamedTuple):
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _gradient(static, saved, cotangents):
-    """The gradients of query, key, value and the arrays of the bias."""
+    """Return the gradients of query, key, value and the arrays of the bias."""
     arrays, *results = saved
     tiles = _tiles(static, arrays)
     read_rows = partial(_read_rows, tiles, *results, *cotangents)
@@ -195,7 +198,7 @@ def _read_rows(tiles, output, logsumexp, d_output, d_logsumexp, row):
     dtype = jnp.promote_types(output.dtype, jnp.float32)
     denominator = tiles.read_queries(logsumexp, row)
     denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
-    # What the block before has added must not be added again.
+    # Rows that the previous block has added must not be added again.
     d_out = tiles.zero_repeated(tiles.read_queries(d_output, row), row).astype(dtype)
     delta = (d_out * tiles.read_queries(output, row).astype(dtype)).sum(axis=-1)
     if d_logsumexp is not None:
@@ -205,7 +208,7 @@ def _read_rows(tiles, output, logsumexp, d_output, d_logsumexp, row):
 
 
 def _gradient_in_blocks(tiles, read_rows):
-    """`_gradient` a block of queries at a time, and for each a block of keys at a time."""
+    """Return the `_gradient`, computed for one block of queries and one block of keys at a time."""
     inputs = tiles.inputs
     query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
     dtype = jnp.promote_types(query.dtype, jnp.float32)
@@ -233,7 +236,7 @@ def _gradient_in_blocks(tiles, read_rows):
 
 
 def _gradient_of_block(tiles, transposed, rows, tile, running, mask):
-    """The gradients so far, with those of one block of queries and one of keys added."""
+    """Return the running gradients with those of one block of queries and one of keys added."""
     d_q, d_key, d_value, d_bias = running
     soft_cap = tiles.inputs.soft_cap
     key_transposed, value_transposed = (tiles.read_keys_transposed(x, tile) for x in transposed)
@@ -262,7 +265,7 @@ def _gradient_of_block(tiles, transposed, rows, tile, running, mask):
 
 
 def _gradient_of_run(tiles, read_rows):
-    """`_gradient` where all queries and keys are one tile: some examples and heads at a time."""
+    """Return the `_gradient` if one tile holds all queries and keys of some examples and heads."""
     query, key, value = tiles.inputs.query, tiles.inputs.key, tiles.inputs.value
 
     def some_heads(index, state):
@@ -286,12 +289,12 @@ def _gradient_of_run(tiles, read_rows):
 
 
 def _merge_heads(*arrays):
-    """[e, k, g, t, L] -> [e k, g t, L] and [e, k, s, L] -> [e k, s, L]."""
+    """Merge axes: [e, k, g, t, L] -> [e k, g t, L] and [e, k, s, L] -> [e k, s, L]."""
     return [x.reshape(x.shape[0] * x.shape[1], -1, x.shape[-1]) for x in arrays]
 
 
 def _merged_bias(mask, q):
-    """A mask [#e, #k, #g, #t, s] as a bias of the logits, [#e k, #g t, s]."""
+    """Return a mask [#e, #k, #g, #t, s] as a bias of the logits, [#e k, #g t, s]."""
     if mask is None:
         return None
     for axes in ((0, 1), (2, 3)):

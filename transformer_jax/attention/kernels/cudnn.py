@@ -1,7 +1,7 @@
-"""NVIDIA's fused attention, as `jax.nn` calls it, with this library's contract on masks around it.
+"""NVIDIA's fused attention, called through `jax.nn`, with this library's mask contract around it.
 
-cuDNN takes causal masks and windows to the left by name, padding as a length, other masks as an
-array, and gives a query that sees nothing the mean of the values.
+cuDNN takes causal masks and windows to the left by name, padding as a length, and other masks as an
+array. It gives a query that sees nothing the mean of the values, which is replaced by 0 here.
 """
 
 from typing import Any, Literal
@@ -16,9 +16,10 @@ from transformer_jax.attention.masks import is_causal, left_window, padded_keys
 def cudnn_attention(
     inputs: AttentionInputs, implementation: Literal["xla", "cudnn"] = "cudnn"
 ) -> AttentionResult:
-    """Return the attention of an NVIDIA GPU's kernel, where `why_not_cudnn` has no objection.
+    """Return the attention computed by NVIDIA's kernel, for inputs that `why_not_cudnn` accepts.
 
-    The masked rows are known, and finite. A bias is rounded to the dtype of the query.
+    The masked rows must have been found and must be finite. A bias is rounded to the dtype of the
+    query.
     """
     query, key, value = inputs.query, inputs.key, inputs.value
     bias, mask, (_, _, T, S) = inputs.bias, inputs.mask, inputs.sizes
@@ -45,7 +46,7 @@ def cudnn_attention(
         implementation=implementation,
         **named,
     )
-    # A query that sees no key has got the mean of the values.
+    # cuDNN gives a query that sees no key the mean of the values; the contract wants 0.
     return AttentionResult(inputs.masked_rows.zero_queries(output))
 
 
@@ -65,10 +66,8 @@ def mask_name(inputs: AttentionInputs) -> str | None:
 
 
 def _tokens_first(key, value, is_token):
-    """The real keys of every example in front, zeros behind them, and their number, 1 or more.
-
-    In another order the keys come to the same sum.
-    """
+    """Return keys and values with the real tokens first, and their number, 1 or more."""
+    # The sum over the keys does not depend on their order. The rest is filled with zeros.
     is_token = jnp.broadcast_to(is_token, key.shape[:2])
     order = jnp.argsort(~is_token, axis=1, stable=True)
     lengths = is_token.sum(axis=1, dtype=jnp.int32)
@@ -79,7 +78,7 @@ def _tokens_first(key, value, is_token):
 
 @jax.custom_vjp
 def _permuted(x, order):
-    """The rows x[b, order[b]]; going back they are read too, where autodiff would add them up."""
+    """Return the rows x[b, order[b]]; the gradient is a gather too, not the scatter of autodiff."""
     return jnp.take_along_axis(x, order[:, :, None, None], axis=1, mode="promise_in_bounds")
 
 
@@ -95,7 +94,7 @@ _permuted.defvjp(_permuted_forward, _permuted_backward)
 
 
 def why_not_cudnn(inputs: AttentionInputs) -> str | None:
-    """Return what keeps cuDNN from computing the inputs, or None."""
+    """Return the reason why cuDNN cannot compute the inputs, or None if it can."""
     query, key, value = inputs.query, inputs.key, inputs.value
     B, _, T, S = inputs.sizes
     H = query.shape[3]
@@ -126,5 +125,5 @@ def why_not_cudnn(inputs: AttentionInputs) -> str | None:
 def _capability(device) -> float:
     try:
         return float(device.compute_capability)
-    except (AttributeError, ValueError):  # a GPU of another maker
+    except (AttributeError, ValueError):  # a GPU of another vendor
         return 0.1

@@ -1,7 +1,7 @@
-"""Which implementation computes an attention, chosen from what can be seen before it runs: device,
-shapes, mask, dtype.
+"""The choice between the implementations of attention.
 
-What is chosen, and the reason in a sentence:
+It depends only on what is known before the computation: device, shapes, mask and dtype. To see
+which one is chosen, and why:
 
     print(attention_plan(query, key, value, mask=causal()).reason)
 """
@@ -25,22 +25,23 @@ from transformer_jax.functional.precision import processor_has
 Implementation = Literal["reference", "blockwise", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 
-# What the reference may store. On a CPU it is faster while an example's logits about fit the
-# caches, alone or one of several, and in all do not reach so far beyond them that fresh pages cost
-# more than the arithmetic. Measured in float32 at 8 heads of 64 on two cores of a Xeon with AVX-512
-# and of an EPYC without (docs/benchmarks/attention.md): that AVX-512 is what makes the difference
-# is a guess. On an accelerator only the memory counts: of logits, and of masks passed to cuDNN.
+# The number of logits that the reference may store. On a CPU the reference is faster while the
+# logits of one example (alone, or one of several) about fit the caches, and while those of all
+# examples do not exceed the caches so far that fresh pages cost more than the arithmetic. Measured
+# in float32 at 8 heads of 64 features, on two cores of a Xeon with AVX-512 and of an EPYC without
+# it (docs/benchmarks/attention.md). That AVX-512 explains the difference is an assumption. On an
+# accelerator only memory matters: that of the logits, and of mask arrays for cuDNN.
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
-WITHOUT_AVX512 = 2**22  # of one example or of several
+WITHOUT_AVX512 = 2**22  # whether there is one example or several
 ON_AN_ACCELERATOR = 2**28
-# Of a head, and of all: of fewer the gradient, which computes the weights three times more, is
-# slower than the reference.
+# The least number of logits, of one head and of all heads, for a fused expression. With fewer, its
+# gradient, which computes the weights three more times, is slower than the reference.
 LEAST_FUSED, LEAST_ALL_FUSED = 2**14, 2**20
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """The choice, and why in a sentence."""
+    """The chosen implementation, and the reason in a sentence."""
 
     implementation: Implementation
     reason: str
@@ -59,10 +60,10 @@ def attention_plan(
     return_logsumexp: bool = False,
     implementation: Implementation | None = None,
 ) -> AttentionPlan:
-    """What `dot_product_attention` does with these arguments, and why.
+    """Return the implementation that `dot_product_attention` uses for these arguments, and why.
 
-    Raises ValueError, with the reason, where the implementation that is asked for cannot do it, and
-    what `dot_product_attention` raises for arrays that do not fit.
+    Raises ValueError, with the reason, if a requested implementation does not support the
+    arguments. Raises as `dot_product_attention` does for arrays that do not fit.
 
     >>> x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
     >>> attention_plan(x, x, x, return_weights=True).reason
@@ -78,7 +79,7 @@ def attention_plan(
         return_weights=return_weights,
         return_logsumexp=return_logsumexp,
     )
-    # Whether there is dropout decides; its rate and key do not.
+    # The choice depends on whether there is dropout, not on its rate or key.
     inputs = replace(validate(inputs), dropout_rate=0.5 if dropout else 0.0)
     return choose_kernel(inputs, implementation)
 
@@ -88,7 +89,7 @@ def choose_kernel(
 ) -> AttentionPlan:
     """Return the implementation that computes the validated inputs, and why.
 
-    Raises ValueError where the one that is asked for cannot.
+    Raises ValueError if the requested implementation does not support them.
     """
     if implementation not in (None, *IMPLEMENTATIONS):
         raise ValueError(
@@ -109,7 +110,7 @@ def choose_kernel(
         return AttentionPlan(implementation, "it is asked for")
     if (
         objections["cudnn"] is None
-        and not _is_bias_wider(inputs)  # which cuDNN would round
+        and not _is_bias_wider(inputs)  # cuDNN would round it
         and _array_sizes_for_cudnn(inputs) < ON_AN_ACCELERATOR
     ):
         return AttentionPlan("cudnn", "the GPU's own fused kernel takes these arguments")
@@ -137,7 +138,7 @@ def _why_not_blockwise(inputs):
 
 
 def _array_sizes_for_cudnn(inputs):
-    """Numbers in the arrays of mask and bias that cuDNN needs, and blocks do without."""
+    """Return how many numbers the mask and bias arrays have that cuDNN needs and blocks do not."""
     _, _, T, S = inputs.sizes
     rules = [inputs.bias] if mask_name(inputs) else [inputs.mask, inputs.bias]
     shapes = [jax.eval_shape(lambda r=r: rendered(r, T, S)).shape for r in rules if r is not None]
@@ -145,7 +146,7 @@ def _array_sizes_for_cudnn(inputs):
 
 
 def _is_bias_wider(inputs):
-    """Whether the bias has a wider dtype than the query."""
+    """Return whether the bias has a wider dtype than the query."""
     if inputs.bias is None:
         return False
     bias = jax.eval_shape(lambda: rendered(inputs.bias, *inputs.sizes[2:]))
@@ -153,13 +154,13 @@ def _is_bias_wider(inputs):
 
 
 def _is_fused_faster(heads: int, logits: int) -> bool:
-    """Whether a head's logits are one fused tile, and it is faster: measured with AVX-512."""
+    """Return whether a head's logits are one fused tile that is faster (measured with AVX-512)."""
     enough = LEAST_FUSED <= logits <= FUSED and heads * logits >= LEAST_ALL_FUSED
     return enough and on_one_cpu() and processor_has("avx512f")
 
 
 def _is_reference_faster(examples: int, logits: int) -> bool:
-    """Whether the reference is faster, for so many logits an example."""
+    """Return whether the reference is faster; `logits` is their number in one example."""
     if jax.default_backend() != "cpu":
         return examples * logits < ON_AN_ACCELERATOR
     if processor_has("avx512f"):

@@ -1,11 +1,12 @@
-"""How attention is cut into tiles: what one step of the blockwise loops computes.
+"""The sizes of tiles: a tile is what one step of the blockwise loops computes.
 
-A tile is some examples, some key heads, a block of queries and a block of keys. Small blocks hug
-what a mask lets through, large ones keep the matrix products fast, and all of a tile should stay in
-the caches.
+It consists of some examples, some key heads, a block of queries and a block of keys. Small blocks
+follow the edge of a mask closely, large ones keep the matrix products fast, and a whole tile should
+stay in the caches.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 import jax
@@ -18,25 +19,25 @@ from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.precision import operands_dtype
 
-# Logits of one tile on a CPU. At 8 heads of 64, T = 4096, causal, half as many take a twentieth
-# longer, twice as many as long.
+# Number of logits of one tile on a CPU. Measured at 8 heads of 64 features, T = 4096, causal: half
+# as many take a twentieth longer, twice as many take as long.
 TILE = 2**20
-# Edges of blocks and the time that a logit takes in them, relative to the first. Measured on two
-# cores with AVX-512 at 8 heads of 64, T = 2048.
+# Edge lengths of blocks, and the time per logit relative to the first. Measured on two cores with
+# AVX-512 at 8 heads of 64 features, T = 2048.
 EDGES = {512: 1.0, 456: 1.0, 128: 1.4}
 
 
-# Logits of one head that a fused tile may have, and of all its heads and examples: of more the
-# kernel stores them, and where nothing is fused (another jaxlib) all are stored.
+# The most logits of a fused tile: of one head, and of all its heads and examples together. If one
+# head has more, the kernel stores them. Where nothing is fused (another jaxlib), all are stored.
 FUSED, ALL_FUSED = 2**16, 2**25
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """A grid of blocks, and how many examples and key heads are worked on at once.
+    """A grid of blocks, and how many examples and key heads are processed at once.
 
-    With a `run`, a block of queries meets so many keys side by side, all that it sees, in a fused
-    expression. Else it meets a block of keys after the other.
+    With a `run`, each block of queries attends in one fused expression to `run` adjacent keys,
+    which include all that it sees. Without, it visits one block of keys after another.
     """
 
     grid: Grid
@@ -46,7 +47,7 @@ class Tiling:
 
 
 def is_plain(inputs: AttentionInputs) -> bool:
-    """Whether only a mask is applied to the logits, and their products are computed in float32."""
+    """Return whether the logits have a mask at most, and their products are computed in float32."""
     return (
         inputs.bias is None
         and inputs.soft_cap is None
@@ -56,10 +57,10 @@ def is_plain(inputs: AttentionInputs) -> bool:
 
 
 def choose_tiling(inputs: AttentionInputs) -> Tiling:
-    """Return the grid that costs least under the mask, and how many examples and heads fit caches.
+    """Choose the cheapest grid under the mask, and how many examples and heads fit the caches.
 
     An accelerator gets all examples and heads at once: it has the cores for them, and a batch that
-    is spread over devices stays where it is. What is plain (`is_plain`) may be fused.
+    is spread over devices stays where it is. Inputs that are plain (`is_plain`) may be fused.
     """
     (B, N, T, S), K, mask = inputs.sizes, inputs.key.shape[2], inputs.mask
     one_cpu, plain = on_one_cpu(), is_plain(inputs)
@@ -75,21 +76,21 @@ def choose_tiling(inputs: AttentionInputs) -> Tiling:
 
 
 def on_one_cpu() -> bool:
-    """Where tiles are cut for caches."""
+    """Return whether a CPU is the only device, so that tiles are sized for its caches."""
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
 def _at_once(B: int, K: int, room: int) -> tuple[int, int]:
-    """Examples and key heads: all heads of some examples, or some heads of one."""
+    """Return how many examples and key heads: all heads of some examples, or some heads of one."""
     key_heads = _divisor(K, room)
     return (_divisor(B, room // K) if key_heads == K else 1), key_heads
 
 
 def visited_blocks(mask: MaskLike, T: int, S: int | None = None) -> float:
-    """The part of the T x S matrix, counted in blocks, that blockwise attention computes: 1 without
-    a mask.
+    """Return the part of the T x S matrix, counted in blocks, that blockwise attention computes.
 
-    Raises ValueError for less than one query or key, and where the mask does not fit them.
+    It is 1 without a mask. Raises ValueError for less than one query or key, and if the mask does
+    not fit them.
 
     >>> round(visited_blocks(causal(), 4096), 2)
     0.56
@@ -100,28 +101,28 @@ def visited_blocks(mask: MaskLike, T: int, S: int | None = None) -> float:
     mask = as_mask(mask)
     if mask is None:
         return 1.0
-    jax.eval_shape(lambda: rendered(mask, T, S))  # whether it fits
-    with jax.ensure_compile_time_eval():
-        return float(mask.coverage(_grid(mask, T, S)).some.mean())
+    jax.eval_shape(lambda: rendered(mask, T, S))  # raises if it does not fit
+    return float(_seen_blocks(mask, _grid(mask, T, S)).mean())
 
 
 def _grid(mask, T, S):
-    if mask is None:  # every row of blocks is the same: longer ones are faster
+    if mask is None:  # all rows of blocks cost the same, and long blocks are faster
         return Grid(T, S, _even(T, 1024), _even(S, 512))
     grids = {edge: Grid(T, S, _even(T, edge), _even(S, edge)) for edge in EDGES}
-    if jax.tree.leaves(mask):  # arrays, which are traced most often
+    if jax.tree.leaves(mask):  # its arrays are usually traced: their values are unknown
         return grids[next(iter(EDGES))]
     return grids[min(EDGES, key=lambda edge: EDGES[edge] * _area(mask, grids[edge]))]
 
 
 def run_of(mask: Mask | None, grid: Grid) -> int | None:
-    """The keys from the first to the last that a row of blocks sees, where that is about the same
-    in all, and few.
+    """Return the number of keys in the run of each row of blocks, or None if runs do not pay.
+
+    A run reaches from the first to the last key that a row of blocks sees. It pays if runs are
+    short and about as long in all rows.
     """
     if mask is None or jax.tree.leaves(mask):
         return None
-    with jax.ensure_compile_time_eval():
-        some = np.asarray(mask.coverage(grid).some)[0]
+    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)[0]
     first, last = some.argmax(axis=1), grid.columns - some[:, ::-1].argmax(axis=1)
     columns = int((last - first).max())
     run = min(columns * grid.keys, grid.S)
@@ -130,18 +131,31 @@ def run_of(mask: Mask | None, grid: Grid) -> int | None:
 
 
 def _area(mask, grid):
-    """How many logits the visited blocks of a mask without arrays have."""
-    with jax.ensure_compile_time_eval():
-        some = mask.coverage(grid).some
-        return float(some.mean()) * grid.rows * grid.columns * grid.queries * grid.keys
+    """Return how many logits the visited blocks have, for a mask without arrays."""
+    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)
+    return some.sum() / len(some) * grid.queries * grid.keys
+
+
+@lru_cache
+def _seen_blocks_without_arrays(structure, grid):
+    return _seen_blocks(jax.tree.unflatten(structure, ()), grid)
+
+
+def _seen_blocks(mask, grid):
+    """Return, as [#B, rows, columns] of NumPy, which blocks have a visible key; also under jit."""
+    # One compiled program: jax.ensure_compile_time_eval compiles each operation by itself, which
+    # takes a second for the grids of one mask.
+    arrays, structure = jax.tree.flatten(mask)
+    run = jax.jit(lambda *arrays: jax.tree.unflatten(structure, arrays).coverage(grid).some)
+    return np.asarray(run.lower(*arrays).compile()(*arrays))
 
 
 def _even(length, most):
-    """The edge of as few blocks as `most` allows, all of nearly one size, a multiple of 8."""
+    """Return the edge of the fewest blocks up to `most`, nearly equal and a multiple of 8."""
     edge = ceil(length / ceil(length / most))
     return min(length, 8 * ceil(edge / 8))
 
 
 def _divisor(number, most):
-    """The greatest divisor of `number` up to `most`, 1 at least."""
+    """Return the largest divisor of `number` that is at most `most`, and at least 1."""
     return max(d for d in range(1, number + 1) if number % d == 0 and d <= max(most, 1))

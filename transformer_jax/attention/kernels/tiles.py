@@ -1,9 +1,9 @@
-"""What blockwise attention works on in one step: some examples, some key heads, a block of queries
-and one of keys.
+"""Reading, writing and masking of tiles, on which blockwise attention works one at a time.
 
-The last block of an axis ends with the axis and has the size of the others, so that no array is
-padded and no slice leaves its array. What it shares with the block before is masked where it would
-count twice.
+A tile is some examples, some key heads, a block of queries and a block of keys. The last block of
+an axis ends with the axis and has the size of the others, so that no array is padded and no slice
+leaves its array. It may overlap the previous block. The overlap is masked where it would count
+twice.
 """
 
 from collections.abc import Callable
@@ -23,20 +23,21 @@ from transformer_jax.functional.precision import operands_dtype, product
 
 
 class Tile(NamedTuple):
-    """Where a tile lies."""
+    """The place of a tile in the inputs."""
 
     block: Block
-    group: Array  # of examples
-    row: Array
+    group: Array  # index of the group of examples
+    row: Array  # index of the block of queries
     key_head: Array
-    new_key: Array | int  # the first that no block before has
+    new_key: Array | int  # the first key that no previous block has
 
 
 class Visits(NamedTuple):
-    """What each block of queries visits: the bounds of the loops. X is 1 where all examples have
-    the same.
+    """The blocks of keys that each block of queries visits, as bounds of the loops.
 
-    The columns of the grid are in the order: those seen whole, those seen in part, the others.
+    X is 1 if all examples have the same bounds, otherwise the number of groups of examples.
+    `columns` lists the columns of the grid in this order: those seen whole, those seen in part, the
+    others.
     """
 
     columns: Int[Array, "X rows columns"]
@@ -46,13 +47,13 @@ class Visits(NamedTuple):
 
 
 def visits(mask: Mask | None, tiling: Tiling) -> Visits:
-    """The blocks of keys by block of queries; X is else the number of groups of examples."""
+    """Return the blocks of keys that each block of queries visits under the mask."""
     grid = tiling.grid
     if mask is None:
         some = every = jnp.ones((1, grid.rows, grid.columns), bool)
     else:
         some, every = mask.coverage(grid)
-    if grid.S % grid.keys:  # the last column has keys that the one before has
+    if grid.S % grid.keys:  # the last column overlaps the one before, and needs a mask
         every = every.at[:, :, -1].set(False)
     if some.shape[0] > 1 or every.shape[0] > 1:
         shape = (-1, tiling.examples, grid.rows, grid.columns)
@@ -64,9 +65,9 @@ def visits(mask: Mask | None, tiling: Tiling) -> Visits:
 
 
 class Tiles:
-    """Reads, writes and masks tiles of the inputs.
+    """The tiles of the inputs: methods read, write and mask them.
 
-    The arrays are [B, K, G, T, ...] and [B, K, S, ...], N = K G.
+    Arrays over queries are [B, K, G, T, ...] and arrays over keys [B, K, S, ...], with N = K G.
     """
 
     def __init__(self, inputs: AttentionInputs, tiling: Tiling):
@@ -78,9 +79,9 @@ class Tiles:
         self.steps = self.batch // self.tiling.examples * self.groups_of_heads * self.grid.rows
 
     def row(self, index: Int[Array, ""]) -> Tile:
-        """Return the tile of one block of queries, its keys not yet chosen.
+        """Return the tile of one block of queries, before its keys are chosen.
 
-        Rows come before heads before examples.
+        The index runs over blocks of queries first, then over heads, then over examples.
         """
         grid, row, heads = self.grid, index % self.grid.rows, index // self.grid.rows
         group, key_head = heads // self.groups_of_heads, heads % self.groups_of_heads
@@ -100,17 +101,16 @@ class Tiles:
         return Tile(block, group, row, key_head, 0)
 
     def run(self, row: Tile) -> Tile:
-        """Return the row's tile with all the keys that it sees, and perhaps more."""
+        """Return the row's tile with its run of keys: all that it sees, and possibly more."""
         first = self.visits.first[row.group if self.visits.first.shape[0] > 1 else 0, row.row]
         run = self.grid.S if self.tiling.run is None else self.tiling.run
         start = jnp.minimum(first * self.grid.keys, self.grid.S - run)
         return row._replace(block=replace(row.block, key_start=start, keys=run))
 
     def over_keys(self, body: Callable, row: Tile, state: Any) -> Any:
-        """Return the state after `body(tile, state, mask)` for each block of keys of the row.
+        """Return the state after `body(tile, state, mask)` for each block of keys that a row sees.
 
-        The mask of a tile that is visible as a whole is None: most are, and they pay nothing for
-        it.
+        The mask is None for a tile that is visible as a whole. Most tiles are, and need no masking.
         """
         at = (row.group if self.visits.seen.shape[0] > 1 else 0, row.row)
 
@@ -137,18 +137,18 @@ class Tiles:
         return lax.dynamic_slice(array, starts, sizes)
 
     def read_scaled_queries(self, tile: Tile) -> Float[Array, "e k g t H"]:
-        """Return the tile's queries times the scale, as operands of the matrix products."""
+        """Return the tile's queries times the scale, in the dtype of the matrix products."""
         query = self.read_queries(self.inputs.query, tile)
         return (query * self.inputs.scale).astype(self.operands)
 
     def write_queries(self, array: Array, rows: Array, tile: Tile) -> Array:
-        """Return the array with these rows; those that the block before has written stay."""
+        """Return the array with the tile's rows written, except those of the previous block."""
         if self.grid.T % self.grid.queries:
             rows = jnp.where(self._new_rows(rows, tile), rows, self.read_queries(array, tile))
         return lax.dynamic_update_slice(array, rows, self._queries(array, tile)[0])
 
     def zero_repeated(self, rows: Array, tile: Tile) -> Array:
-        """Return the rows with zeros in those that the block before has computed too."""
+        """Return the rows with zeros in those that the previous block has computed too."""
         if self.grid.T % self.grid.queries:
             return jnp.where(self._new_rows(rows, tile), rows, 0)
         return rows
@@ -159,12 +159,12 @@ class Tiles:
         return lax.dynamic_slice(array, starts, sizes).astype(self.operands)
 
     def write_keys(self, array: Float[Array, "B K S L"], rows: Array, tile: Tile) -> Array:
-        """Return the array with these rows."""
+        """Return the array with the tile's rows written."""
         starts, sizes = self._keys(array, tile)
         return lax.dynamic_update_slice(array, rows.reshape(sizes).astype(array.dtype), starts)
 
     def read_keys_transposed(self, array: Float[Array, "B K L S"], tile: Tile) -> Array:
-        """Return what `read_keys` does, of an array with its last two axes exchanged."""
+        """Return the same as `read_keys`, for an array whose last two axes are exchanged."""
         starts, sizes = self._keys_transposed(array, tile)
         return lax.dynamic_slice(array, starts, sizes).astype(self.operands)
 
@@ -180,7 +180,7 @@ class Tiles:
     def logits(
         self, query: Float[Array, "e k g t H"], key: Float[Array, "e k H s"], tile: Tile
     ) -> tuple[Array, Array]:
-        """Return scale Q K^T, soft-capped, with the bias, and without it."""
+        """Return the scaled and soft-capped logits twice: with the bias and without."""
         dtype, soft_cap = jnp.promote_types(self.operands, jnp.float32), self.inputs.soft_cap
         capped = product("EKGTH,EKHS->EKGTS", query, key, dtype)
         if soft_cap is not None:
@@ -190,7 +190,7 @@ class Tiles:
         return capped + self._split(self.inputs.bias.render(tile.block)), capped
 
     def dropout(self, weights: Float[Array, "e k g t s"], tile: Tile) -> Float[Array, "e k g t s"]:
-        """Return the weights with dropout, by the indices that they have in the whole."""
+        """Return the weights after dropout, drawn by their indices in the whole matrix."""
         if not self.inputs.has_dropout:
             return weights
         block, rate = tile.block, self.inputs.dropout_rate
@@ -205,7 +205,7 @@ class Tiles:
         return jnp.where(self._split(kept), weights / (1.0 - rate), 0)
 
     def add_to_bias(self, total, d_logits: Float[Array, "e k g t s"], tile: Tile):
-        """Return the gradient of the bias so far, with this tile's added."""
+        """Return the running gradient of the bias, with this tile's gradient added."""
         if self.inputs.bias is None:
             return None
         merged = d_logits.reshape(d_logits.shape[0], -1, *d_logits.shape[3:])
@@ -219,7 +219,7 @@ class Tiles:
         return jnp.broadcast_to(mask, (*mask.shape[:4], tile.block.keys))
 
     def _mask(self, tile: Tile) -> Bool[Array, "#e #k #g t s"]:
-        """The mask of the tile; keys that the block before has are hidden."""
+        """Return the mask of the tile, with the keys of the previous block hidden."""
         new = tile.block.key_start + jnp.arange(self.grid.keys) >= tile.new_key
         new = new[None, None, None, None]
         if self.inputs.mask is None:
@@ -228,7 +228,7 @@ class Tiles:
         return mask & new if self.grid.S % self.grid.keys else mask
 
     def _split(self, array):
-        """[#e, #n, t, s] -> [#e, #k, #g, t, s]."""
+        """Split the heads: [#e, #n, t, s] -> [#e, #k, #g, t, s]."""
         heads = (1, 1) if array.shape[1] == 1 else (self.tiling.key_heads, self.share)
         return array.reshape(array.shape[0], *heads, *array.shape[2:])
 

@@ -1,11 +1,11 @@
-"""Attention of a few rows as single expressions, each of which XLA:CPU computes in one kernel,
-logits in the caches.
+"""Attention of a few rows, in expressions that XLA:CPU computes in one kernel each.
 
-What it hands over to YNNPACK, its library for products, is a whole expression if that ends in one
-array, has no `where`, and has three axes. The library then keeps the logits of a few rows only, if
-beside the product over them stands their sum. Hence the forms below: hidden logits have a large
-number taken off, statistics leave as columns of the output, and the sums that nobody needs are
-added times zero. Elsewhere they are the same numbers, in no special time.
+The logits then stay in the caches. XLA hands a whole expression over to YNNPACK, its library for
+products, if the expression ends in one array, has no `where`, and has three axes. YNNPACK then
+keeps the logits of only a few rows, if their sum is computed next to the product over them. This
+explains the forms below: a large number is subtracted from hidden logits, statistics are returned
+as columns of the output, and sums that nobody needs are multiplied by zero and added. Other
+backends compute the same numbers, without a gain in speed.
 
 The arrays are [n, t, ...] for queries and [n, s, ...] for keys: examples and heads are one axis.
 """
@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-# What is added to the logits of hidden keys: no logit is felt beside it, and it is finite, as its
-# differences must be.
+# Added to the logits of hidden keys. It outweighs every logit, and it is finite so that differences
+# of hidden logits are finite too.
 HIDDEN = -1e37
 
 
 def mask_as_bias(mask: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return what is added to the logits: 0 where the mask is True, else a large negative one."""
+    """Return the bias that applies the mask: 0 where it is True, else a large negative number."""
     return jnp.where(mask, jnp.float32(0), jnp.float32(HIDDEN))
 
 
@@ -30,7 +30,7 @@ def attend(
     value: Float[Array, "n s O"],
     bias: Float[Array, "#n #t s"] | None,
 ) -> Float[Array, "n t O"]:
-    """softmax(Q K^T + bias) V. A query that sees nothing gets the mean of the values."""
+    """Return softmax(Q K^T + bias) V. A query that sees nothing gets the mean of the values."""
     _, weights = _exponentials(query, key, bias)
     return jnp.einsum("nts,nso->nto", weights, value) / _sum(weights)
 
@@ -41,7 +41,7 @@ def attend_with_logsumexp(
     value: Float[Array, "n s O"],
     bias: Float[Array, "#n #t s"] | None,
 ) -> tuple[Float[Array, "n t O"], Float[Array, "n t"]]:
-    """`attend`, and the log of the softmax's denominator."""
+    """Return the result of `attend`, and the log of the softmax's denominator."""
     highest, weights = _exponentials(query, key, bias)
     features = value.shape[2]
     last_two = jnp.eye(2, features + 2, k=features, dtype=value.dtype)
@@ -61,16 +61,19 @@ def gradients(
     d_output: Float[Array, "n t O"],
     delta: Float[Array, "n t"],
 ) -> tuple[Float[Array, "n t H"], Float[Array, "n s H"], Float[Array, "n s O"]]:
-    """dQ, dK and dV with P = e^(Q K^T + bias - logsumexp) and dS = P (dO V^T - delta).
+    """Return the gradients dQ, dK and dV of `attend`.
+
+    With P = e^(Q K^T + bias - logsumexp) and dS = P (dO V^T - delta) they are
 
         dQ = dS K    dK = dS^T Q    dV = P^T dO
 
-    The weights are computed for each of them anew, for the keys as rows of P^T.
+    The weights are computed anew for each of the three; for dK and dV as P^T, with the keys as
+    rows.
     """
     given, found = (query, key, value, bias, logsumexp, d_output, delta), ()
     for gradient in (_d_query, _d_key, _d_value):
-        # One after the other, or XLA would compute once, and store, what they share with each other
-        # and with the output.
+        # The barrier separates them. Otherwise XLA would compute only once, and store, what they
+        # share with each other and with the output.
         given, found = lax.optimization_barrier((given, found))
         found += (gradient(*given),)
     return found
