@@ -1,14 +1,14 @@
-"""What each part of the default recipe of `train.imdb` brings: each is taken away, over several
-seeds.
+"""Measure what each part of the default recipe of `train.imdb` contributes.
 
-    python -m bench.ablation --data PATH        as train.imdb takes it
+    python -m bench.ablation --data PATH        data as train.imdb takes them
     python -m bench.ablation --small --docs DIR a few features, some reviews of the sample
     python -m bench.ablation --page             measure nothing, write the page
 
-A fifth of the training reviews, whole movies, is held out; a seed draws these, the weights, the
-batches and the dropout, so that a variant differs from the whole by its change alone. The test
-split is not read. What is done is kept after every run and not done again: stop it and go on.
-Numbers go to docs/results/ablation.json, the page to docs/research/ablation.md.
+Each part is removed in turn, over several seeds. A fifth of the training reviews, whole movies, is
+held out. A seed draws the held-out movies, the weights, the batches and the dropout, so a variant
+differs from the whole recipe only by its change. The test split is not read. Results are stored
+after every run, and a new start skips the finished runs. Numbers are written to
+docs/results/ablation.json, the page to docs/research/ablation.md.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
@@ -25,7 +25,7 @@ from functools import partial
 from statistics import mean, stdev
 
 from bench.measure import machine
-from bench.pages.markdown import table
+from bench.pages.markdown import how_measured, table
 from bench.pages.program import Program
 from bench.peers.recipe_runs import Fold, ends_of_epochs, fold_of, looks
 from train.classifier.calibration import log_probabilities, weights_of
@@ -35,12 +35,12 @@ from train.evaluation.metrics import score
 from train.recipes.imdb import FAST, Recipe
 
 WHOLE = "the whole recipe"
-NO_ATTENTION = "attention removed: a patch sees itself alone"
+NO_ATTENTION = "attention removed: a patch sees itself only"
 HELD_OUT = 0.2
 SEEDS = 3
 
 
-# Of --small: every part is there, of a few features.
+# The recipe of --small: every part, with few features.
 SMALL = replace(
     FAST,
     tokenizer="word:200",
@@ -61,7 +61,7 @@ def _model(recipe: Recipe, **changes) -> Recipe:
 
 
 def _rates(recipe: Recipe, *names: str) -> Recipe:
-    """Without the larger steps of the parameters of these names."""
+    """Remove the larger learning rates of the named parameters."""
     optimizer = recipe.fit.optimizer
     faster = tuple((name, times) for name, times in optimizer.rates.faster if name not in names)
     rates = replace(optimizer.rates, faster=faster)
@@ -72,18 +72,18 @@ VARIANTS = {
     WHOLE: lambda recipe: recipe,
     NO_ATTENTION: lambda r: _model(r, attends=False),
     "cross-entropy instead of the squared hinge": lambda r: replace(r, margin=False),
-    "the encoder as loud as its norm makes it": lambda r: _model(r, encoder_scale=1.0),
+    "the encoder as its norm scales it": lambda r: _model(r, encoder_scale=1.0),
     "the head at the rate of the encoder": lambda r: _rates(r, "head"),
     "the words at the rate of the encoder": lambda r: _rates(r, "regions.region"),
     "in bfloat16, not float32": lambda r: replace(r, dtype="bfloat16"),
-    "no word hidden": lambda r: replace(r, token_dropout=0.0),
+    "no word masked": lambda r: replace(r, token_dropout=0.0),
     "regions of one word": lambda r: _model(r, region_width=1),
     "the first 300 words and the last, instead of 600": lambda r: _model(r, max_length=300),
 }
 
 
 def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int) -> Iterator[dict]:
-    """What the averaged weights say of the held-out reviews after every epoch."""
+    """Yield the scores of the averaged weights on the held-out reviews after every epoch."""
     for look in looks(fold, recipe, seed, ends_of_epochs, parts=("head", "evidence")):
         found = score(look.probabilities, fold.held_out_labels, fold.classes)
         (weight,) = weights_of([log_probabilities(look.probabilities)], fold.held_out_labels)
@@ -100,16 +100,12 @@ def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int) -> Iterator[dict]:
 
 
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of the page: what stands behind every number is in the JSON."""
+    """Yield the lines of the page from the contents of the JSON file."""
     runs = results["runs"]
-    yield "# What each part of the recipe brings\n"
+    yield "# What each part of the recipe contributes\n"
     yield (
-        f"`{results['command']}` trained the default recipe of `train.imdb` and variants of it, "
-        f"each without one of its parts, on {results['data']}. A fifth of the training reviews, "
-        "whole movies, is held out: a seed draws them, the weights and the batches, the same for "
-        "all rows. Accuracy after the last epoch, by the averaged weights; nothing is chosen on "
-        "it, and the test split is not read. One accuracy is good to about +-0.8 points; "
-        "differences of runs with one seed are better known, since they judge the same reviews.\n"
+        "This page shows how the accuracy of the default recipe of `train.imdb` changes when one "
+        "of its parts is removed. It is for readers who want to simplify or to change the recipe.\n"
     )
     runs = [*runs, *_by_parts(runs)]
     whole = {run["seed"]: run for run in runs if run["variant"] == WHOLE}
@@ -136,16 +132,29 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield from table(header, rows)
     yield ""
     yield (
-        "Behind +- stands the standard error over the seeds. Seconds are those of the training "
-        f"steps, on machines that may have had other work: {_machines(results['runs'])}; "
-        f"{results['date']}."
+        "The accuracy is the mean over the seeds, after the last epoch and with the averaged "
+        "weights. A fifth of the training reviews, whole movies, is held out for it. The seed "
+        "draws the held-out movies, the weights and the batches, the same for all rows. Nothing "
+        "is selected on this accuracy, and the test split is not read.\n"
+    )
+    yield (
+        "The standard error over the seeds follows +-. One accuracy is known to about +-0.8 "
+        "points. Differences between runs of one seed are known better, since both are evaluated "
+        "on the same reviews."
+    )
+    yield from how_measured(
+        "ablation.json",
+        [f"{results['command']}  # {results['date']}"],
+        [
+            f"- Data: {results['data']}",
+            "- Seconds are those of the training steps, on machines that may have had other work: "
+            f"{_machines(results['runs'])}",
+        ],
     )
 
 
 def _by_parts(runs: list[dict]) -> Iterator[dict]:
-    """What single parts of the trained models say by themselves, as runs of their own: nothing more
-    was trained.
-    """
+    """Yield runs that score single parts of the trained models; nothing more is trained."""
     for variant, part, name in (
         (WHOLE, "evidence", "the n-grams alone"),
         (WHOLE, "head", "n-grams removed: the network alone"),
@@ -158,7 +167,7 @@ def _by_parts(runs: list[dict]) -> Iterator[dict]:
 
 
 def _machines(runs: list[dict]) -> str:
-    """Which processors, and how many runs each made."""
+    """Return the processors, and how many runs each made."""
     made = Counter(
         f"{run['machine']['processor']}, {run['machine']['cores']} cores" for run in runs
     )
@@ -180,9 +189,9 @@ PROGRAM = Program(
 def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--data", help="as train.imdb takes it (default: imdb)")
-    add("--seeds", type=int, help=f"how many (default: {SEEDS})")
-    add("--only", action="append", metavar="WORDS", help="variants that begin so; again for more")
+    add("--data", help="data as train.imdb takes them (default: imdb)")
+    add("--seeds", type=int, help=f"number of seeds (default: {SEEDS})")
+    add("--only", action="append", metavar="WORDS", help="variants that begin so; repeatable")
     options = PROGRAM.parse(parser, arguments)
     if options.small:
         recipe = SMALL
@@ -203,14 +212,17 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
 def measured(
     options: argparse.Namespace, recipe: Recipe, chosen: dict[str, Callable[[Recipe], Recipe]]
 ) -> dict:
-    """Every variant over every seed, but those that were trained before; kept after each."""
+    """Train every variant with every seed and return all runs.
+
+    Each run is stored when it ends; stored runs are not repeated.
+    """
     if options.small and options.data is None:
         data = sample(train=400, test=2)
     else:
         data = load(options.data or "imdb")
     results = {"data": data.source, "runs": _kept(options, recipe)}
     done = {(run["variant"], run["seed"]) for run in results["runs"]}
-    here = machine.describe()  # a run's own: the next one may be made elsewhere
+    here = machine.describe()  # stored with every run, since runs may be made on several machines
     for seed in range(options.seeds):
         for variant, change in chosen.items():
             if (variant, seed) in done:
@@ -225,7 +237,7 @@ def measured(
 
 
 def _kept(options: argparse.Namespace, recipe: Recipe) -> list[dict]:
-    """The runs of before that this recipe would repeat."""
+    """Return the stored runs that this recipe would repeat."""
     if not PROGRAM.path(options.docs).exists():
         return []
     asked = {variant: repr(change(recipe)) for variant, change in VARIANTS.items()}

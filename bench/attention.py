@@ -1,15 +1,16 @@
-"""Attention by length, mask, dtype and with its gradient: this library beside its peers, in turns.
+"""Compare attention with other implementations by length, mask, dtype and pass, interleaved.
 
     python -m bench.attention                   half an hour: T = 128 to 4096, short ones, memory
     python -m bench.attention --dtypes float32  half of that
     python -m bench.attention --full            8192 and 16384 too
-    python -m bench.attention --parts cells --kinds full --lengths 2048 --add    a part, anew
+    python -m bench.attention --parts cells --kinds full --lengths 2048 --add    repeat a part
     python -m bench.attention --page            measure nothing, write the page
 
-Everybody computes the same numbers, A B C A B C ..., and a ratio is the median of those within a
-round. Nobody is timed whose values are not the definition's (float64, by hand). Left out, and said
-to be, is who would take more memory or time than LIMITS. The numbers go to
-docs/results/attention.json as they come.
+All implementations compute the same numbers and are called A B C A B C ...; a ratio is the median
+of the ratios within a round. An implementation is timed only if its values agree with the
+definition (float64, by hand). An implementation that would exceed the memory or time of LIMITS is
+left out, and the page says so. The numbers are written to docs/results/attention.json as they are
+measured.
 """
 
 import argparse
@@ -39,22 +40,22 @@ LENGTHS, LONG = (128, 256, 512, 1024, 2048, 4096), (8192, 16384)
 SHORT, BATCHES = (16, 32, 64, 128, 256), (1, 8, 64)
 MEMORY_LENGTHS, MEMORY_OF_PEERS = (1024, 2048, 4096, 8192, 16384), 4096
 PARTS = ("cells", "short", "memory")
-SLOW = 1.0  # seconds of a call, from which a cell has fewer rounds
+SLOW = 1.0  # seconds of a call above which a cell has fewer rounds
 LIMITS = {"bytes": 6e9, "seconds": 40.0}
-# Largest error over the largest value: sums in another order, and in bfloat16 what peers round in
-# between.
+# Largest error over the largest value. Sums are taken in another order; in bfloat16 other
+# implementations also round intermediate values.
 TOLERANCE = {
     "float32": 2e-5 if jax.default_backend() == "cpu" else 1e-2,
     "bfloat16": 5e-2,
 }
-# Logits, weights and, going back, as much again for the gradient of either.
+# Logits and weights; the backward pass stores the gradients of both as well.
 STORED = {False: 2, True: 4}
 STORE_ALL = ("reference", "jax.nn", "flax.nnx", "PyTorch, written out")
-ALL_HEADS_UP_TO = 2**26  # logits; of more, one head is checked: the definition takes its time
+ALL_HEADS_UP_TO = 2**26  # logits; above, one head is checked, since the definition is slow
 
 
 def error(cell: Cell, value: Any, expected: dict[int, tuple[np.ndarray, ...]]) -> float:
-    """The largest error over the largest value, of the output and of each gradient."""
+    """Return the largest error over the largest value, of the output and of each gradient."""
     worst = 0.0
     found = [harness.to_numpy(x) for x in jax.tree.leaves(value)]
     for head, right in expected.items():
@@ -66,7 +67,7 @@ def error(cell: Cell, value: Any, expected: dict[int, tuple[np.ndarray, ...]]) -
 
 
 def too_large(name: str, cell: Cell, seconds_before: dict[str, tuple[int, float]]) -> str | None:
-    """Why this is not even tried; None where it is."""
+    """Return why a contestant is not tried, or None if it is."""
     itemsize = 2 if name == "PyTorch, written out" and cell.dtype != "float32" else 4
     taken = STORED[cell.gradient] * itemsize * cell.batch * cell.heads * cell.length**2
     if name in STORE_ALL and taken > LIMITS["bytes"]:
@@ -85,8 +86,10 @@ def measure(
     added: dict[str, tuple[Contestant, tuple]] | None = None,
     seconds_before: dict[str, tuple[int, float]] | None = None,
 ) -> dict[str, Any]:
-    """One cell: everybody prepared, checked and then called in turns. What is `added` is a
-    contestant too.
+    """Prepare, check and time all contestants of one cell, interleaved.
+
+    `added` are further contestants, `only` restricts them to some names, and `seconds_before` holds
+    earlier times from which too slow calls are predicted.
     """
     inputs = cell.inputs(seed)
     heads = (
@@ -102,7 +105,7 @@ def measure(
         reason = too_large(name, cell, seconds_before or {})
         if reason is None:
             call, placed = harness.ready(contestant, inputs, arrays)
-            took, worst = 0.0, 0.0  # the second call is the first without what is done once
+            took, worst = 0.0, 0.0  # the second call has no one-time costs
             for args, right in zip(placed, expected, strict=True):
                 if took > LIMITS["seconds"] / 4:
                     break  # one set of numbers is enough
@@ -145,7 +148,10 @@ def measure(
 
 
 def cells(options: argparse.Namespace) -> Iterable[dict]:
-    """The matrix, the short lengths first: they say who need not be tried at the long ones."""
+    """Measure the whole matrix of cells, short lengths first.
+
+    Their times tell which contestants to skip at longer lengths.
+    """
     before = {}
     for length in options.lengths:
         for dtype, what, kind in itertools.product(options.dtypes, options.passes, options.kinds):
@@ -157,7 +163,7 @@ def cells(options: argparse.Namespace) -> Iterable[dict]:
 
 
 def short(options: argparse.Namespace) -> Iterable[dict]:
-    """Where a loop over blocks begins to pay: the reference and the blocks, for few logits."""
+    """Compare the reference with blocks for few logits: from which number on blocks are faster."""
     for length, batch, what in itertools.product(SHORT, BATCHES, options.passes):
         cell = Cell("full", length, "float32", what == "gradient", batch)
         blocks = Contestant(who.our_attention("full", "blockwise"))
@@ -174,7 +180,7 @@ def short(options: argparse.Namespace) -> Iterable[dict]:
 
 
 def memory(options: argparse.Namespace) -> Iterable[dict]:
-    """Ours at every length, the others at one; a process each."""
+    """Measure memory in child processes: ours at every length, the others at one."""
     if not resident_memory.can_be_read():
         return
     for what in options.passes:
@@ -193,7 +199,7 @@ def memory(options: argparse.Namespace) -> Iterable[dict]:
 
 
 def key(record: dict) -> tuple:
-    """What a record is of: one that is measured anew takes the place of the old one."""
+    """Return what identifies a record; a new record replaces the old one of its key."""
     names = ("name", "kind", "dtype", "gradient", "batch", "length")
     return tuple(record.get(name) for name in names)
 
@@ -220,17 +226,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
     default = " ".join(map(str, LENGTHS))
-    add("--lengths", type=int, nargs="+", metavar="T", help=f"default: {default}")
-    add("--full", action="store_true", help=f"and {' '.join(map(str, LONG))}")
-    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="of mask; default: all")
+    add("--lengths", type=int, nargs="+", metavar="T", help=f"lengths (default: {default})")
+    add("--full", action="store_true", help=f"lengths {' and '.join(map(str, LONG))} too")
+    add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of mask (default: all)")
     add("--dtypes", nargs="+", choices=TOLERANCE, default=tuple(TOLERANCE), help="default: both")
     add("--passes", nargs="+", choices=("forward", "gradient"), default=("forward", "gradient"))
-    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: all")
-    add("--seconds", type=float, default=0.4, help="for a contestant in a cell (default: 0.4)")
-    add("--longest", type=int, default=MEMORY_LENGTHS[-1], help="length whose memory is looked at")
-    add("--seed", type=int, default=0, help="of every random number (default: 0)")
-    add("--json", type=Path, metavar="FILE", help=f"the numbers (DOCS/{PROGRAM.file})")
-    add("--add", action="store_true", help="keep what stands in the file and is not measured anew")
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to measure (default: all)")
+    add("--seconds", type=float, default=0.4, help="per contestant and cell (default: 0.4)")
+    add("--longest", type=int, default=MEMORY_LENGTHS[-1], help="longest length of the memory part")
+    add("--seed", type=int, default=0, help="of all random numbers (default: 0)")
+    add("--json", type=Path, metavar="FILE", help=f"file of results (DOCS/{PROGRAM.file})")
+    add("--add", action="store_true", help="keep the stored records that are not measured again")
     options = PROGRAM.parse(parser, arguments)
     options.lengths = sorted({*(options.lengths or LENGTHS), *(LONG if options.full else ())})
     if options.lengths[0] < 1:
@@ -246,7 +252,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measured(options: argparse.Namespace, program: Program, wrong: list[str]) -> dict:
-    """What is asked for, written record by record; what computed something else is `wrong`."""
+    """Measure the requested parts, write each record, and return the results.
+
+    Contestants with wrong values are appended to `wrong`.
+    """
     empty = {"runs": [], **{part: [] for part in PARTS}}
     results = program.read(options.docs) if options.add else empty
     results |= {"tolerance": TOLERANCE, "limits": LIMITS}
@@ -265,7 +274,7 @@ def measured(options: argparse.Namespace, program: Program, wrong: list[str]) ->
             f"--longest must be {MEMORY_LENGTHS[0]} or more to measure memory; got "
             f"{options.longest}"
             if resident_memory.can_be_read()
-            else "memory is read from Linux's /proc, for arrays of a CPU"
+            else "memory is read from Linux's /proc, only for arrays on a CPU"
         )
         raise InputError(f"{reason}; nothing was written")
     return results

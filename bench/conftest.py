@@ -1,4 +1,4 @@
-"""The option of the longer run, the guard around every benchmark, and the tables at the end."""
+"""Options of the benchmarks, the check that every benchmark waits, and the tables at the end."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from bench.measure.harness import Long
 from bench.measure.records import Record
 from bench.pages import benchmarks
 
-# Before PyTorch starts its threads: spinning, they collapse as soon as anything else runs.
+# Set before PyTorch starts its threads: spinning threads get very slow when anything else runs.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
@@ -20,12 +20,12 @@ def pytest_addoption(parser):
     parser.addoption(
         "--bench-full",
         action="store_true",
-        help="the longest lengths too: half an hour, not ten minutes",
+        help="also measure the longest lengths: half an hour instead of ten minutes",
     )
     parser.addoption(
         "--bench-once",
         action="store_true",
-        help="one round of each at its shortest length, to see that all benchmarks run",
+        help="run one round of each at its shortest length, to check that all benchmarks run",
     )
 
 
@@ -68,7 +68,10 @@ def benchmark(benchmark):
 
 @pytest.fixture(autouse=True)
 def as_users_run_it():
-    """Without the signature checks of the tests, which eager calls would pay for each time."""
+    """Run benchmarks without the signature checks of the tests.
+
+    Eager calls would pay for the checks each time.
+    """
     disabled = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -77,20 +80,23 @@ def as_users_run_it():
 
 @pytest.hookimpl(trylast=True)
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """In place of pytest-benchmark's own, which names the host."""
+    """Replace pytest-benchmark's description of the machine, which contains the host name."""
     machine_info.clear()
     machine_info |= machine.describe() | {"command": command(config)}
 
 
 def pytest_benchmark_update_json(config, output_json):
-    """Which benchmarks failed: pytest-benchmark leaves them out and does not say so."""
+    """Add the names of failed benchmarks.
+
+    pytest-benchmark leaves failed benchmarks out without saying so.
+    """
     reports = config.pluginmanager.getplugin("terminalreporter").stats
     found = [each.nodeid for what in ("failed", "error") for each in reports.get(what, [])]
     output_json["failed"] = list(dict.fromkeys(found))
 
 
 def command(config) -> str:
-    """What was asked for, without where the results went."""
+    """Return the command line without the options that say where results are written."""
     words = ["pytest", "--benchmark-only"]
     words += ["--bench-full"] if config.getoption("--bench-full") else []
     words += ["--bench-once"] if config.getoption("--bench-once") else []

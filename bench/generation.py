@@ -1,16 +1,14 @@
-"""What writing a token costs: with the cache and without it, by length and by batch, beside Hugging
-Face.
+"""Measure the cost of generating a token, with and without the cache, beside Hugging Face.
 
-    python -m bench.generation                  everything, some ten minutes
-    python -m bench.generation --parts law      a small model: the cost of a token by its place
+    python -m bench.generation                  everything, about ten minutes
+    python -m bench.generation --parts law      a small model: the cost of a token by its position
     python -m bench.generation --parts decode   GPT-2's size, after a prompt of 64 tokens
     python -m bench.generation --page           measure nothing, write the page
 
-A cached step reads every weight once, whatever it computes, so one text at a time can go no faster
-than memory gives the weights: that floor is measured in the same rounds. Hugging Face
-(`transformers` on PyTorch, eager attention left to its own choice) is beside it where both are
-installed. The numbers go to docs/results/generation.json, the tables to
-docs/benchmarks/generation.md.
+A cached step reads every weight once, whatever it computes. One text at a time can therefore go no
+faster than memory delivers the weights, and that floor is measured in the same rounds. Hugging Face
+(`transformers` on PyTorch, with its own choice of attention) is included if both are installed. The
+numbers are written to docs/results/generation.json, the tables to docs/benchmarks/generation.md.
 """
 
 import argparse
@@ -52,9 +50,9 @@ GPT2 = LanguageModelConfig(
     ),
 )
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-UNCACHED = 1024  # the longest text that is read anew for every token
+UNCACHED = 1024  # the longest text that is processed anew for every token
 BATCHES, PROMPT, NEW = (1, 8, 32), 64, 32
-ATTEMPTS = 10  # to measure a token that takes less than two calls of the prompt differ by
+ATTEMPTS = 10  # at timing a token that takes less time than the noise of a call
 
 
 def split(config: LanguageModelConfig):
@@ -62,7 +60,10 @@ def split(config: LanguageModelConfig):
 
 
 def law(config: LanguageModelConfig, lengths: Sequence[int], seconds: float) -> list[dict]:
-    """A token after T - 1 others: one step of a cache of T slots, and the whole text read anew."""
+    """Measure the cost of token T after T - 1 others, for each T of `lengths`.
+
+    It is computed by one step of a cache of T slots, and by processing the whole text anew.
+    """
     graph, params = split(config)
     rows = []
     for T in lengths:
@@ -80,15 +81,15 @@ def law(config: LanguageModelConfig, lengths: Sequence[int], seconds: float) -> 
         row = {
             "length": T,
             "cached_flops": count(cached, params, cache).flops,
-            # Every pair, as the reference computes them: how many blocks are visited is known when
-            # they run.
+            # Of the reference, which computes every pair; how many blocks are visited is only known
+            # at run time.
             "uncached_flops": count(partial(whole, implementation="reference"), params).flops,
         }
         step = jax.jit(cached, donate_argnums=1)
         state = [cache]
 
         def call(step=step, state=state):
-            # The same slot again: the length stays what it was.
+            # Write to the same slot again, so that the length stays the same.
             lengths = jnp.copy(state[0].lengths)
             logits, new = step(params, state[0])
             state[0] = type(new)(new.layers, lengths, new.window, new.memory, new.is_memory)
@@ -109,8 +110,9 @@ def law(config: LanguageModelConfig, lengths: Sequence[int], seconds: float) -> 
 
 
 def laws_of(rows: list[dict]) -> dict[str, dict]:
-    """Counted operations of a token as a + b T + c T^2; of the time, the exponent over the longer
-    half of the lengths.
+    """Fit the counted operations of a token as a + b T + c T^2, and the exponent of its time.
+
+    The exponent is fitted to the longer half of the lengths.
     """
     found = {}
     for name in ("cached", "uncached"):
@@ -130,7 +132,7 @@ def laws_of(rows: list[dict]) -> dict[str, dict]:
 
 
 def floor(params) -> Callable[[], object]:
-    """Reads every weight once: the sum of all of them, compiled."""
+    """Return a call that reads every weight once: the compiled sum of all of them."""
     leaves = jax.tree.leaves(params)
     # Equal parts for the cores, each summed in one pass.
     total = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
@@ -138,7 +140,7 @@ def floor(params) -> Callable[[], object]:
 
 
 def hugging_face(batch: int, new: int) -> Callable[[int], object]:
-    """Greedy tokens of a GPT-2 of the same size with random weights."""
+    """Return a call that generates greedy tokens with a random GPT-2 of the same size."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -157,10 +159,10 @@ def hugging_face(batch: int, new: int) -> Callable[[int], object]:
 def timed(
     calls: dict[str, Callable], writers: Iterable[str], new: int, rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds of every call, and of the floor and each writer's token, round by round.
+    """Return the seconds of every call, and of the floor and each writer's token, by round.
 
-    More rounds follow until a token's median is positive: the difference of two short calls may be
-    below their noise.
+    More rounds follow until the median of every token is positive: the difference of two short
+    calls may be below their noise. Raises InputError if it still is after ATTEMPTS.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ATTEMPTS):
@@ -182,7 +184,10 @@ def timed(
 def decode(
     config: LanguageModelConfig, batches: Sequence[int], new: int, rounds: int
 ) -> list[dict]:
-    """Seconds of a token after the prompt: of 1 + `new` tokens less those of 1, over `new`."""
+    """Measure the seconds of a token after the prompt, by batch size.
+
+    It is the time of 1 + `new` tokens minus that of 1 token, divided by `new`.
+    """
     graph, params = split(config)
     model, rows = nnx.merge(graph, params), []
     try:
@@ -231,13 +236,27 @@ def decode(
 def page(results: dict, shown: dict[str, str]) -> list[str]:
     """Return the lines of the page."""
     return [
-        "# What writing a token costs",
+        "# What generating a token costs",
         "",
-        *origin([results]),
+        "This page shows the time to generate a token with and without the key/value cache, and "
+        "compares it with Hugging Face. It is for readers who generate text with this library on "
+        "a CPU.",
+        *main_number(results["decode"]),
         *(law_section(results["law"], results["laws"]) if results["law"] else []),
         *(decode_section(results["decode"]) if results["decode"] else []),
+        *origin("generation.json", [results]),
+    ]
+
+
+def main_number(rows: Sequence[dict]) -> list[str]:
+    found = next((row for row in rows if row["batch"] == 1 and THEIRS in row["ratios"]), None)
+    if found is None:
+        return []
+    return [
         "",
-        "All numbers: `../results/generation.json`.",
+        "For one text at a time, a model of GPT-2's size takes "
+        f"{milliseconds(found['seconds'][OURS])} ms per token, {quotient(found['ratios'][THEIRS])} "
+        f"of the time of {THEIRS} (median and quartiles).",
     ]
 
 
@@ -260,12 +279,12 @@ def law_section(rows: Sequence[dict], laws: dict[str, dict]) -> list[str]:
     header = ["T", "cached, ms", "uncached, ms", "uncached ÷ cached"]
     return [
         "",
-        "## With the cache and without",
+        "## With and without the cache",
         "",
-        "A model of 4 layers of width 256; the token after T - 1 others. Counted, in millions of",
-        f"operations: a step of the cache {counted['cached']}; the whole text read anew",
-        f"{counted['uncached']}. The time of the first grows as",
-        f"{grows['cached']}, of the other as {grows['uncached']}.",
+        "The cost of token T after T - 1 others, in a model of 4 layers of width 256. By operation "
+        f"count, a step with the cache needs {counted['cached']} million operations, and "
+        f"processing the whole text anew needs {counted['uncached']} million. The measured time "
+        f"grows as {grows['cached']} with the cache, and as {grows['uncached']} without.",
         "",
         *table([*header, "cached, MFLOP", "uncached, MFLOP"], map(cells, rows)),
     ]
@@ -294,12 +313,13 @@ def decode_section(rows: Sequence[dict]) -> list[str]:
 
     return [
         "",
-        "## GPT-2's size, beside Hugging Face",
+        "## GPT-2's size, compared with Hugging Face",
         "",
-        f"12 layers of width 768, 50,257 tokens, float32, random weights; {first['tokens']} tokens",
-        f"behind a prompt of {first['prompt']}, greedy. `{FLOOR}` is the time in which one pass "
-        "reads",
-        f"them from memory. Ratios are of `{OURS}` over the other's time.",
+        f"12 layers of width 768, 50,257 tokens, float32, random weights; {first['tokens']} tokens "
+        f"after a prompt of {first['prompt']}, greedy, in batches of B texts. "
+        f"*{FLOOR.capitalize()}* is the time of one pass over the weights in memory, the least "
+        "that a step can take. "
+        f"Ratios are the time of `{OURS}` over that of the other; below 1 `{OURS}` is faster.",
         "",
         *table(header, map(cells, rows)),
     ]
@@ -318,12 +338,12 @@ def main(
 ) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="default: both")
-    add("--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="of the law")
+    add("--parts", nargs="+", choices=PARTS, default=PARTS, help="parts to measure (default: both)")
+    add("--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="lengths of the law")
     add("--batches", type=int, nargs="+", default=BATCHES, metavar="B", help="default: 1 8 32")
-    add("--tokens", type=int, default=NEW, metavar="N", help=f"that are written (default: {NEW})")
-    add("--rounds", type=int, default=5, help="of decode (default: 5)")
-    add("--seconds", type=float, default=1.0, help="for a contestant of the law (default: 1)")
+    add("--tokens", type=int, default=NEW, metavar="N", help=f"generated tokens (default: {NEW})")
+    add("--rounds", type=int, default=5, help="rounds of decode (default: 5)")
+    add("--seconds", type=float, default=1.0, help="per contestant of the law (default: 1)")
     options = PROGRAM.parse(parser, arguments)
     if min(options.batches) < 1 or options.tokens < 1 or options.rounds < 1:
         parser.error("--batches, --tokens and --rounds must be 1 or more")

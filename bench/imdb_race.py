@@ -1,16 +1,15 @@
-"""The race to a good classifier of reviews: seconds of training until validation first passes a
-bar.
+"""Measure the training time until a classifier of reviews first reaches a held-out accuracy.
 
     python -m bench.imdb_race --data PATH --tutorial LOG    LOG is of bench.tutorial_torch
     python -m bench.imdb_race --page                        measure nothing, write the page
 
-Ours is the default recipe of `train.imdb`, scored by the averaged weights on the way, over several
-seeds. Beside it stand linear models, fitted once, so one point each, and the tutorial's program,
-which is not run here but read from the logs of `python -m bench.tutorial_torch --data PATH --log
-LOG --validate-every N`. A seed draws the reviews to validate on, whole movies, the same for all.
-The test split is not read. What is done is kept after every run and not done again: stop it and go
-on; logs are read anew where they are named. Numbers go to docs/results/race.json, the page to
-docs/research/race.md.
+Ours is the default recipe of `train.imdb`, evaluated with the averaged weights during training,
+over several seeds. It is compared with linear models, which are fitted once and so give one point
+each, and with the tutorial's program. The latter is not run here but read from logs of `python -m
+bench.tutorial_torch --data PATH --log LOG --validate-every N`. A seed draws the held-out reviews,
+whole movies, the same for all. The test split is not read. Results are stored after every run, and
+a new start skips the finished runs; the named logs are read again. Numbers are written to
+docs/results/race.json, the page to docs/research/race.md.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX have threads
@@ -41,10 +40,10 @@ from train.recipes.imdb import FAST, Recipe
 from transformer_jax.runtime.errors import InputError
 
 SEEDS = 5
-EVERY = 5  # steps
-LATER = 20  # from EVERY * LATER steps on, a LATER-th of the steps done
+EVERY = 5  # steps between evaluations at first
+LATER = 20  # from EVERY * LATER steps on, evaluate each time after a LATER-th more steps
 
-# Each is called as `linear_baseline` is, and says `probabilities` and `seconds`.
+# Each has the signature of `linear_baseline` and returns `probabilities` and `seconds`.
 LINEAR: dict[str, Callable] = {
     baseline.NAME: baseline.linear_baseline,
     nb_svm.NAME: nb_svm.nb_svm,
@@ -52,8 +51,9 @@ LINEAR: dict[str, Callable] = {
 
 
 def schedule(every: int, steps: list[int]) -> list[int]:
-    """Steps to look after: the clock is known to `every` steps at first, then to a twentieth of
-    what it shows.
+    """Return the steps to evaluate after.
+
+    The distance is `every` steps at first, and later a twentieth of the steps done.
     """
     found, step, total = [], 0, sum(steps)
     while step < total:
@@ -65,9 +65,10 @@ def schedule(every: int, steps: list[int]) -> list[int]:
 def ours(
     data: Dataset, recipe: Recipe, seed: int, every: int, limit: float | None
 ) -> dict[str, dict]:
-    """Whole, and the network without its n-grams: one training, for neither learns from the other.
+    """Train the recipe once; return the points of the whole and of its network without n-grams.
 
-    What is done before the clock starts is in `prepare_seconds`; then the points.
+    One training gives both, because neither part learns from the other. `prepare_seconds` is the
+    time before the clock starts.
     """
     begun = time.perf_counter()
     fold = fold_of(data, recipe, seed, recipe.validation_fraction)
@@ -106,7 +107,11 @@ def linear(data: Dataset, name: str, seed: int, fraction: float) -> dict:
 
 
 def tutorial(log: Path, data: Dataset) -> dict:
-    """The run that a log tells of; as the tutorial has it, or its name says what is not."""
+    """Read a run of the tutorial's program from its log.
+
+    Its name lists every setting that differs from the tutorial's. Raises InputError for a log of
+    other data and for one without a validation.
+    """
     head, points = read_log(log)
     if head["data"] != data.name or head["train"] + head["validation"] != len(data.train):
         raise InputError(
@@ -137,20 +142,20 @@ PROGRAM = Program(
 def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
-    add("--seeds", type=int, default=SEEDS, help=f"how many (default: {SEEDS})")
+    add("--data", default="imdb", help="data as train.imdb takes them (default: imdb)")
+    add("--seeds", type=int, default=SEEDS, help=f"number of seeds (default: {SEEDS})")
     add(
         "--every",
         type=int,
         default=EVERY,
         metavar="N",
-        help=f"steps between scores at first (default: {EVERY})",
+        help=f"steps between evaluations at first (default: {EVERY})",
     )
     add(
         "--seconds",
         type=float,
         metavar="S",
-        help="of training, then a run of ours ends; default: the whole recipe",
+        help="training time after which a run of ours ends (default: the whole recipe)",
     )
     add(
         "--tutorial",
@@ -158,7 +163,7 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
         action="append",
         default=[],
         metavar="LOG",
-        help="of bench.tutorial_torch; again for more",
+        help="log of bench.tutorial_torch; repeatable",
     )
     options = PROGRAM.parse(parser, arguments)
     for name in ("seeds", "every"):
@@ -170,7 +175,10 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = FAST) -> int:
 
 
 def measured(options: argparse.Namespace, recipe: Recipe) -> dict:
-    """Every contender over every seed, but those that were run before; kept after each."""
+    """Run every contender with every seed and return all runs.
+
+    Each run is stored when it ends; stored runs are not repeated.
+    """
     data = load(options.data)
     logs = [tutorial(log, data) for log in options.tutorial]
     of_run = {"data": data.source, "every": options.every, "seconds": options.seconds}
@@ -200,7 +208,7 @@ def measured(options: argparse.Namespace, recipe: Recipe) -> dict:
 
 
 def settings_of(options: argparse.Namespace, recipe: Recipe) -> dict[str, str]:
-    """By what each contender is run: a run of before with another setting is run again."""
+    """Return the settings of each contender; a stored run with other settings is repeated."""
     setting = f"every {options.every} steps, {options.seconds or 'all'} seconds: {recipe!r}"
     names = [OURS, *([NETWORK] if recipe.model.ngrams else [])]
     held_out = f"{recipe.validation_fraction} held out"
@@ -208,7 +216,7 @@ def settings_of(options: argparse.Namespace, recipe: Recipe) -> dict[str, str]:
 
 
 def times(points: Sequence[dict]) -> str:
-    """`80.74% 44.1 s  88% -`, for the terminal."""
+    """Format the times of a run for the terminal: `80.74% 44.1 s  88% -`."""
     passed = {bar: seconds_until(points, bar) for bar in BARS}
     return "  ".join(
         f"{100 * bar:g}% {'-' if s is None else f'{s:.1f} s'}" for bar, s in passed.items()
@@ -216,7 +224,7 @@ def times(points: Sequence[dict]) -> str:
 
 
 def _kept(options: argparse.Namespace, data: Dataset) -> list[dict]:
-    """The runs of before on the same data; times of another machine would be another race."""
+    """Return the stored runs on the same data and machine; other machines have other times."""
     if not PROGRAM.path(options.docs).exists():
         return []
     before, here = PROGRAM.read(options.docs), machine.describe()

@@ -1,14 +1,13 @@
-"""The loss of the tutorial's classifier over its first steps, in float32 and with the fast products
-in bfloat16.
+"""Compare the loss of the tutorial's classifier in float32 and bfloat16 over its first steps.
 
     python -m bench.loss_curves --data PATH     as train.imdb takes it; default: the sample
     python -m bench.loss_curves --page          measure nothing, write the page
 
-The same weights, batches and dropout bits for all: what differs is how numbers are rounded. A
+All runs have the same weights, batches and dropout bits; only the rounding of numbers differs. A
 fourth run, in float32 with other dropout bits, is the yardstick: rounding may move the loss by no
-more than chance does. The short products are those of machines that have them; a CPU without
-computes the same numbers with converted operands, so no time is taken. The numbers go to
-docs/results/loss_curves.json, page and picture to docs/benchmarks/loss-curves.md.
+more than chance does. *Short products* multiply in bfloat16, on machines that support it. Other
+CPUs compute the same numbers with converted operands, so no time is measured. The numbers are
+written to docs/results/loss_curves.json, page and picture to docs/benchmarks/loss-curves.md.
 """
 
 import argparse
@@ -46,8 +45,8 @@ PLAIN, OTHER_BITS = "float32", "float32, other dropout bits"
 class Run:
     dtype: str
     colour: str
-    seed: int = 0  # of dropout
-    short: bool = False  # products, forward and backward
+    seed: int = 0  # of the dropout bits
+    short: bool = False  # bfloat16 products, forward and backward
 
 
 RUNS = {
@@ -59,7 +58,7 @@ RUNS = {
 
 
 def losses(recipe: Recipe, tokenizer, found: list[Batch], run: Run, name: str) -> list[float]:
-    """One for each batch, each the step of the training program."""
+    """Train on the batches with the step of the training program; return the loss of each."""
     graph, params = nnx.split(TextClassifier(recipe.model, rngs=nnx.Rngs(0)), nnx.Param)
     optimizer = make_optimizer(recipe.fit.optimizer, len(found))
     loss = make_loss(tokenizer, token_dropout=0.0, smoothing=recipe.label_smoothing)
@@ -68,7 +67,7 @@ def losses(recipe: Recipe, tokenizer, found: list[Batch], run: Run, name: str) -
     )
     state = TrainState.first(params, optimizer)
     values = []
-    # Where the processor has no short products they are computed all the same, by conversion.
+    # A processor without short products computes them by conversion.
     with mock.patch.object(precision, "processor_has", lambda flag: run.short):
         for batch in tqdm(found, desc=name, unit="step"):
             state, value = step(state, batch)
@@ -77,7 +76,7 @@ def losses(recipe: Recipe, tokenizer, found: list[Batch], run: Run, name: str) -
 
 
 def batches(recipe: Recipe, data: str, steps: int, rows: int, length: int):
-    """The tokenizer, and as many batches of the training split, in an order drawn once."""
+    """Return the tokenizer and `steps` batches of the training split, in an order drawn once."""
     train = load(data).train
     tokenizer = train_tokenizer("word:20000", train.texts)
     epochs = range(1 + steps * rows // len(train))
@@ -91,7 +90,7 @@ def batches(recipe: Recipe, data: str, steps: int, rows: int, length: int):
 
 
 def distances(curves: dict[str, list[float]]) -> dict[str, float]:
-    """The largest distance of each running mean from that of float32."""
+    """Return the largest distance of each running mean from that of float32."""
     means = {name: np.convolve(c, np.ones(WINDOW) / WINDOW, "valid") for name, c in curves.items()}
     return {
         name: float(np.abs(mean - means[PLAIN]).max())
@@ -101,7 +100,7 @@ def distances(curves: dict[str, list[float]]) -> dict[str, float]:
 
 
 def figures(results: dict) -> dict[str, Figure]:
-    """Return the loss by step, and its distance from that of float32."""
+    """Draw the loss by step, and its distance from that of float32."""
     curves = {name: np.array(values) for name, values in results["losses"].items()}
     with subplots(1, 2, (10, 3.6)) as (figure, (left, right)):
         for name, values in curves.items():
@@ -123,18 +122,18 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
     return [
         "# What rounding does to the loss",
         "",
-        *origin([results]),
-        "",
-        f"The tutorial's classifier over {steps} steps, with the same weights, batches and dropout",
-        "bits, as the training program makes them. *Short products* have bfloat16 operands forward",
-        "and in both gradients, and are summed in float32. The yardstick is float32 with other",
-        "dropout bits: rounding may move the loss by no more than chance does.",
+        "This page shows that training in bfloat16 follows the loss of training in float32. It is "
+        "for readers who want to train in bfloat16.",
         "",
         f"![loss by step, and its distance from float32]({shown['loss-curves']})",
         "",
         *table(header, rows),
         "",
-        "All numbers: `../results/loss_curves.json`.",
+        f"The tutorial's classifier is trained for {steps} steps by the training program's step, "
+        "with the same weights, batches and dropout bits. *Short products* have bfloat16 operands "
+        "forward and in both gradients, and are summed in float32. The yardstick is float32 with "
+        "other dropout bits: rounding may move the loss by no more than chance does.",
+        *origin("loss_curves.json", [results]),
     ]
 
 
@@ -147,8 +146,8 @@ PROGRAM = Program(
 def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--data", default="sample", help="as train.imdb takes it (default: the built-in sample)")
-    add("--steps", type=int, default=300, help="default: 300")
+    add("--data", default="sample", help="data as train.imdb takes them (default: sample)")
+    add("--steps", type=int, default=300, help="training steps (default: 300)")
     add("--rows", type=int, default=16, help="texts in a batch (default: 16)")
     add("--length", type=int, default=64, help="tokens of a text (default: 64)")
     options = PROGRAM.parse(parser, arguments)
@@ -160,7 +159,10 @@ def main(arguments: Sequence[str] | None = None, recipe: Recipe = TUTORIAL) -> i
 
 
 def measured(options: argparse.Namespace, recipe: Recipe) -> dict:
-    """Every run; raises Disagreement where rounding moves the loss by more than chance."""
+    """Train every run and return the results.
+
+    Raises Disagreement if rounding moves the loss by more than other dropout bits do.
+    """
     tokenizer, found = batches(recipe, options.data, options.steps, options.rows, options.length)
     recipe = replace(recipe, model=replace(recipe.model, vocab_size=tokenizer.vocab_size))
     curves = {name: losses(recipe, tokenizer, found, run, name) for name, run in RUNS.items()}

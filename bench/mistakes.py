@@ -1,13 +1,13 @@
-"""Twenty reviews of the test split that a classifier gets wrong: the words that moved it, and the
-reason that one can see.
+"""Explain twenty test reviews that a classifier gets wrong: the deciding words and the reason.
 
     python -m bench.mistakes RUN --data PATH    RUN of train.imdb; --show prints the reviews
     python -m bench.mistakes --page             measure nothing, write the page
 
-Half of them are those that it is surest of, half are drawn from all that are wrong. Each is
-explained by integrated gradients, as `python -m transformer_jax explain` does. Numbers go to
-docs/results/mistakes.json, the page to docs/research/mistakes.md; reasons are written by hand into
-docs/results/mistakes-reasons.json, by the number of the row. No review is stored: single words are.
+Half of them are the most confident errors, half are drawn from the other errors. Each is explained
+by integrated gradients, as `python -m transformer_jax explain` does. Numbers are written to
+docs/results/mistakes.json, the page to docs/research/mistakes.md. The reasons are written by hand
+into docs/results/mistakes-reasons.json, by the number of the row. Reviews are not stored, only
+single words of them.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
-from bench.pages.markdown import table
+from bench.pages.markdown import how_measured, table
 from bench.pages.program import Program
 from train.data.dataset import Split
 from train.data.load import load
@@ -33,7 +33,7 @@ from transformer_jax.serialization.run_folder import Trained, load_classifier
 from transformer_jax.text.batching import bucket_lengths
 
 NUMBER = 20
-WORDS = 5  # for and against each
+WORDS = 5  # per review, for and against the prediction
 BATCH_TOKENS = 16_384
 
 
@@ -46,8 +46,9 @@ def probabilities_of(classifier: Trained, texts: Sequence[str]) -> Float[np.ndar
 
 
 def chosen(said: Float[np.ndarray, "n C"], test: Split, number: int) -> list[tuple[str, int]]:
-    """Half of them the surest of the wrong ones, the rest drawn from the others; a text counts
-    once.
+    """Choose half of the errors by confidence, and draw the other half at random.
+
+    Identical texts are chosen only once.
     """
     wrong = np.flatnonzero(said.argmax(axis=1) != test.labels)
     ordered = wrong[np.argsort(-said[wrong].max(axis=1), kind="stable")]
@@ -61,7 +62,7 @@ def chosen(said: Float[np.ndarray, "n C"], test: Split, number: int) -> list[tup
 
 
 def strongest(found: Explanation, sign: int) -> list[dict]:
-    """The words that moved it most, what one word adds up to in all its places."""
+    """Return the words with the largest attributions, summed over all places of a word."""
     sums: dict[str, list[float]] = defaultdict(list)
     for piece in found.pieces:
         if piece.value is not None and piece.text.strip():
@@ -79,16 +80,20 @@ def strongest(found: Explanation, sign: int) -> list[dict]:
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
     reasons = results["reasons"]
-    yield "# Reviews that it gets wrong\n"
+    yield "# Reviews that the classifier gets wrong\n"
     yield (
-        f"`{results['command']}`: of {results['reviews']:,} test reviews the default classifier "
-        f"gets {results['wrong']:,} wrong. Here are the ones that it is surest of, and others "
-        "drawn from the rest. *For* and *against* are the words that moved its answer most, with "
-        "their shares of the log odds, by integrated gradients (`python -m transformer_jax "
-        "explain RUN TEXT`). The reason is what a reader of the whole review sees; the reviews "
-        "themselves are not stored here.\n"
+        "This page explains test reviews that the default classifier gets wrong. It is for readers "
+        "who want to know what kinds of errors remain.\n"
     )
-    for kind, title in (("surest", "The surest"), ("drawn", "Drawn from the others")):
+    yield (
+        f"Of {results['reviews']:,} test reviews the classifier gets {results['wrong']:,} wrong. "
+        "The first table shows the errors with the highest probability, the second a random sample "
+        "of the others. *For* and *against* are the words with the largest attributions for and "
+        "against the prediction. Attributions are shares of the log odds, computed by integrated "
+        "gradients (`python -m transformer_jax explain RUN TEXT`). The reason was written by a "
+        "reader of the whole review; the reviews themselves are not stored here.\n"
+    )
+    for kind, title in (("surest", "Most confident errors"), ("drawn", "Randomly drawn errors")):
         rows = [
             [
                 mistake["row"],
@@ -103,7 +108,7 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
         ]
         if rows:
             yield f"## {title}\n"
-            yield from table(["row", "label", "said", "for", "against", "reason"], rows)
+            yield from table(["row", "label", "prediction", "for", "against", "reason"], rows)
             yield ""
     kinds = Counter(
         reasons[row].split(":")[0]
@@ -112,13 +117,15 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     )
     if kinds:
         counted = ", ".join(f"{kind} {number}" for kind, number in kinds.most_common())
-        yield f"By the kind of reason: {counted}. *Label* is a review that its stars contradict.\n"
+        yield f"By the kind of reason: {counted}. *Label*: the review contradicts its stars.\n"
     gaps = [abs(m["gap"]) / max(abs(m["log_odds"]), 0.1) for m in results["mistakes"]]
     if gaps:
         yield (
-            f"The shares of each review add up to its log odds to within {100 * max(gaps):.1f}%. "
-            "A row is its number, from 0, in the test split as it was read."
+            "The attributions of each review add up to its log odds to within "
+            f"{100 * max(gaps):.1f}%. A row is the number of the review in the test split, from 0, "
+            "in the order of the files."
         )
+    yield from how_measured("mistakes.json", [results["command"]], [f"- Data: {results['data']}"])
 
 
 def _words(found: list[dict]) -> str:
@@ -130,7 +137,7 @@ def _words(found: list[dict]) -> str:
 
 
 class Mistakes(Program):
-    """The program, whose page has the reasons that were written by hand too."""
+    """The program, whose page also shows the reasons that were written by hand."""
 
     def publish(self, results: dict, docs: Path) -> list[Path]:
         path = docs / "results/mistakes-reasons.json"
@@ -148,8 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
     add("run", nargs="?", metavar="RUN", help="the folder of a trained classifier")
-    add("--data", default="imdb", help="as train.imdb takes it (default: imdb)")
-    add("--number", type=int, default=NUMBER, help=f"how many reviews (default: {NUMBER})")
+    add("--data", default="imdb", help="data as train.imdb takes them (default: imdb)")
+    add("--number", type=int, default=NUMBER, help=f"number of reviews (default: {NUMBER})")
     add("--show", action="store_true", help="print the reviews, which are not stored")
     options = PROGRAM.parse(parser, arguments, unnamed=("run",))
     if options.number < 1:
@@ -162,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(options: argparse.Namespace) -> dict:
     classifier, data = load_classifier(options.run), load(options.data)
     if data.classes != classifier.spec.classes:
-        raise InputError(f"{options.run} knows other classes than {data.name}")
+        raise InputError(f"{options.run} has other classes than {data.name}")
     test, mistakes = data.test, []
     said = probabilities_of(classifier, test.texts)
     for kind, row in tqdm(chosen(said, test, options.number), desc="explaining", unit="review"):

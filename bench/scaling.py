@@ -1,14 +1,14 @@
-"""How the loss of a language model falls with its size: several sizes trained on the same tokens,
-and the power law.
+"""Train language models of several sizes on the same tokens, and fit a power law to their loss.
 
     python -m bench.scaling --data FILE
     python -m bench.scaling --data sample --widths 16 32 64
     python -m bench.scaling --page                  measure nothing, write the page
 
-Each is `train.lm` as anybody runs it, in the same number of steps; N are its parameters without the
-embedding, C = 6 N D the operations of training on D tokens (Kaplan et al., 2020,
-https://arxiv.org/abs/2001.08361, section 2.1), whose law is L = (N_c / N)^alpha. The numbers go to
-docs/results/scaling.json, page and figure to docs/benchmarks/scaling.md.
+Each model is trained by `train.lm` as any user runs it, for the same number of steps. N is the
+number of parameters without the embedding, and C = 6 N D is the number of operations of training on
+D tokens (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1), whose law is L = (N_c
+/ N)^alpha. The numbers are written to docs/results/scaling.json, page and figure to
+docs/benchmarks/scaling.md.
 """
 
 import argparse
@@ -29,14 +29,14 @@ from train.lm import main as train
 from transformer_jax.costs.formulas import six_nd
 from transformer_jax.costs.power_laws import PowerLaw, fit_power_law
 
-HEAD = 16  # features of a head
+HEAD = 16  # features per head
 
 
 def one(options: argparse.Namespace, width: int, folder: Path) -> dict:
-    """Trains a model of this width; raises Disagreement where it cannot be."""
+    """Train a model of this width; raise Disagreement if training fails."""
     run = folder / str(width)
-    # Of the table and the norms; narrow models learn faster: Kaplan et al., 2020, appendix D.6.
-    # Muon's rate, of the matrices, is the same for all widths.
+    # AdamW's rate, for the embedding and the norms. Narrow models need a larger one: Kaplan et al.,
+    # 2020, appendix D.6. Muon's rate, for the matrices, is the same for all widths.
     rate = options.learning_rate * (64 / width) ** 0.5
     arguments = [
         "--data", options.data, "--out", str(run), "--embed-dim", str(width),
@@ -68,7 +68,7 @@ def described(law: PowerLaw) -> dict:
 
 
 def figures(results: dict) -> dict[str, Figure]:
-    """Return the loss against parameters and against operations, with the laws."""
+    """Draw the loss against parameters and against operations, with the fitted laws."""
     names = {"parameters": "parameters without the embedding", "flops": "operations of training"}
     with subplots(1, 2, (9, 3.6), sharey=True) as (figure, both):
         for axes, (key, says) in zip(both, names.items(), strict=True):
@@ -88,25 +88,26 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
     return [
         "# The loss by the size of the model",
         "",
-        *origin([results]),
+        "This page shows how the held-out loss of small language models falls with their size. It "
+        "is for readers who choose the size of a model.",
         "",
-        f"Character-level models of {results['layers']} layers on {results['data']},",
-        f"{rows[0]['tokens']:,} tokens each. L ~ N^{digits(law['exponent'])} "
-        f"[{', '.join(map(digits, law['interval']))}] (95%).",
+        f"Character-level models of {results['layers']} layers were trained on "
+        f"{rows[0]['tokens']:,} tokens of {results['data']} each. With N parameters besides the "
+        f"embedding, the loss is L ~ N^{digits(law['exponent'])}, with a 95% confidence interval "
+        f"of the exponent of [{', '.join(map(digits, law['interval']))}].",
         "",
         "![held-out loss against parameters and against operations, both axes logarithmic]"
         f"({shown['scaling']})",
         "",
         *table(
-            ["width", "parameters", "operations", "nats a token", "bits a byte", "seconds"],
+            ["width", "parameters", "operations", "nats per token", "bits per byte", "seconds"],
             (
                 [row["width"], f"{row['parameters']:,}", f"{row['flops']:.2g}", row["loss"],
                  row["bits_per_byte"], row["seconds"]]
                 for row in rows
             ),
         ),
-        "",
-        "All numbers: `../results/scaling.json`.",
+        *origin("scaling.json", [results]),
     ]  # fmt: skip
 
 
@@ -119,14 +120,14 @@ PROGRAM = Program(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--data", default="sample", metavar="WHAT", help="as of train.lm (default: sample)")
+    add("--data", default="sample", metavar="WHAT", help="as for train.lm (default: sample)")
     add(
         "--widths", type=int, nargs="+", default=(16, 32, 64, 128), metavar="D", help="16 32 64 128"
     )
-    add("--layers", type=int, default=3, metavar="L", help="default: 3")
-    add("--length", type=int, default=128, metavar="T", help="default: 128")
-    add("--steps", type=int, default=600, metavar="N", help="default: 600")
-    add("--batch-tokens", type=int, default=4096, metavar="N", help="default: 4096")
+    add("--layers", type=int, default=3, metavar="L", help="layers (default: 3)")
+    add("--length", type=int, default=128, metavar="T", help="tokens per text (default: 128)")
+    add("--steps", type=int, default=600, metavar="N", help="training steps (default: 600)")
+    add("--batch-tokens", type=int, default=4096, metavar="N", help="per batch (default: 4096)")
     add(
         "--learning-rate", type=float, default=5e-3, metavar="R", help="at width 64 (default: 5e-3)"
     )

@@ -1,17 +1,18 @@
-"""The step of the tutorial's classifier, and its inference: this library beside PyTorch, in turns.
+"""Compare training steps and inference of the tutorial's classifier with PyTorch, interleaved.
 
     python -m bench.training_step
     python -m bench.training_step --small --docs DIR    every subject once, with a few features
     python -m bench.training_step --page                measure nothing, write the page
 
-The model is `train.imdb --recipe tutorial` in its full size, the step
-`train.trainer.step.make_train_step` as the training program runs it; PyTorch's are those of
-bench/peers/tutorial_model.py: eager as the tutorial has it, with its own attention (sdpa), and
-tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights; nothing is timed
-before logits, and losses of two steps without dropout, are those of eager PyTorch. Tokens are
-random, about a third is padding. Each is in a process of its own, ours with the memory of
-transformer_jax/runtime/malloc.py, PyTorch's with that and without. The numbers go to
-docs/results/training_step.json, the tables to docs/benchmarks/training-step.md.
+The model is `train.imdb --recipe tutorial` in its full size, and the step is
+`train.trainer.step.make_train_step` as the training program runs it. PyTorch's versions are those
+of bench/peers/tutorial_model.py: eager as in the tutorial, with PyTorch's own attention (sdpa), and
+tuned (sdpa, autocast to bfloat16, fused AdamW). All begin with the same weights. They are timed
+only after their logits, and the losses of two steps without dropout, agree with those of eager
+PyTorch. Tokens are random, and about a third is padding. Each contestant runs in its own process:
+ours with the memory settings of transformer_jax/runtime/malloc.py, PyTorch's with and without. The
+numbers are written to docs/results/training_step.json, the tables to
+docs/benchmarks/training-step.md.
 """
 
 import argparse
@@ -35,14 +36,14 @@ from bench.peers.tutorial_classifier import BATCHES, CONTESTANTS, OURS, batches,
 from train.recipes.imdb import TUTORIAL, Recipe
 from transformer_jax.runtime.errors import InputError
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for those it starts
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # for child processes
 
-# Largest difference over the largest logit; of losses. Bfloat16 keeps three digits of every
+# Largest difference of logits or losses over the largest one. bfloat16 keeps three digits of every
 # activation.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 
 
-# Of --small.
+# The recipe of --small.
 SMALL = replace(
     TUTORIAL,
     model=replace(
@@ -63,7 +64,7 @@ TRAINED = (
     "sdpa",
     "tuned",
 )
-# What is measured: rows, length, dropout (None: inference), who.
+# Rows, length, dropout rate (None: inference) and contestants of each subject.
 SUBJECTS = {
     "step": (16, 256, 0.1, TRAINED),
     "step without dropout": (16, 256, 0.0, (OURS, "eager", "eager, memory kept")),
@@ -74,8 +75,9 @@ SUBJECTS = {
 
 
 def check(calls: dict[str, Callable[[], Any]], count: int) -> dict[str, float]:
-    """How far each is from eager PyTorch, in as many calls; raises where it computes something
-    else.
+    """Return how far each contestant is from eager PyTorch, in `count` calls.
+
+    Raises Disagreement if one computes other values.
     """
     values = {name: np.stack([call() for _ in range(count)]) for name, call in calls.items()}
     expected = values["eager"]
@@ -89,7 +91,7 @@ def check(calls: dict[str, Callable[[], Any]], count: int) -> dict[str, float]:
 
 
 def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: int) -> dict:
-    """Checked without dropout, then called in turns with it."""
+    """Check all contestants without dropout, then time them with it, interleaved."""
     rows, length, dropout, names = SUBJECTS[subject]
     found = batches(recipe, rows, min(length, recipe.model.max_length), seed)
     settings = {
@@ -122,25 +124,43 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
         "freed_memory_kept": kept,
         "rounds": by[OURS]["rounds"],
         "seconds": by[OURS]["seconds"],
-        # The time of the outer over that of the inner.
+        # The time of the outer name over that of the inner name.
         "ratios": {name: found["ratios"] for name, found in by.items()},
         "load_average": machine.load_average(),
     }
 
 
+def main_number(subjects: Sequence[dict]) -> list[str]:
+    found = next((each for each in subjects if each["subject"] == "step"), None)
+    if found is None:
+        return []
+    return [
+        "",
+        f"In float32 a training step takes {milliseconds(found['seconds'][OURS])} ms, "
+        f"{quotient(found['ratios'][OURS].get('eager'))} of the time of the tutorial's own PyTorch "
+        "program (median and quartiles).",
+    ]
+
+
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
-    yield from ["# A training step beside PyTorch", "", *origin([results]), ""]
     size = "with a few features" if results["small"] else "in its full size"
     yield from (
-        f"The tutorial's classifier {size} (`train.imdb --recipe tutorial`); eager PyTorch",
-        "is the tutorial's own program, `sdpa` has PyTorch's fused attention, `tuned` autocast to",
-        "bfloat16 and fused AdamW besides. All begin with the same weights and were seen to "
-        "compute",
-        "the same before. Each is in a process of its own; ours keeps freed memory",
-        "(`transformer_jax/runtime/malloc.py`), as `train.imdb` does, PyTorch does as its program",
-        "does, but where it says `memory kept`. Called in turns; the ratios are of ours over the",
-        "other's time within a round, median and quartiles: below 1 ours is faster.",
+        "# A training step compared with PyTorch",
+        "",
+        "This page compares the time of a training step, and of inference, with PyTorch. It is for "
+        "readers who train or run a classifier on a CPU.",
+        *main_number(results["subjects"]),
+        "",
+        f"The model is the tutorial's classifier {size} (`train.imdb --recipe tutorial`). `eager` "
+        "is the tutorial's own PyTorch program, `sdpa` uses PyTorch's fused attention, and `tuned` "
+        "adds autocast to bfloat16 and fused AdamW. All begin with the same weights, and their "
+        "results were checked to agree before timing.",
+        "",
+        "Each runs in its own process. Ours keeps freed memory "
+        "(`transformer_jax/runtime/malloc.py`), as `train.imdb` does; PyTorch does so only where "
+        "the row says `memory kept`. Calls are interleaved. A ratio is the time of ours over that "
+        "of the other within a round, as median and quartiles; below 1 ours is faster.",
     )
     for found in results["subjects"]:
         ratios = found["ratios"]
@@ -160,7 +180,7 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
                 for name, seconds in found["seconds"].items()
             ),
         )
-    yield from ("", "All numbers: `../results/training_step.json`.")
+    yield from origin("training_step.json", [results])
 
 
 PROGRAM = Program(
@@ -173,8 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
     add("--subjects", nargs="+", choices=SUBJECTS, default=tuple(SUBJECTS), help="default: all")
-    add("--rounds", type=int, default=9, help="at least (default: 9)")
-    add("--seconds", type=float, default=2.0, help="for a contestant of a subject (default: 2)")
+    add("--rounds", type=int, default=9, help="minimum number of rounds (default: 9)")
+    add("--seconds", type=float, default=2.0, help="per contestant and subject (default: 2)")
     add("--seed", type=int, default=0, help="of weights and tokens (default: 0)")
     options = PROGRAM.parse(parser, arguments)
     if options.rounds < 1 or not options.seconds >= 0:
@@ -188,7 +208,7 @@ def measured(options: argparse.Namespace) -> dict:
     try:
         import torch  # noqa: F401
     except ModuleNotFoundError:
-        raise InputError("PyTorch is the opponent: pip install torch==2.13.0") from None
+        raise InputError("needs PyTorch to compare with: pip install torch==2.13.0") from None
     how = {"rounds": options.rounds, "seconds": options.seconds, "seed": options.seed}
     subjects = []
     for subject in options.subjects:

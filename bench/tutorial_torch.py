@@ -1,25 +1,26 @@
-r"""Trains the tutorial's classifier in PyTorch, against the clock: the opponent of `train.imdb`.
+"""Train the tutorial's classifier in PyTorch, against the clock: the opponent of `train.imdb`.
 
     python -m bench.tutorial_torch --data PATH --log FILE    as the tutorial trains it
     python -m bench.tutorial_torch --data PATH --log FILE --attention sdpa --bfloat16 --fused
 
-By the listings of "The Transformers, a complete architectural breakdown" (2026); the model is
-bench/peers/tutorial_model.py:
+It follows the listings of "The Transformers, a complete architectural breakdown" (2026); the model
+is in bench/peers/tutorial_model.py:
 
     1.22        on a GPU where there is one
     1.24-1.26   GPT-2's tokens, [CLS] and [SEP] around the first 254, filled up with [PAD] to 256
     1.29        batches of 16, shuffled anew in each epoch, the last of an epoch smaller
     1.38, 1.39  100 epochs; every loss is read as it comes; the last step's weights are scored
 
-What is not as written: texts are cut into tokens once, before the clock starts, where 1.28 does it
-at every access, and `<br />` is a space, as everywhere here. Training rows that repeat a test text
-are left out, and a tenth of the others (no movie in common) is kept to validate, the same as in
-`train.imdb` for the same seed; batches come in the same order too. The test texts are scored with
---test alone, once, at the end.
+Some things differ from the text. Texts are tokenized once, before the clock starts, where 1.28 does
+it at every access. `<br />` is replaced by a space, as everywhere here. Training rows that repeat a
+test text are left out, and a tenth of the others (no movie in common) is held out for validation,
+the same as in `train.imdb` for the same seed; batches come in the same order too. The test texts
+are scored only with --test, once, at the end.
 
-The log is lines of JSON, each on disk when it is written: what runs, then {step, epoch, seconds,
-loss} and {step, epoch, seconds, validation_accuracy, validation_seconds}. `seconds` is of training
-alone, from before the first step; `python -m bench.imdb_race --tutorial LOG` sets it beside ours.
+The log is lines of JSON, each on disk when it is written: first the settings, then {step, epoch,
+seconds, loss} and {step, epoch, seconds, validation_accuracy, validation_seconds}. `seconds` is the
+time of training without validation, from before the first step. `python -m bench.imdb_race
+--tutorial LOG` compares it with ours.
 """
 
 import argparse
@@ -73,7 +74,7 @@ def accuracy(infer: Callable, batches: Iterable[tuple[Tensor, Tensor, Tensor]]) 
 
 @dataclass(frozen=True)
 class Feed:
-    """Batches of texts as tensors, all filled up to one length."""
+    """Batches of texts as tensors, all padded to one length."""
 
     tokenizer: Tokenizer
     batch: int
@@ -85,7 +86,7 @@ class Feed:
     def epochs(
         self, examples: list[np.ndarray], labels: np.ndarray, epochs: int, seed: int
     ) -> Iterator[tuple[int, bool, tuple[Tensor, ...]]]:
-        """(epoch, whether it ends here, batch) of all epochs."""
+        """Yield (epoch, whether the epoch ends here, batch) over all epochs."""
         lengths, shape = [len(ids) for ids in examples], (self.length,)
         for epoch in range(epochs):
             plans = epoch_plans(lengths, shape, self.batch * self.length, seed=seed, epoch=epoch)
@@ -122,7 +123,7 @@ def fit(
     """Make the steps and write losses and scores, until --until; return the last step."""
     started, validating, losses, step = time.perf_counter(), 0.0, [], 0
     for step, (epoch, ends, batch) in enumerate(stream, 1):
-        losses.append(float(step_once(*batch)))  # waits, as the tutorial does
+        losses.append(float(step_once(*batch)))  # waits for the step, as the tutorial does
         seconds = time.perf_counter() - started - validating
         line = {"step": step, "epoch": epoch, "seconds": round(seconds, 3)}
         if ends or step % options.log_every == 0:
@@ -140,7 +141,7 @@ def fit(
 
 
 def train(options: argparse.Namespace, arguments: list[str]) -> None:
-    """Data, model, loop, and the test split where --test asks for it."""
+    """Load the data, train the model, and score the test split if --test asks for it."""
     data = load(options.data, seed=options.seed)
     train_split, validation, split_rule = split_validation(
         data.train, VALIDATION_FRACTION, options.seed
@@ -197,28 +198,26 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add(
-        "--data", required=True, metavar="WHAT", help="as train.imdb takes it: a path, imdb, sample"
-    )
-    add("--log", required=True, metavar="FILE", help="where the lines of JSON go; a new file")
+    add("--data", required=True, metavar="WHAT", help="as for train.imdb: a path, imdb, sample")
+    add("--log", required=True, metavar="FILE", help="new file for the lines of JSON")
     add("--epochs", type=int, default=100, metavar="E", help="default: 100")
     add("--batch", type=int, default=16, metavar="B", help="texts in a batch (default: 16)")
     add("--length", type=int, default=256, metavar="T", help="tokens of a text (default: 256)")
     add("--tokenizer", default="gpt2", metavar="SPEC", help="gpt2 (default), bpe:N or word:N")
-    add("--gpt2-files", metavar="DIR", help="encoder.json and vocab.bpe, if tiktoken has none")
+    add("--gpt2-files", metavar="DIR", help="of encoder.json and vocab.bpe, if tiktoken has none")
     add("--attention", choices=("eager", "sdpa"), default="eager", help="default: eager")
     add("--bfloat16", action="store_true", help="products in bfloat16, by autocast")
     add("--fused", action="store_true", help="PyTorch's fused AdamW")
-    add("--seed", type=int, default=0, metavar="S", help="of everything random (default: 0)")
-    add("--log-every", type=int, default=10, metavar="N", help="steps a line (default: 10)")
-    add("--validate-every", type=int, metavar="N", help="steps, besides the end of each epoch")
+    add("--seed", type=int, default=0, metavar="S", help="of all random numbers (default: 0)")
+    add("--log-every", type=int, default=10, metavar="N", help="steps per line (default: 10)")
+    add("--validate-every", type=int, metavar="N", help="also after every N steps, not only epochs")
     add("--until", type=float, metavar="A", help="stop at this validation accuracy")
     add("--test", action="store_true", help="score the test split, once, at the end")
     return parser
 
 
 def check(options: argparse.Namespace) -> None:
-    """The numbers among the options, before anything is read."""
+    """Raise InputError for options out of range, before anything is read."""
     for name, least in (
         ("epochs", 1), ("batch", 1), ("length", 3), ("seed", 0), ("log_every", 1),
         ("validate_every", 1),
@@ -247,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{PROGRAM}: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"\nstopped; what was measured stands in {options.log}", file=sys.stderr)
+        print(f"\nstopped; the measurements so far are in {options.log}", file=sys.stderr)
         return 130
     return 0
 

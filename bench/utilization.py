@@ -1,13 +1,13 @@
-"""Model-FLOPs utilisation of a training step: its arithmetic over what this device's matrix
-products reach.
+"""Measure the model-FLOPs utilisation of a training step.
 
     python -m bench.utilization                     bert-base, bfloat16: for a GPU
     python -m bench.utilization --model tutorial --dtype float32    for a CPU
 
-The step is that of the training program; its arithmetic is three times that of the forward pass,
-counted on the jaxpr (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section 2.1). The
-ceiling is the fastest of some square products in the same dtype, summed in float32. The numbers go
-to docs/results/utilization.json.
+Utilisation is the arithmetic of a step per second, divided by the rate that matrix products reach
+on this device. The step is that of the training program. Its arithmetic is three times that of the
+forward pass, counted on the jaxpr (Kaplan et al., 2020, https://arxiv.org/abs/2001.08361, section
+2.1). The ceiling is the fastest of several square products in the same dtype, summed in float32.
+The numbers are written to docs/results/utilization.json.
 """
 
 import argparse
@@ -49,15 +49,15 @@ BERT = ClassifierConfig(
     encoder=StackConfig(12, 768, 12, 3072, norm="post", activation="gelu"),
     pooling=("cls",),
 )
-# With the texts of a batch and their tokens.
+# Configuration, texts in a batch, and tokens of a text.
 MODELS = {"bert-base": (BERT, 64, 512), "tutorial": (TUTORIAL.model, 16, 256)}
-EDGES = {"cpu": (1024, 2048)}  # of the square products
+EDGES = {"cpu": (1024, 2048)}  # edges of the square products
 LARGE = (4096, 8192)
-STEPS = 5  # of a round
+STEPS = 5  # per round
 
 
 def ceiling(dtype: str, edges: Sequence[int], rounds: int) -> float:
-    """FLOP/s of the fastest product."""
+    """Return the FLOP/s of the fastest square product."""
     found = []
     for n in edges:
         a, b = (jax.random.normal(jax.random.key(i), (n, n)).astype(dtype) for i in range(2))
@@ -71,7 +71,10 @@ def ceiling(dtype: str, edges: Sequence[int], rounds: int) -> float:
 def measure(
     config: ClassifierConfig, rows: int, length: int, dtype: str, rounds: int
 ) -> dict[str, Any]:
-    """Seconds of a step, its arithmetic, and the better ceiling of before and after."""
+    """Measure the time and the utilisation of a training step.
+
+    The ceiling is measured before and after the steps; the higher one counts.
+    """
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, config.vocab_size, (rows, length)).astype(np.int32)
     labels = rng.integers(0, 2, rows).astype(np.int32)
@@ -95,7 +98,7 @@ def measure(
     before, seconds = ceiling(dtype, edges, rounds), []
 
     def several(state):
-        for _ in range(STEPS):  # as in training: the next one is sent while this one is computed
+        for _ in range(STEPS):  # as in training, steps are dispatched ahead
             state, loss = step(state, batch)
         return jax.block_until_ready((state, loss))
 
@@ -103,7 +106,7 @@ def measure(
         took, (state, loss) = clock(several, state)
         if not np.isfinite(float(loss)):
             raise FloatingPointError(f"the loss of round {i} is {loss}")
-        if i:  # the first compiles and takes memory
+        if i:  # the first round compiles and allocates memory
             seconds.append(took / STEPS)
     most = max(before, ceiling(dtype, edges, rounds))
     return {
@@ -131,8 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="default: bfloat16")
     add("--rows", type=int, help="texts in a batch")
     add("--length", type=int, help="tokens of a text")
-    add("--layers", type=int, help="fewer than the model has")
-    add("--rounds", type=int, default=9, help=f"of {STEPS} steps each that are timed (default: 9)")
+    add("--layers", type=int, help="number of layers (default: the model's)")
+    add("--rounds", type=int, default=9, help=f"timed rounds of {STEPS} steps (default: 9)")
     options = PROGRAM.parse(parser, arguments)
     config, rows, length = MODELS[options.model]
     if options.layers is not None:

@@ -1,3 +1,1 @@
-"""The claims that texts about transformers make, each measured: `python -m bench.claims` writes
-docs/research/claims.md.
-"""
+"""Claims that texts about transformers make, measured; run as `python -m bench.claims`."""

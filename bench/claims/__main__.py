@@ -1,8 +1,10 @@
-"""Measures every claim and writes docs/research/claims.md, its figures and
-docs/results/claims.json.
+"""Measure every claim; write docs/research/claims.md, its figures and docs/results/claims.json.
 
-python -m bench.claims
-python -m bench.claims --page       nothing is measured: the page from the numbers, its figures stay
+    python -m bench.claims
+    python -m bench.claims --page
+
+With --page nothing is measured: the page is written from stored numbers, and the figures stay as
+they are.
 """
 
 import argparse
@@ -27,7 +29,7 @@ PROGRAM = Program(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
-    parser.add_argument("--seed", type=int, default=0, help="of every random number (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of every random number (0)")
     options = PROGRAM.parse(parser, arguments)
     return PROGRAM.run(options, partial(measured, options))
 
@@ -42,7 +44,7 @@ def measured(options: argparse.Namespace) -> dict:
 
 
 def results_of(claims: Sequence[Claim], options: argparse.Namespace) -> dict:
-    """Return what is kept of the claims; their figures are written."""
+    """Write the figures of the claims; return what the JSON file keeps."""
     folder = options.docs / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     for claim in claims:

@@ -1,7 +1,7 @@
-"""One word, two meanings: the vector of "bank" in a table and behind attention.
+"""One word with two meanings: the vector of "bank" in an embedding table and after attention.
 
-A small masked language model is trained on sentences from two worlds, so that all it knows of
-meaning is which words stand together.
+A small masked language model is trained on sentences from two worlds. All it can learn about
+meaning is which words occur together.
 """
 
 from functools import partial
@@ -27,27 +27,30 @@ D, L = 32, 2
 
 
 def sentence(world: str, random: np.random.Generator) -> list[str]:
-    """Such as: the boat lay at the bank of the river. Three of its words tell the world."""
+    """Draw a sentence such as: the boat lay at the bank of the river.
+
+    Three of its words depend on the world.
+    """
     who, does, where = (random.choice(words.split()) for words in WORLDS[world])
     return ["the", who, does, "at", "the", "bank", "of", "the", where]
 
 
 @jax.jit
 def encode(parameters, tokens):
-    """Every token's vector behind attention."""
+    """Return the vector of every token after the attention layers."""
     x = lookup(parameters["embed"], tokens) + sinusoidal_positions(jnp.arange(tokens.shape[1]), D)
     return layers({name: p for name, p in parameters.items() if name != "embed"}, x)
 
 
 def loss(parameters, batch):
-    """Of the word behind [MASK]; the embedding also reads out, as in BERT."""
+    """Compute the cross-entropy of the masked words; the embedding also reads out, as in BERT."""
     tokens, asked = batch["tokens"], (jnp.arange(len(batch["tokens"])), batch["places"])
     output = encode(parameters, tokens.at[asked].set(IDS["[MASK]"]))[asked]
     return cross_entropy(output @ parameters["embed"].T, tokens[asked])
 
 
 def batches(random: np.random.Generator, steps: int, rows: int = 32) -> dict[str, np.ndarray]:
-    """Sentences of both worlds, and the place of the word to be guessed."""
+    """Draw sentences of both worlds, and the place of the word to predict."""
     drawn = [sentence(random.choice(list(WORLDS)), random) for _ in range(steps * rows)]
     tokens = np.array([[IDS[word] for word in words] for words in drawn])
     return {
@@ -57,14 +60,15 @@ def batches(random: np.random.Generator, steps: int, rows: int = 32) -> dict[str
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
-    """[i, j]: the cosine of the angle between vectors i and j."""
+    """Return the matrix [i, j] of cosines of the angles between vectors i and j."""
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     return unit @ unit.T
 
 
 def banks(seed: int, *, steps: int = 300, each: int = 4) -> tuple[list[str], dict[str, np.ndarray]]:
-    """Sentences, `each` of the first world and as many of the second, and the cosines of their
-    vectors of "bank".
+    """Return sentences, and the cosines between their vectors of "bank".
+
+    There are `each` sentences of the first world and as many of the second.
     """
     random = np.random.default_rng(seed)
     start = init_layers(random, L, D, 4, 2 * D) | {"embed": normal(random, (len(WORDS), D), D)}
@@ -81,7 +85,7 @@ def banks(seed: int, *, steps: int = 300, each: int = 4) -> tuple[list[str], dic
 
 
 def same_and_other(found: np.ndarray) -> tuple[float, float]:
-    """The mean cosine of two different sentences of one world, and of sentences of two."""
+    """Return the mean cosine of two different sentences of one world, and of two worlds."""
     half = len(found) // 2
     others = ~np.eye(half, dtype=bool)
     same = (found[:half, :half][others].mean() + found[half:, half:][others].mean()) / 2
@@ -104,11 +108,10 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "bank",
             'A table gives "bank" one vector, attention one for each meaning',
-            'Mean cosine between the vectors of "bank" in two sentences: of the same world (river '
-            "or money), and of "
-            "different ones. Two layers of attention, trained on such sentences to guess a masked "
-            "word. Untrained attention gives the word another vector in every sentence too, but "
-            "the worlds are not told apart.",
+            'Mean cosine between the vectors of "bank" in two sentences, of the same world '
+            "(river or money) and of different ones. Two layers of attention were trained on "
+            "such sentences to predict a masked word. Untrained attention also gives the word a "
+            "different vector in every sentence, but does not separate the worlds.",
             ('"bank"', "two sentences of one world", "of two worlds"),
             [(name, *same_and_other(matrix)) for name, matrix in found.items()],
             partial(_draw, sentences, found),

@@ -1,6 +1,4 @@
-"""The gradient that arrives at the first layer of a deep stack, with and without residual
-connections.
-"""
+"""The gradient at the first layer of a deep stack, with and without residual connections."""
 
 from functools import partial
 
@@ -24,8 +22,9 @@ STACKS = {
 def first_gradients(
     seed: int, depths: tuple[int, ...], *, draws: int = 8, T: int = 16, D: int = 32, C: int = 8
 ) -> dict[str, np.ndarray]:
-    """[depth, draw]: the norm of the gradient of the first layer, at random initialisation and
-    random labels.
+    """Return the norms of the gradient of the first layer [depth, draw], by stack.
+
+    Weights and labels are random.
     """
     random = np.random.default_rng(seed)
     stacks = [init_layers(random, max(depths), D, 4, 2 * D) for _ in range(draws)]
@@ -75,13 +74,13 @@ def claims(seed: int) -> list[Claim]:
     return [
         Claim(
             "gradient-depth",
-            "Residual connections keep the gradient alive, together with norms",
-            "The norm of the gradient that reaches the first layer, median of 8 random stacks of "
-            "attention and feed-forward layers, at initialisation. With neither, it shrinks with "
-            "every layer to nothing. Residual connections alone let it grow without bound. Norms "
-            "alone hold its median, but from draw to draw it comes to differ by orders of "
-            "magnitude (last column: largest over smallest, at the greatest depth). Both together "
-            "hold it.",
+            "Residual connections together with norms keep the gradient stable",
+            "The norm of the gradient that reaches the first layer: the median of 8 random "
+            "stacks of attention and feed-forward layers, at initialisation. With neither "
+            "residual connections nor norms it shrinks with every layer and vanishes. With "
+            "residual connections alone it grows without bound. With norms alone its median "
+            "stays the same, but draws come to differ by orders of magnitude (last column: "
+            "largest over smallest, at the greatest depth). With both it stays stable.",
             ("", *map(str, depths), "spread"),
             [
                 (name, *map(shown, norms), float(norms[-1].max() / norms[-1].min()))

@@ -1,6 +1,4 @@
-"""A small transformer of the library's pure functions, with residual connections and norms as
-switches.
-"""
+"""A small transformer of the library's pure functions, with switchable residuals and norms."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,14 +17,15 @@ Parameters = dict[str, jax.Array]
 
 
 def normal(random: np.random.Generator, shape: tuple[int, ...], inputs: int = 1) -> jax.Array:
-    """Normal numbers of variance 1 / inputs, from NumPy: a generator of JAX's takes long to
-    compile.
+    """Draw normal numbers of variance 1 / inputs.
+
+    They come from NumPy, because a generator of JAX takes long to compile.
     """
     return jnp.asarray(random.standard_normal(shape, np.float32) * np.float32(inputs**-0.5))
 
 
 def init_layers(random: np.random.Generator, L: int, D: int, N: int, F: int) -> Parameters:
-    """L layers, one behind the other along the first axis."""
+    """Draw the parameters of L layers, stacked along the first axis."""
     return {
         "query": normal(random, (L, D, N, D // N), D),
         "key": normal(random, (L, D, N, D // N), D),
@@ -38,10 +37,11 @@ def init_layers(random: np.random.Generator, L: int, D: int, N: int, F: int) -> 
 
 
 def layers(parameters: Parameters, x, *, residual=1.0, norm=True, depth=None, mask=None):
-    """x = residual x + sublayer(norm(x)) for attention and feed-forward, in the first `depth`
-    layers.
+    """Apply attention and feed-forward sublayers in the first `depth` layers.
 
-    `residual` is 1 or 0, and both it and `depth` may be traced: one compilation does for all.
+        x = residual x + sublayer(norm(x))
+
+    `residual` is 1 or 0. It and `depth` may be traced, so that one compilation is enough.
     """
     L = len(parameters["up"])
     depth = L if depth is None else depth
@@ -61,14 +61,15 @@ def layers(parameters: Parameters, x, *, residual=1.0, norm=True, depth=None, ma
 
 
 def cross_entropy(logits, labels):
-    """The mean over all tokens."""
+    """Return the mean cross-entropy over all tokens."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
 
 @partial(jax.jit, static_argnames="loss")
 def fit(loss: Callable, parameters: Parameters, batches, rate=3e-3):
-    """Adam on `loss(parameters, batch)`, once through the batches; the parameters and every step's
-    loss.
+    """Minimize `loss(parameters, batch)` with Adam, once through the batches.
+
+    Return the parameters and the loss of every step.
     """
     optimizer = optax.adam(rate)
 

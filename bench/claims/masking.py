@@ -1,4 +1,4 @@
-"""Where a causal mask must stand: before the softmax."""
+"""The place of a causal mask: before the softmax, not after it."""
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +13,21 @@ from transformer_jax.attention.masks import causal
 
 
 def masked_before(query, key, value):
-    """-inf in the scores: what the library does."""
+    """Set future scores to -inf, as the library does."""
     return dot_product_attention(query, key, value, mask=causal())
 
 
 def zeroed_after(query, key, value):
-    """Zero in the weights: every weight still carries the future in its denominator."""
+    """Set future weights to zero; the future still counts in the denominator of every weight."""
     weights = attention_weights(query, key) * causal().to_array(key.shape[1])
     return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
 
 
 def renormalised_after(query, key, value):
-    """Zero in the weights, then divided by their sum: the denominator of the future cancels."""
+    """Set future weights to zero and divide the others by their sum.
+
+    The denominator that includes the future cancels.
+    """
     weights = attention_weights(query, key) * causal().to_array(key.shape[1])
     weights = weights / weights.sum(axis=-1, keepdims=True)
     return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
@@ -38,9 +41,7 @@ WAYS = {
 
 
 def influence(way, query, key, value) -> np.ndarray:
-    """[t, s]: the size of the change of output t by a small change of the key or the value of token
-    s.
-    """
+    """Return [t, s]: the size of the derivative of output t by the key and value of token s."""
     by_key, by_value = jax.jit(jax.jacrev(way, argnums=(1, 2)))(query, key, value)
     # [1, T, 1, H, 1, S, 1, H]
     squares = sum(np.square(np.asarray(part)[0, :, 0, :, 0, :, 0]) for part in (by_key, by_value))
@@ -48,12 +49,12 @@ def influence(way, query, key, value) -> np.ndarray:
 
 
 def leaks(seed: int, T: int = 6, H: int = 8) -> dict[str, dict]:
-    """What becomes of the outputs before the last token when that token changes."""
+    """Measure how the outputs before the last token change when that token changes."""
     random = np.random.default_rng(seed)
     query, key, value = (normal(random, (1, T, 1, H)) for _ in range(3))
     last = jnp.arange(T)[:, None, None] == T - 1
     other = jnp.where(last, normal(random, key.shape), key)
-    # A future score that leaves nothing to the others.
+    # A future score so large that no weight remains for the others.
     loud = jnp.where(last, 1e3 * query[:, :1], key)
     reference = masked_before(query, key, value)
     found = {}
@@ -85,12 +86,13 @@ def claims(seed: int) -> list[Claim]:
     return [
         Claim(
             "causal-leak",
-            "A causal mask after the softmax lets the future through",
+            "A causal mask after the softmax leaks the future",
             "Weights that are set to zero after the softmax have already been divided by a sum "
-            "over the future: changing the key of the last token changes every earlier output "
-            "(the derivatives right of the diagonal). Dividing by the sum that is left cancels it "
-            "and equals masking before, in exact arithmetic: where a future score leaves nothing "
-            "to the others, it divides 0 by 0.",
+            "that includes the future. Changing the key of the last token therefore changes "
+            "every earlier output (the derivatives right of the diagonal). Dividing by the sum "
+            "of the remaining weights cancels this and equals masking before the softmax in "
+            "exact arithmetic. Where a future score is so large that nothing remains for the "
+            "other keys, it divides 0 by 0.",
             (
                 "causal mask",
                 "largest change of an earlier output",

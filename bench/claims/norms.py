@@ -9,7 +9,7 @@ from transformer_jax.functional.normalization import batch_norm, batch_statistic
 
 
 def changes(seed: int, B: int = 8, T: int = 12, D: int = 16) -> dict[str, dict[str, float]]:
-    """By how much one example's output moves when only what stands around it changes."""
+    """Return how much the output of one example changes when only the rest of its batch changes."""
     random = np.random.default_rng(seed)
     batch = normal(random, (B, T, D)) + normal(random, (D,))
     mates = np.concatenate([batch[:1], 2 * normal(random, (B - 1, T, D))])
@@ -37,12 +37,12 @@ def claims(seed: int) -> list[Claim]:
     return [
         Claim(
             "batch-norm",
-            "Batch norm sees padding and batch mates, layer norm does not",
-            "The same example, normalised in the same batch but for what stands around it: the "
-            "largest change of its normalised features (of variance 1). The statistics of batch "
-            "norm are over all tokens of the batch, padding included. Running statistics cure "
-            "that in evaluation, when training has already happened with the others. Layer norm "
-            "reads one token.",
+            "Batch norm depends on padding and on other examples, layer norm does not",
+            "The same example is normalised in a batch whose other content changes. The table "
+            "shows the largest change of its normalised features (of variance 1). Batch norm "
+            "computes its statistics over all tokens of the batch, padding included. Running "
+            "statistics avoid this in evaluation, but training has already depended on the other "
+            "examples. Layer norm reads one token only.",
             ("", *found["layer norm"]),
             [(name, *row.values()) for name, row in found.items()],
         )

@@ -1,4 +1,4 @@
-"""What attention knows of order, and what position codes say about distance."""
+"""Order and position codes: what attention can know of order, and how scores depend on distance."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ from transformer_jax.functional.rotary import rope
 
 
 def reordered(seed: int, T: int = 12, D: int = 32) -> dict[str, dict[str, float]]:
-    """A random encoder f on tokens x and on the same tokens in another order P x."""
+    """Measure a random encoder f on tokens x and on the same tokens in another order P x."""
     random = np.random.default_rng(seed)
     parameters = init_layers(random, 4, D, 4, 2 * D)
     x = normal(random, (1, T, D))
@@ -39,7 +39,7 @@ def reordered(seed: int, T: int = 12, D: int = 32) -> dict[str, dict[str, float]
 
 
 def rotation(offset: int, features: int, base: float = 10_000.0) -> np.ndarray:
-    """R_k: each pair (sin p f, cos p f) turned by k f, whatever p is."""
+    """Return R_k, which rotates each pair (sin p f, cos p f) by k f for every p."""
     turn = np.zeros((features, features))
     for i in range(0, features, 2):
         angle = offset / base ** (i / features)
@@ -51,8 +51,9 @@ def rotation(offset: int, features: int, base: float = 10_000.0) -> np.ndarray:
 
 
 def rotation_errors(offset: int, features: int = 64, length: int = 1000) -> tuple[float, float]:
-    """Over all positions p: the largest |PE(p + k) - R_k PE(p)|, and the same with the R of the
-    next offset.
+    """Return the largest |PE(p + k) - R_k PE(p)| over all positions p.
+
+    The second number is the same with the rotation of the next offset.
     """
     code = np.asarray(sinusoidal_positions(jnp.arange(length + offset), features), np.float64)
     here, there = code[:length], code[offset:]
@@ -63,7 +64,7 @@ def rotation_errors(offset: int, features: int = 64, length: int = 1000) -> tupl
 
 
 def score_maps(seed: int, T: int = 64, H: int = 32) -> dict[str, np.ndarray]:
-    """[m, n]: the score of one query at position m and one key at position n."""
+    """Return [m, n]: the score of one query at position m and one key at position n."""
     random = np.random.default_rng(seed)
     query, key = (np.broadcast_to(normal(random, (H,)), (1, T, 1, H)) for _ in range(2))
     positions = jnp.arange(T)
@@ -80,7 +81,10 @@ def score_maps(seed: int, T: int = 64, H: int = 32) -> dict[str, np.ndarray]:
 
 
 def spreads(scores: np.ndarray) -> tuple[float, float]:
-    """The largest standard deviation within a distance, and that of the distances' means."""
+    """Return two standard deviations: the largest within a distance, and that between distances.
+
+    The latter is taken over the means of the distances.
+    """
     diagonals = [np.diagonal(scores, k) for k in range(-len(scores) + 2, len(scores) - 1)]
     return max(float(d.std()) for d in diagonals), float(np.std([d.mean() for d in diagonals]))
 
@@ -115,30 +119,30 @@ def claims(seed: int) -> list[Claim]:
             "order",
             "Without positions, attention is equivariant to order; the mean of its outputs is "
             "invariant",
-            "A random encoder f of four layers on random tokens x and on the same tokens "
-            "reordered, P x. Without positions f(P x) = P f(x): the outputs move with their "
-            "tokens (equivariance), so they are not those of before (invariance, as texts often "
-            "say); their mean is. With positions nothing of that holds. Changes are those of f(P "
-            "x).",
+            "A random encoder f of four layers is applied to random tokens x and to the same "
+            "tokens reordered, P x. Without positions f(P x) = P f(x): each output moves with "
+            "its token (equivariance). The outputs do change, so they are not invariant, as "
+            "texts often say; only their mean is. With positions neither holds. The table shows "
+            "the changes of f(P x).",
             ("positions", *(f"largest change {what}" for what in order["none"])),
             [(name, *row.values()) for name, row in order.items()],
         ),
         Claim(
             "rotation",
             "PE(p + k) is one rotation of PE(p), the same for every p",
-            "R_k turns the pair (sin p f, cos p f) by k f, which no longer holds p. The largest "
-            "error over a thousand positions is that of float32 angles. The next rotation, R of k "
-            "+ 1, is shown to be a wrong one.",
+            "R_k rotates the pair (sin p f, cos p f) by k f, an angle that does not depend on p. "
+            "The largest error over a thousand positions is that of float32 angles. For "
+            "comparison the last column uses a wrong rotation, R of k + 1.",
             ("k", "largest error with R of k", "with R of k + 1"),
             [(k, *rotation_errors(k)) for k in (1, 10, 100, 1000)],
             _draw_rotation,
         ),
         Claim(
             "rope",
-            "With RoPE a score depends on the distance alone",
-            "One query and one key, at every pair of 64 positions. Within one distance the scores "
-            "do not vary (the diagonals of the pictures are of one colour); with sinusoids added "
-            "to the same vectors they do.",
+            "With RoPE a score depends only on the distance",
+            "One query and one key, at every pair of 64 positions. With RoPE the scores at one "
+            "distance do not vary (each diagonal of the pictures has one colour). With sinusoids "
+            "added to the same vectors they do.",
             ("positions", "largest spread within a distance", "spread between distances"),
             [(name, *spreads(scores)) for name, scores in maps.items()],
             partial(_draw_scores, maps),

@@ -1,4 +1,4 @@
-"""Positions added to the words, or set beside them: what it costs and what can be read back."""
+"""Positions added to words or concatenated with them: their cost, and what a probe can read."""
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,20 @@ from transformer_jax.nn.parameters import AbstractRngs
 
 
 def encoder_parameters(width: int) -> int:
-    """Of the base encoder of 2017 at another width, its feed-forward network four times as wide."""
+    """Count the parameters of the base encoder of 2017 at another width.
+
+    The feed-forward network is four times as wide.
+    """
     config = StackConfig(embed_dim=width, hidden_dim=4 * width)
     encoder = nnx.eval_shape(lambda: Encoder(config, rngs=AbstractRngs()))
     return sum(x.size for x in jax.tree.leaves(nnx.state(encoder, nnx.Param)))
 
 
 def codes(random: np.random.Generator, words: int, positions: int, D: int) -> dict[str, np.ndarray]:
-    """[words, positions, D]: random words and sinusoids, added, or half of D for each."""
+    """Return random words and sinusoids [words, positions, D], added or concatenated.
+
+    Concatenated, each has half of the D features.
+    """
 
     def both(width):
         word = normal(random, (words, 1, width))
@@ -33,8 +39,9 @@ def codes(random: np.random.Generator, words: int, positions: int, D: int) -> di
 
 
 def probe(x: np.ndarray, labels: np.ndarray, held_out: np.ndarray, ridge: float = 1e-3) -> float:
-    """The accuracy, on the rows held out, of the linear map that fits the one-hot labels of the
-    others best.
+    """Return the held-out accuracy of a linear probe.
+
+    The probe is fitted to the one-hot labels of the other rows by ridge regression.
     """
     x = np.concatenate([x, np.ones((len(x), 1))], axis=1).astype(np.float64)
     known, targets = x[~held_out], np.eye(labels.max() + 1)[labels[~held_out]]
@@ -43,8 +50,9 @@ def probe(x: np.ndarray, labels: np.ndarray, held_out: np.ndarray, ridge: float 
 
 
 def accuracies(seed: int, D: int, *, words: int = 200, positions: int = 50) -> dict[str, dict]:
-    """What a linear probe reads, in pairs of word and position that it was not fitted on (a fifth
-    of them).
+    """Return the accuracy of linear probes for word and position.
+
+    A fifth of the pairs of word and position is held out.
     """
     random = np.random.default_rng(seed)
     word, place = (grid.ravel() for grid in np.mgrid[:words, :positions])
@@ -75,11 +83,13 @@ def claims(seed: int) -> list[Claim]:
     return [
         Claim(
             "adding-cost",
-            "A position as wide as the word, set beside it, costs four times the encoder",
-            "Parameters of the six-layer base encoder, counted on the model. Setting a code of "
-            "the word's width beside it doubles the width of every layer, and the kernels have "
-            "two axes of that width: four times as many, not twice as one tutorial has it. Beside "
-            "at the same total width costs nothing but the words' own features.",
+            "Concatenating positions as wide as the words costs four times the encoder",
+            "Parameters of the six-layer base encoder, counted on the model. *Beside* means that "
+            "word and position are concatenated. A position code as wide as the word doubles the "
+            "width of every layer. The kernels have two axes of that width, so the encoder has "
+            "four times as many parameters, not twice as many as one tutorial says. "
+            "Concatenation at the same total width costs no parameters, but leaves fewer "
+            "features for the words.",
             ("positions", "width", "parameters of the encoder", "against adding"),
             [
                 (how, width, n := encoder_parameters(total), n / base)
@@ -89,10 +99,11 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "adding-probe",
             "Word and position can be read back from their sum, given the width",
-            "200 random words at 50 sinusoidal positions; a linear probe (least squares to "
+            "200 random words at 50 sinusoidal positions. A linear probe (least squares to "
             "one-hot labels) is fitted on four fifths of the pairs and reads the word and the "
-            "position of the others. Beside: half of the features for each. A sum is no loss "
-            "where the width leaves the two nearly orthogonal subspaces; in few features it is.",
+            "position of the others. *Beside* means concatenated, with half of the features for "
+            "each. A sum loses nothing if the width leaves word and position nearly orthogonal "
+            "subspaces; with few features it does lose.",
             ("features D", "word, added", "word, beside", "position, added", "position, beside"),
             [
                 (

@@ -1,4 +1,4 @@
-"""What the scale of the scores does, and what a dot product measures."""
+"""The scale of attention scores, and the meaning of a dot product."""
 
 import math
 
@@ -19,8 +19,9 @@ SCALES = {
 
 
 def statistics(seed: int, d: int, *, batch: int = 64, tokens: int = 64) -> dict[str, dict]:
-    """Of each scaling: the variance of the scores of unit-variance vectors, and how the softmax
-    spreads over them.
+    """Return the variance of scores and the spread of the softmax, for each scaling.
+
+    Queries and keys have unit variance.
     """
     random = np.random.default_rng(seed)
     query, key = (normal(random, (batch, tokens, 1, d)) for _ in range(2))
@@ -39,7 +40,7 @@ def statistics(seed: int, d: int, *, batch: int = 64, tokens: int = 64) -> dict[
 
 
 def loop_dot(a, b) -> float:
-    """sum_i a_i b_i, one product after the other."""
+    """Return sum_i a_i b_i, one product after the other."""
     total = 0.0
     for i in range(len(a)):
         total += float(a[i]) * float(b[i])
@@ -47,13 +48,14 @@ def loop_dot(a, b) -> float:
 
 
 def cosine(a, b) -> float:
-    """The cosine of the angle between two vectors."""
+    """Return the cosine of the angle between two vectors."""
     return loop_dot(a, b) / (math.sqrt(loop_dot(a, a)) * math.sqrt(loop_dot(b, b)))
 
 
 def angles(seed: int, d: int = 64) -> list[tuple]:
-    """Pairs of given lengths and angle in a random plane: the loop, and length x length x cosine of
-    that angle.
+    """Compare the dot product with length x length x cosine for pairs in a random plane.
+
+    The pairs have given lengths and a given angle.
     """
     plane, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((d, 2)))
     rows = []
@@ -97,12 +99,13 @@ def claims(seed: int) -> list[Claim]:
     return [
         Claim(
             "scaling",
-            "Divide by √d, and the scores keep their variance",
+            "Scores divided by √d keep their variance",
             "The score of a query and a key with d components of variance 1 is a sum of d "
-            f"products of variance 1, so a scale s gives it the variance d s² (here d = {d}). "
-            "Unscaled scores make the softmax choose one key, and the more so the larger d; "
-            "divided by d or d² they make it a mean that ignores what is asked. The printed table "
-            "of one tutorial has 0.0002 for d², which is neither d⁻³ nor what comes out.",
+            "products of variance 1, so scores scaled by s have the variance d s² (here d = "
+            f"{d}). Without scaling the softmax chooses a single key, the more so the larger d "
+            "is. Divided by d or d², the scores are so small that the weights are nearly equal, "
+            "whatever the query. The printed table of one tutorial gives 0.0002 for d², which is "
+            "neither d⁻³ nor the measured value.",
             (
                 "score",
                 "variance",
@@ -116,10 +119,10 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "dot-product",
             "A dot product is length × length × cosine",
-            "Pairs of vectors at a chosen angle in a random plane of 64 dimensions: the loop over "
-            "components, and the product of the lengths and the cosine. The same angle gives "
-            "scores a hundred times apart when the lengths grow: attention compares lengths as "
-            "well as directions.",
+            "Pairs of vectors at a chosen angle in a random plane of 64 dimensions. The table "
+            "compares the loop over components with the product of the lengths and the cosine. "
+            "Scores at the same angle differ by a factor of a hundred when the lengths differ: "
+            "attention compares lengths as well as directions.",
             ("angle", "length", "length", "loop over components", "length × length × cosine"),
             angles(seed),
         ),

@@ -1,9 +1,8 @@
-"""The loss around a trained stack, along two random directions, with and without residual
-connections.
+"""The loss around a trained stack along two random directions, with and without residuals.
 
-Li et al., 2018, https://arxiv.org/abs/1712.09913: each filter of a direction (what makes one output
-feature) is given the norm of the same filter of the model, so that a step means the same in models
-of different scale.
+Li et al., 2018, https://arxiv.org/abs/1712.09913: each filter of a direction (the weights of one
+output feature) is scaled to the norm of the same filter of the model, so that a step means the same
+in models of different scale.
 """
 
 from functools import partial
@@ -19,14 +18,14 @@ from bench.pages.claims import Claim
 from transformer_jax.functional.positions import sinusoidal_positions
 
 D, N, F, C = 32, 4, 64, 8
-LEVEL = 0.25  # between two lines of the drawing
-# Axes over the inputs of one filter; the axis of the layers, and those of its outputs, remain.
+LEVEL = 0.25  # of loss between two contour lines
+# Axes over the inputs of one filter; the axes of layers and outputs remain.
 INPUTS = {name: (1,) for name in ("query", "key", "value", "up", "down", "embed")}
 INPUTS |= {"out": (1, 2), "read": (0,)}
 
 
 def loss(residual: float, parameters, tokens):
-    """Of saying a sequence of tokens backwards: position t has to find token T-1-t."""
+    """Compute the loss of reversing a sequence of tokens: position t has to predict token T-1-t."""
     T = tokens.shape[1]
     x = parameters["embed"][tokens] + sinusoidal_positions(jnp.arange(T), D)
     stack = {name: x for name, x in parameters.items() if name not in ("embed", "read")}
@@ -37,7 +36,7 @@ WITH, WITHOUT = partial(loss, 1.0), partial(loss, 0.0)
 
 
 def direction(random: np.random.Generator, parameters) -> dict[str, np.ndarray]:
-    """Random, each filter as long as the model's."""
+    """Draw a random direction, each filter scaled to the length of the model's."""
     found = {}
     for name, value in parameters.items():
         axes, drawn = INPUTS[name], normal(random, value.shape)
@@ -48,7 +47,7 @@ def direction(random: np.random.Generator, parameters) -> dict[str, np.ndarray]:
 
 @partial(jax.jit, static_argnames="loss")
 def surface(loss, parameters, first, second, tokens, steps):
-    """[j, i]: the loss at parameters + steps[i] first + steps[j] second."""
+    """Return [j, i]: the loss at parameters + steps[i] first + steps[j] second."""
 
     def at(place):
         moved = jax.tree.map(
@@ -61,7 +60,10 @@ def surface(loss, parameters, first, second, tokens, steps):
 
 
 def hollows(heights: np.ndarray) -> int:
-    """Points of the grid that lie lower than their eight neighbours: a smooth bowl has one."""
+    """Count the points of the grid that are lower than their eight neighbours.
+
+    A smooth bowl has one.
+    """
     middle = heights[1:-1, 1:-1]
     rows, columns = heights.shape
     lower = np.ones_like(middle, bool)
@@ -73,8 +75,9 @@ def hollows(heights: np.ndarray) -> int:
 
 
 def bend(heights: np.ndarray) -> float:
-    """The mean size of the second differences down and across, as a part of the range of the
-    heights.
+    """Return the mean size of the second differences down and across.
+
+    It is divided by the range of the heights.
     """
     bends = [np.abs(np.diff(heights, 2, axis=axis)).mean() for axis in (0, 1)]
     return float(np.mean(bends) / np.ptp(heights))
@@ -83,8 +86,9 @@ def bend(heights: np.ndarray) -> float:
 def surfaces(
     seed: int, *, L: int = 6, T: int = 8, steps: int = 400, grid: int = 25, pairs: int = 3
 ):
-    """Of both stacks, from the same start and the same batches: the last loss, and the surfaces of
-    `pairs` directions.
+    """Train both stacks; return their last losses and their surfaces for `pairs` directions.
+
+    Both start from the same weights and see the same batches.
     """
     random = np.random.default_rng(seed)
     start = init_layers(random, L, D, N, F)
@@ -132,14 +136,15 @@ def claims(seed: int) -> list[Claim]:
         Claim(
             "loss-surface",
             "Residual connections smooth the loss",
-            "Two stacks of six layers, with norms, from the same start, trained on the same "
-            "batches to say eight tokens backwards; then the loss on held-out tokens along two "
-            "random, filter-normalised directions (Li et al., 2018) around where each arrived "
-            "(the cross). Hollows: points of the grid lower than their eight neighbours, for "
-            "three pairs of directions; second differences say how much the surface bends from "
-            "point to point. Without residual connections the stack has hardly learnt, and what "
-            "lies around it bends more and has more hollows. The two surfaces are those of two "
-            "places: training did not bring both to the same one.",
+            "Two stacks of six layers with norms start from the same weights and are trained on "
+            "the same batches to reverse sequences of eight tokens. The pictures show the loss "
+            "on held-out tokens along two random, filter-normalised directions (Li et al., 2018) "
+            "around the trained weights (the cross). *Hollows* are points of the grid that are "
+            "lower than their eight neighbours, for three pairs of directions. Second "
+            "differences measure how much the surface bends from point to point. Without "
+            "residual connections the stack has hardly learnt, and the surface around it bends "
+            "more and has more hollows. The two surfaces surround different points: training did "
+            "not bring both stacks to the same one.",
             ("", "loss after training", "hollows", "mean second difference / range"),
             [
                 (

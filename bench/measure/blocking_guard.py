@@ -1,10 +1,10 @@
-"""A benchmark that does not wait for its result fails, instead of reporting the time of handing
-over work.
+"""A `benchmark` fixture that fails if the benchmarked function does not wait for its result.
 
-JAX hands work to the device and returns: a matrix product of a tenth of a second *returns* in
-fifteen microseconds. So the `benchmark` fixture of this folder looks at what every call returns,
-the moment it returns: an array that is still being computed was not waited for. A function that
-returns nothing hides its arrays, and fails too.
+JAX hands work to the device and returns at once: a matrix product that takes a tenth of a second
+*returns* after fifteen microseconds, and a clock would report those. The `benchmark` fixture of
+this folder therefore checks the return value of every call. An array that is still being computed
+was not waited for, so the benchmark fails. A function that returns nothing hides its arrays and
+fails too.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,14 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 
 class NotBlocked(AssertionError):
-    """The clock was stopped before the work was done."""
+    """An error: the clock was stopped before the work was done."""
 
 
 def blocked(fn: Callable) -> Callable:
-    """`fn`, whose value must be there when it returns; a microsecond of it is this check."""
+    """Wrap `fn` so that it raises NotBlocked if its value is not computed when it returns.
+
+    The check adds about a microsecond to each call.
+    """
 
     @wraps(fn)
     def checked(*args: Any, **kwargs: Any) -> Any:
@@ -28,8 +31,8 @@ def blocked(fn: Callable) -> Callable:
         leaves = jax.tree.leaves(value)
         if not leaves:
             raise NotBlocked(
-                "the benchmarked function returned nothing: return what it computed, waited for, "
-                "so that it can be seen to be there"
+                "the benchmarked function returned nothing: return what it computed, so that the "
+                "benchmark can check that it was waited for"
             )
         for leaf in leaves:
             if isinstance(leaf, jax.Array) and not leaf.is_ready():
@@ -43,7 +46,7 @@ def blocked(fn: Callable) -> Callable:
 
 
 class BlockingBenchmark(BenchmarkFixture):
-    """pytest-benchmark's fixture, whose functions must have blocked."""
+    """The fixture of pytest-benchmark, which raises NotBlocked for functions that do not wait."""
 
     def __call__(self, function_to_benchmark: Callable, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(blocked(function_to_benchmark), *args, **kwargs)

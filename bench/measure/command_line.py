@@ -1,17 +1,15 @@
-"""The command that made a number, as it could be typed elsewhere: it stands beside the number,
-without a machine's paths.
-"""
+"""The command line that is printed next to a result, without paths of the machine it ran on."""
 
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-NAMES = ("auto", "imdb", "sample")  # of data, which are no paths
+NAMES = ("auto", "imdb", "sample")  # data sets that are not paths
 
 
 def without_paths(words: Sequence[str]) -> str:
-    """PATH for the data; of other files and folders their names.
+    """Return the command line with PATH for the data and bare names for other files and folders.
 
     >>> without_paths(["bench.x", "--data=some/where/imdb", "--log", "where/log", "--seeds", "2"])
     'bench.x --data PATH --log log --seeds 2'

@@ -1,10 +1,10 @@
-"""Measures a function, with compile time, first call, steady state and memory kept apart.
+"""Timing of functions, with compile time, first call, steady state and memory kept apart.
 
-JAX returns before it has computed, compiles at the first call and copies NumPy arguments to the
-device at every call; a clock around a bare call measures any of these. Here the arguments are on
-the device beforehand, the function is compiled beforehand and every call is waited for. The
-arguments are random and rotate: no call sees the numbers of the call before. A function is timed
-once its values agree with the definition for all of them.
+JAX returns before it has computed, compiles at the first call, and copies NumPy arguments to the
+device at every call. A clock around a bare call measures any of these. Here the arguments are on
+the device beforehand, the function is compiled beforehand, and every call is waited for. The
+arguments are random and rotate, so no call sees the numbers of the call before. A function is timed
+only after its values for all arguments agree with the definition.
 """
 
 import itertools
@@ -25,23 +25,25 @@ from bench.measure.machine import load_average
 from transformer_jax.costs.jaxpr import count
 
 WARMUP_ROUNDS = 2
-SECONDS = 0.5  # of measuring, for one benchmark
+SECONDS = 0.5  # measuring time of one benchmark
 MIN_ROUNDS, MAX_ROUNDS = 5, 200
-ROTATION = 3  # sets of arguments
+ROTATION = 3  # sets of arguments that calls rotate through
 
 
 class Disagreement(Exception):
-    """An error that names who computes something else than everybody should."""
+    """An error that names a function whose values differ from the expected ones."""
 
 
 @dataclass(frozen=True)
 class Contestant:
     """A function of arrays, and how it is called.
 
-    compiled: `jax.jit`, on arrays of the device
-    eager: the same without jit, an operation at a time
-    host: NumPy or plain Python, on NumPy arrays
-    torch: PyTorch without gradient, on its tensors
+    `how` is one of:
+
+    - compiled: with `jax.jit`, on arrays of the device
+    - eager: without `jax.jit`, one operation at a time
+    - host: NumPy or plain Python, on NumPy arrays
+    - torch: PyTorch without gradients, on its tensors
     """
 
     fn: Callable
@@ -50,9 +52,9 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A function ready to be timed, and what it cost to get there."""
+    """A function that is ready to be timed, and what its preparation cost."""
 
-    call: Callable[[], Any]  # with the next arguments in turn; returns when its value is there
+    call: Callable[[], Any]  # with the next arguments; waits for its value
     compile_seconds: float | None
     first_call_seconds: float
     peak_bytes: int | None
@@ -62,13 +64,14 @@ class Prepared:
 def prepare(
     contestant: Contestant, inputs: Sequence[tuple], expected: Sequence | None, atol: float
 ) -> Prepared:
-    """Places the arguments, compiles, calls once with each and compares with what is `expected`.
+    """Place the arguments, compile, call once with each, and compare with `expected`.
 
-    `peak_bytes` is what one call allocates: XLA's own plan (which leaves out what its CPU fusions
-    allocate inside), or for NumPy and Python the peak that tracemalloc sees in a further call; None
-    for eager JAX and PyTorch, whose allocators do not say; bench/micro/test_memory.py watches the
-    process instead. `bytes_moved` is what any implementation must: each argument read once, the
-    result written once.
+    `peak_bytes` is what one call allocates. For compiled functions it is XLA's own plan, which
+    leaves out what XLA's CPU fusions allocate inside. For NumPy and Python it is the peak that
+    tracemalloc sees in a further call. It is None for eager JAX and PyTorch, whose allocators do
+    not report it; bench/micro/test_memory.py measures the whole process instead. `bytes_moved` is
+    the least that any implementation must move: each argument read once, the result written once.
+    Raises ValueError for fewer than two tuples of inputs.
     """
     if len(inputs) < 2:
         raise ValueError(f"inputs must be two or more tuples of arguments, got {len(inputs)}")
@@ -109,11 +112,11 @@ def run(
     atol: float = 0.0,
     **labels: Any,
 ) -> None:
-    """Measures the contestant into `benchmark`, once its values for `inputs` are `expected` within
-    `atol`.
+    """Measure the contestant into `benchmark`, after checking its values against `expected`.
 
-    The rows of the table are the steady state. `extra_info` holds the rest, `flops` (counted by the
-    caller) and the `labels`, of which the report needs subject, implementation and length.
+    The values for all `inputs` must agree within `atol`. The rows of the table are the steady
+    state. `extra_info` holds the rest, `flops` (counted by the caller) and the `labels`, of which
+    the report needs subject, implementation and length.
     """
     prepared = prepare(contestant, inputs, expected, atol)
     benchmark.pedantic(
@@ -140,12 +143,12 @@ def compare(
     atol: float = 0.0,
     **labels: Any,
 ) -> float:
-    """The median over rounds of the time of `one` over the time of `other`, called in turns.
+    """Return the median over rounds of the time of `one` over the time of `other`, interleaved.
 
-    Whatever slows the machine for a while slows both, so the ratio holds where two separate timings
-    would not. `extra_info` holds it with its quartiles; the table row is the two together. A plain
-    function instead of a contestant keeps its own state, takes no arguments, waits by itself and
-    returns what it computed.
+    A slowdown of the machine affects both, so the ratio holds where two separate timings would not.
+    `extra_info` holds the ratio and its quartiles; the table row is the time of both together. A
+    plain function instead of a contestant keeps its own state, takes no arguments, waits for its
+    result and returns what it computed.
     """
     calls = [
         prepare(contestant, inputs, expected, atol).call
@@ -172,18 +175,19 @@ def compare(
 
 
 def flops(fn: Callable, args: tuple) -> int:
-    """Return the operations of `fn(*args)`, matrix products alone, counted in its jaxpr.
+    """Return the operations of `fn(*args)`, matrix products only, counted in its jaxpr.
 
-    Norms, softmax and activations are a few operations for each of their elements and are left
-    out, as is usual. `fn` must be a form without loops whose end is found while they run: the
-    reference of attention, or `jax.nn`.
+    Norms, softmax and activations are a few operations per element and are left out, as is usual.
+    `fn` must not contain loops whose number of iterations is only known at run time; use the
+    reference implementation of attention or `jax.nn`.
     """
     return count(fn, *args).flops
 
 
 def random_inputs(*shapes: tuple[int, ...], scale: float = 1.0, seed: int = 0) -> list[tuple]:
-    """ROTATION tuples of standard normal float32 arrays of these shapes; constant data would run
-    faster.
+    """Return ROTATION tuples of standard normal float32 arrays of these shapes.
+
+    Constant data would run faster.
     """
     rng = np.random.default_rng([seed, *map(len, shapes)])
     return [
@@ -193,19 +197,20 @@ def random_inputs(*shapes: tuple[int, ...], scale: float = 1.0, seed: int = 0) -
 
 
 class Long(int):
-    """A length that only `--bench-full` runs."""
+    """A length that is measured only with `--bench-full`."""
 
 
 def lengths(*default: int, full: Sequence[int] = ()) -> list[int]:
-    """Parameters of a test: the default ones, and those that only `--bench-full` runs."""
+    """Return the lengths of a test: the default ones and those only for `--bench-full`, sorted."""
     return sorted([*default, *map(Long, full)])
 
 
 def every(
     implementations: Iterable[str], some: Sequence[int], longest: dict[str, int]
 ) -> list[tuple[int, str]]:
-    """Parameters (length, implementation), without the lengths that would take an implementation
-    minutes.
+    """Return the test parameters (length, implementation).
+
+    Lengths above `longest`, for which an implementation would take minutes, are left out.
     """
     return [
         (length, name)
@@ -216,14 +221,14 @@ def every(
 
 
 def clock(call: Callable, *args: Any) -> tuple[float, Any]:
-    """Seconds, and the value."""
+    """Call the function; return the seconds it took and its value."""
     start = time.perf_counter()
     value = call(*args)
     return time.perf_counter() - start, value
 
 
 def check(value: Any, expected: Any, atol: float) -> None:
-    """Refuses to time a function that computes something else."""
+    """Raise AssertionError if the value differs from the expected one by more than `atol`."""
     np_value, np_expected = (jax.tree.map(to_numpy, tree) for tree in (value, expected))
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=atol), np_value, np_expected
@@ -231,7 +236,7 @@ def check(value: Any, expected: Any, atol: float) -> None:
 
 
 def place(contestant: Contestant, inputs: Sequence[tuple]) -> tuple[Callable, list[tuple]]:
-    """The function and its arguments in the form that `how` asks for."""
+    """Return the function and its arguments in the form that `contestant.how` requires."""
     if contestant.how == "host":
         return contestant.fn, list(inputs)
     if contestant.how != "torch":
@@ -245,7 +250,10 @@ def place(contestant: Contestant, inputs: Sequence[tuple]) -> tuple[Callable, li
 def ready(
     contestant: Contestant, inputs: Sequence[tuple], arrays: tuple
 ) -> tuple[Callable, list[tuple]]:
-    """Return the function, compiled and waited for, and its arguments where it wants them."""
+    """Return the function, compiled and waiting for its result, and its arguments on its device.
+
+    `arrays` are appended to the arguments.
+    """
     fn, placed = place(contestant, [(*args, *arrays) for args in inputs])
     if contestant.how == "compiled":
         fn = jax.jit(fn).lower(*placed[0]).compile()
@@ -253,16 +261,16 @@ def ready(
 
 
 def wait(value: Any) -> Any:
-    """The same, when it is there."""
+    """Wait until the value is computed, and return it."""
     if any(getattr(leaf, "is_cuda", False) for leaf in jax.tree.leaves(value)):  # PyTorch's
         import torch
 
         torch.cuda.synchronize()
-    return jax.block_until_ready(value)  # leaves that are not of JAX pass
+    return jax.block_until_ready(value)  # ignores leaves that are not JAX arrays
 
 
 def to_torch(x: np.ndarray) -> Any:
-    """A tensor of the same numbers; NumPy has no bfloat16 of its own."""
+    """Convert a NumPy array to a tensor; bfloat16, which NumPy lacks, is reinterpreted."""
     import torch
 
     if x.dtype == jax.numpy.bfloat16:
@@ -271,7 +279,7 @@ def to_torch(x: np.ndarray) -> Any:
 
 
 def to_numpy(x: Any) -> np.ndarray:
-    """An array of the same numbers, of JAX, PyTorch or NumPy; bfloat16 widened."""
+    """Convert an array of JAX, PyTorch or NumPy to a NumPy array; bfloat16 becomes float32."""
     if hasattr(x, "detach"):
         x = x.detach().cpu()
         return (x if x.dtype.itemsize != 2 else x.float()).numpy()
@@ -280,6 +288,6 @@ def to_numpy(x: Any) -> np.ndarray:
 
 
 def _rounds(call: Callable) -> int:
-    """As many as fit into SECONDS, judged by the faster of two calls."""
+    """Return how many rounds fit into SECONDS, estimated from the faster of two calls."""
     seconds = min(clock(call)[0] for _ in range(2))
     return min(max(int(SECONDS / seconds), MIN_ROUNDS), MAX_ROUNDS)

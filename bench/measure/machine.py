@@ -1,4 +1,7 @@
-"""On what it ran: what decides a time, and nothing that says whose machine it is."""
+"""A description of the machine that ran a measurement.
+
+It contains everything that affects a time, and nothing that identifies whose machine it is.
+"""
 
 import os
 import platform
@@ -15,7 +18,7 @@ SETTINGS = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS OMP_WAIT_POLICY XLA_FLAGS".spli
 
 
 def describe() -> dict[str, Any]:
-    """Processor, cores, threads, device and versions."""
+    """Return the processor, cores, threads, devices, versions and settings."""
     return {
         "processor": processor_name(),
         "system": platform.system(),
@@ -29,9 +32,9 @@ def describe() -> dict[str, Any]:
 
 
 def threads() -> dict[str, int]:
-    """How many threads each library may use: the same product on two is another benchmark.
+    """Return how many threads each library may use; the number changes the time of a product.
 
-    XLA has no such setting; on a CPU it takes a thread for each core.
+    XLA has no such setting; on a CPU it uses one thread per core.
     """
     from threadpoolctl import threadpool_info
 
@@ -42,8 +45,9 @@ def threads() -> dict[str, int]:
 
 
 def load_average() -> float | None:
-    """Programs that ran in the last minute, this one included; None where the system does not
-    count.
+    """Return the average number of running programs in the last minute, including this one.
+
+    Return None where the system does not count them.
     """
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 

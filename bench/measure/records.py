@@ -1,4 +1,4 @@
-"""What is kept of a benchmark: one record a measurement, without its single rounds."""
+"""The record of a benchmark: one entry per measurement, without its single rounds."""
 
 from dataclasses import dataclass, field, fields
 
@@ -7,10 +7,10 @@ from transformer_jax.runtime.errors import InputError
 
 @dataclass(frozen=True)
 class Record:
-    """One implementation of one subject at one length: a time, or a ratio of times called in turns.
+    """The measurement of one implementation of one subject at one length: a time or a time ratio.
 
-    Of a ratio, `seconds` is that of both calls together and `reference` is what the implementation
-    was called in turns with.
+    A ratio comes from interleaved calls of the implementation and of `reference`; its `seconds` are
+    those of both calls together.
     """
 
     subject: str
@@ -33,7 +33,7 @@ class Record:
 
     @classmethod
     def of(cls, extra_info: dict, seconds: float, rounds: int) -> "Record | None":
-        """From what a benchmark stored; None where it belongs to no subject."""
+        """Build a record from a benchmark's `extra_info`; return None if it names no subject."""
         if "subject" not in extra_info:
             return None
         names = {each.name for each in fields(cls)} & set(extra_info)
@@ -42,21 +42,21 @@ class Record:
 
 @dataclass(frozen=True)
 class Run:
-    """All records of one run, and what it ran on."""
+    """All records of one run, and the machine it ran on."""
 
     records: list[Record]
     summaries: list[str]
     machine: dict
     date: str
     command: str
-    failed: tuple[str, ...] = ()  # benchmarks that have no record
-    sizes: dict[str, dict[str, int]] = field(default_factory=dict)  # of a subject's other axes
+    failed: tuple[str, ...] = ()  # names of benchmarks without a record
+    sizes: dict[str, dict[str, int]] = field(default_factory=dict)  # of the other axes, by subject
 
 
 def read(data: dict) -> Run:
-    """From the contents of a pytest-benchmark JSON file.
+    """Read a run from the contents of a pytest-benchmark JSON file.
 
-    Raises ValueError where they are something else.
+    Raises ValueError if the contents are something else.
     """
     try:
         failed = tuple(data.get("failed", ()))
@@ -78,7 +78,10 @@ def read(data: dict) -> Run:
 
 
 def kept(data: dict) -> Run:
-    """From what docs/results/bench.json holds; raises InputError where it is something else."""
+    """Read a run from the contents of docs/results/bench.json.
+
+    Raises InputError if the contents are something else.
+    """
     try:
         records = [Record(**record) for record in data["records"]]
         rest = [data[name] for name in ("summaries", "machine", "date", "command")]
@@ -88,9 +91,12 @@ def kept(data: dict) -> Run:
 
 
 def rounded(value):
-    """Return the value with six digits: more are noise, and make two runs hard to compare."""
+    """Return the value with all floats rounded to six digits; infinities become None.
+
+    Further digits are noise and make two runs hard to compare.
+    """
     if isinstance(value, float):
-        # JSON has no infinity: the interval of two points has no ends.
+        # JSON has no infinity, which bounds the confidence interval of a fit to two points.
         return float(f"{value:.6g}") if abs(value) < float("inf") else None
     if isinstance(value, dict):
         return {name: rounded(item) for name, item in value.items()}

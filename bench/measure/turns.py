@@ -1,4 +1,4 @@
-"""Calls in turns, A B C, B C A, ...: what slows the machine for a while slows them all."""
+"""Interleaved calls (A B C, B C A, ...), so that a slowdown of the machine affects all of them."""
 
 import math
 import time
@@ -12,15 +12,17 @@ from bench.measure.harness import clock
 def take_turns(
     calls: dict[str, Callable[[], Any]], seconds: float, *, least: int = 5, most: int = 201
 ) -> dict[str, list[float]]:
-    """Seconds of every call in every round; rounds until `seconds` a call have gone by, `least` of
-    them anyhow.
+    """Time interleaved calls; return the seconds of every call in every round, by name.
+
+    Rounds are repeated until `seconds` per call have passed, at least `least` and at most `most`
+    times.
     """
     found = {name: [] for name in calls}
     end = time.perf_counter() + seconds * len(calls)
     for done in range(most):
         if done >= least and time.perf_counter() > end:
             break
-        # Each begins a round in its turn: nobody always follows the same one.
+        # Each round begins with the next call, so that no call always follows the same one.
         order = list(calls)[done % len(calls) :] + list(calls)[: done % len(calls)]
         for name in order:
             found[name].append(clock(calls[name])[0])
@@ -28,8 +30,9 @@ def take_turns(
 
 
 def summary(times: dict[str, list[float]], of: str) -> dict[str, Any]:
-    """Median seconds of each, and the time of `of` over that of each other within a round: median
-    and quartiles.
+    """Compute the median seconds of each call, and the ratios of `of` to each other one.
+
+    A ratio divides times of the same round; its median and quartiles are returned.
     """
     return {
         "rounds": len(times[of]),

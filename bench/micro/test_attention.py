@@ -1,11 +1,10 @@
-"""Attention by length: nested loops, NumPy, this library, `jax.nn`, Flax and PyTorch on the same
-numbers.
+"""Benchmarks of attention by length: loops, NumPy, this library, `jax.nn`, Flax and PyTorch.
 
     pytest --benchmark-only bench/micro/test_attention.py
 
-No contestant is timed before its values agree with NumPy's, which tests/bench/peers/test_naive.py
-compares with the loops. The loops stop at T = 64, where a call takes a good part of a second; the
-others go on to T = 2048.
+All get the same numbers. A contestant is timed only after its values agree with NumPy's, which
+tests/bench/peers/test_naive.py compares with the loops. The loops stop at T = 64, where a call
+takes a good part of a second; the others run up to T = 2048.
 """
 
 from collections.abc import Callable
@@ -23,12 +22,12 @@ from transformer_jax.attention.dot_product import dot_product_attention
 
 B, N, H = 1, 8, 64
 LENGTHS = harness.lengths(16, 32, 64, 128, 256, 512, 1024, 2048, full=[4096])
-# Float32 sums in another order; accelerators multiply float32 in fewer bits.
+# float32 sums differ by their order; accelerators multiply float32 with fewer bits.
 ATOL = 1e-5 if jax.default_backend() == "cpu" else 1e-2
 
 
 def numpy_loop(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Attention a query and a head at a time: what a first NumPy program looks like."""
+    """Compute attention for one query and head at a time, as a first NumPy program would."""
     output = np.empty_like(query)
     for b, t, n in np.ndindex(query.shape[:3]):
         logits = key[b, :, n] @ query[b, t, n] / np.sqrt(np.float32(query.shape[3]))
@@ -56,13 +55,13 @@ CONTESTANTS = {
     "PyTorch": Contestant(torch_attention, "torch"),
 }
 LONGEST = {"Python loops": 64, "NumPy, loop over queries": 1024}
-SHORT = [4, 8]  # for the loops alone, so that their law has a range too
+SHORT = [4, 8]  # for the loops only, so that a law can be fitted to them too
 PEERS = [name for name in CONTESTANTS if name not in ("Python loops", "transformer_jax")]
 
 
 @cache
 def inputs(T: int, arrays: int = 3) -> list[tuple[np.ndarray, ...]]:
-    """Query, key, value and, as the fourth, the cotangent of the output."""
+    """Draw query, key, value and, as the fourth array, the cotangent of the output."""
     return harness.random_inputs(*[(B, T, N, H)] * arrays, seed=T)
 
 
@@ -77,7 +76,7 @@ def expected_with_gradient(T: int) -> list[tuple]:
 
 
 def gradient(*args: np.ndarray) -> tuple[np.ndarray, ...]:
-    """By hand: the equations that autodiff arrives at."""
+    """Compute the gradients of query, key and value from hand-derived equations."""
     query, key, value, cotangent = (x.astype(np.float64).swapaxes(1, 2) for x in args)
     logits = query @ key.swapaxes(2, 3) / np.sqrt(H)
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -161,7 +160,7 @@ def test_forward_and_backward(benchmark, length, name):
     + harness.every(PEERS, harness.lengths(128, 512, full=[1024, 2048]), LONGEST),
 )
 def test_forward_in_turns(benchmark, length, name):
-    benchmark.group = f"attention, T = {length:4}, in turns"
+    benchmark.group = f"attention, T = {length:4}, interleaved"
     harness.compare(
         benchmark,
         CONTESTANTS[name],
@@ -181,7 +180,7 @@ def test_forward_in_turns(benchmark, length, name):
     harness.every(list(WITH_GRADIENT)[1:], harness.lengths(512, full=[128, 1024, 2048]), {}),
 )
 def test_forward_and_backward_in_turns(benchmark, length, name):
-    benchmark.group = f"attention with its gradient, T = {length:4}, in turns"
+    benchmark.group = f"attention with its gradient, T = {length:4}, interleaved"
     harness.compare(
         benchmark,
         WITH_GRADIENT[name],

@@ -1,10 +1,9 @@
-"""What is gained by blocks that the mask hides and nobody computes: every key against a causal mask
-and a window.
+"""Benchmarks of skipping the blocks that a causal or window mask hides, against full attention.
 
     pytest --benchmark-only bench/micro/test_blocks.py
 
-Half of the keys are visible under a causal mask, one in sixteen in a window of 128 on each side at
-T = 4096; the blocks that are visited cover a little more.
+Half of the keys are visible under a causal mask, and one in sixteen in a window of 128 on each side
+at T = 4096. The visited blocks cover a little more.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Multi-head attention written three ways: a loop over heads, one split projection, heads as an
-axis.
+"""Benchmarks of three ways to write multi-head attention: loop, split projection, head axis.
 
     pytest --benchmark-only bench/micro/test_heads.py
 
-All three are compiled and do the same multiplications; what differs is how the compiler is told.
+All three are compiled and do the same multiplications; only the code that the compiler sees
+differs.
 """
 
 from functools import cache, partial
@@ -26,7 +26,10 @@ ATOL = 2e-5 if jax.default_backend() == "cpu" else 1e-2
 
 
 def head_loop(x, query_kernel, key_kernel, value_kernel, out_kernel):
-    """Concat(head_1, ..., head_N) W^O as it is written: N small attentions, one after the other."""
+    """Compute Concat(head_1, ..., head_N) W^O as it is written.
+
+    These are N small attentions, one after the other.
+    """
     heads = []
     for n in range(N):
         query, key, value = (
@@ -37,7 +40,10 @@ def head_loop(x, query_kernel, key_kernel, value_kernel, out_kernel):
 
 
 def split_weights(x, query_kernel, key_kernel, value_kernel, out_kernel):
-    """One projection to 3 N H features, split into query, key and value, each split into heads."""
+    """Compute one projection to 3 N H features and split it.
+
+    It is split into query, key and value, and each of these into heads.
+    """
     kernels = [k.reshape(D, N * H) for k in (query_kernel, key_kernel, value_kernel)]
     query, key, value = (
         part.reshape(*x.shape[:2], N, H)
@@ -52,7 +58,7 @@ def head_axis(x, *kernels, implementation=None):
 
 
 def numpy_heads(x, query_kernel, key_kernel, value_kernel, out_kernel):
-    """The definition, with the attention of bench/naive.py in float64."""
+    """Compute multi-head attention in float64 with `numpy_attention` of bench/naive.py."""
     x, *kernels, out_kernel = (
         a.astype(np.float64) for a in (x, query_kernel, key_kernel, value_kernel, out_kernel)
     )
@@ -100,7 +106,7 @@ def test_forward(benchmark, length, name):
 @pytest.mark.parametrize("length", harness.lengths(128, full=[512]))
 @pytest.mark.parametrize("name", list(CONTESTANTS)[1:])
 def test_forward_in_turns(benchmark, length, name):
-    benchmark.group = f"multi-head attention, T = {length:4}, in turns"
+    benchmark.group = f"multi-head attention, T = {length:4}, interleaved"
     harness.compare(
         benchmark,
         CONTESTANTS[name],

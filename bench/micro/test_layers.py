@@ -2,8 +2,9 @@
 
     pytest --benchmark-only bench/micro/test_layers.py
 
-Loops and NumPy for the two small ones, Flax's own modules with the same parameters for all three.
-The layer is measured forward and with the gradient of its parameters and of its input.
+The two small ones are compared with loops and NumPy, and all three with Flax's own modules with the
+same parameters. The layer is measured forward, and with the gradients of its parameters and of its
+input.
 """
 
 from functools import cache
@@ -78,7 +79,7 @@ SMALL_LENGTHS = harness.lengths(2, 8, 32, 128, 512, 2048, full=[4, 64, 256, 1024
 
 @cache
 def inputs(subject: str, T: int) -> list[tuple[np.ndarray, ...]]:
-    """Kernels of the size that keeps activations near one."""
+    """Draw inputs, and kernels of a size that keeps activations near one."""
     return [
         (args[0], *(a / np.float32(np.sqrt(len(a))) if a.ndim == 2 else a for a in args[1:]))
         for args in harness.random_inputs((B, T, D), *SHAPES[subject], seed=T)
@@ -111,7 +112,7 @@ def test_small(benchmark, subject, length, name):
 
 
 class FlaxLayer(nnx.Module):
-    """The pre-norm encoder layer from Flax's parts, with the parameters of ours."""
+    """The pre-norm encoder layer built from Flax's modules, with the parameters of ours."""
 
     def __init__(self, ours: EncoderLayer):
         rngs = nnx.Rngs(0)
@@ -154,10 +155,11 @@ def forward(name: str) -> Contestant:
 
 @cache
 def backward(name: str) -> Contestant:
-    """The output, the gradient of the input and that of each parameter by its name.
+    """Build a contestant that returns the output and the gradients of the input and the parameters.
 
-    Flax's `query.kernel` is our `query_kernel`, so names are joined. A parameter's gradient grows
-    with the square root of the length, by which it is divided to keep the rounding error small.
+    Gradients of parameters are returned by name. Flax's `query.kernel` is our `query_kernel`, so
+    names are joined. A parameter's gradient grows with the square root of the length; it is divided
+    by that to keep the rounding error small.
     """
     graph, params = nnx.split(layers()[name])
 
@@ -177,7 +179,7 @@ def layer_inputs(T: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def numpy_layer(x: np.ndarray) -> np.ndarray:
-    """The layer in float64, from the definitions of bench/naive.py."""
+    """Compute the layer in float64 from the definitions of bench/naive.py."""
     p = jax.tree.map(lambda a: np.asarray(a, np.float64), nnx.state(layers()["transformer_jax"]))
     attention, network = p["attention"], p["feed_forward"]
 
@@ -223,11 +225,13 @@ def test_encoder_layer(benchmark, length, name):
 
 @cache
 def expected_gradient(T: int) -> list:
-    """Flax's own: the forward pass has been compared with NumPy, and jax.vjp is theirs as it is
-    ours.
+    """Compute the expected gradients with Flax.
+
+    Its forward pass has been compared with NumPy, and both implementations differentiate with
+    jax.vjp.
     """
     theirs = backward("flax.nnx").fn
-    fn = jax.jit(lambda *args: theirs(*args))  # a copy: what is timed shall not be compiled already
+    fn = jax.jit(lambda *args: theirs(*args))  # a copy: compiles separately
     return [jax.device_get(fn(*args)) for args in layer_inputs(T)]
 
 
@@ -256,7 +260,7 @@ def test_encoder_layer_with_its_gradient(benchmark, length, name):
 @pytest.mark.parametrize("gradient", [False, True], ids=["forward", "with gradient"])
 def test_encoder_layer_in_turns_with_flax(benchmark, length, gradient):
     subject = "encoder layer with its gradient" if gradient else "encoder layer"
-    benchmark.group = f"{subject}, T = {length:4}, in turns"
+    benchmark.group = f"{subject}, T = {length:4}, interleaved"
     args = layer_inputs(length) if gradient else [(x,) for x, _ in layer_inputs(length)]
     make = backward if gradient else forward
     harness.compare(

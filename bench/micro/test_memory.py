@@ -1,12 +1,12 @@
-"""How much memory attention takes: of the whole process, watched from the system's side.
+"""Benchmarks of the memory that attention takes: the resident memory of a whole process.
 
     pytest --benchmark-only bench/micro/test_memory.py
 
-XLA's plan (the peak bytes of the other benchmarks) is what the compiler says, and on a CPU it
-leaves out what its YNNPACK fusions allocate inside: where logits and softmax become one such
-fusion, the plan grows with T and the process with T^2. Here a child process calls each
-implementation and reads how far its resident memory rose, PyTorch's and eager JAX's alike. The
-times of this file are those of the child and mean nothing.
+The peak bytes of the other benchmarks are XLA's plan. On a CPU the plan leaves out what XLA's
+YNNPACK fusions allocate inside: where logits and softmax become one such fusion, the plan grows
+with T and the process with T^2. Here a child process calls each implementation and reads how far
+its resident memory rose, also for PyTorch and eager JAX. The times of this file are those of the
+child and mean nothing.
 """
 
 import json
@@ -25,13 +25,13 @@ NAMES = [name for name in CONTESTANTS if "loop" not in name]
 
 @cache
 def resident(name: str, longest: int) -> dict[int, int]:
-    """Bytes by which one call raises the resident memory, for each length up to the longest."""
+    """Return the growth in resident memory of one call, by length up to `longest`."""
     return in_child(
         "bench.micro.test_memory", name, *(length for length in LENGTHS if length <= longest)
     )
 
 
-@pytest.mark.skipif(not can_be_read(), reason="reads Linux's /proc, of a CPU's memory")
+@pytest.mark.skipif(not can_be_read(), reason="reads CPU memory from Linux's /proc")
 @pytest.mark.parametrize(("length", "name"), harness.every(NAMES, LENGTHS, {}))
 def test_resident(benchmark, length, name):
     if CONTESTANTS[name].how == "torch":

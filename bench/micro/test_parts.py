@@ -1,11 +1,10 @@
-"""Where attention becomes the larger part of an encoder layer.
+"""Benchmarks of the parts of an encoder layer: from which length attention is the larger part.
 
     pytest --benchmark-only bench/micro/test_parts.py
 
-Counted in multiplications, the two products of attention (4 T^2 D) equal the four projections (8 T
-D^2) at T = 2 D, and all the rest of a layer with F = 4 D (24 T D^2) at T = 6 D. The clock need not
-agree: a softmax costs time and no multiplications that are counted, and small products run slower
-than large ones.
+By operation count, the two products of attention (4 T^2 D) equal the four projections (8 T D^2) at
+T = 2 D, and all the rest of a layer with F = 4 D (24 T D^2) at T = 6 D. Measured times may differ:
+softmax takes time but no counted multiplications, and small products run slower than large ones.
 """
 
 from functools import cache, partial
@@ -34,19 +33,20 @@ def attention(p, x, attend=dot_product_attention):
 
 
 def projections(p, x):
-    """Query, key, value and output; x stands in for what the heads give."""
+    """Compute the projections to query, key, value and output; x also stands in for the heads."""
     return [linear(x, p[name]) for name in ("query", "key", "value", "out")]
 
 
 def rest(p, x):
-    """A whole layer in which every token attends to itself alone: all but the two products and the
-    softmax.
+    """Apply a layer in which every token attends to itself only.
+
+    That is everything but the two products and the softmax.
     """
     return layer(p, x, attend=lambda query, key, value: query + key + value)
 
 
 def layer(p, x, attend=dot_product_attention):
-    """The pre-norm encoder layer."""
+    """Apply a pre-norm encoder layer."""
     y = layer_norm(x, p["scale"])
     query, key, value = (
         linear(y, p[name]).reshape(B, -1, N, H) for name in ("query", "key", "value")
@@ -100,7 +100,7 @@ def inputs(T: int) -> list[tuple]:
 
 
 def flops(name: str, T: int) -> int:
-    """Return the operations of a part, with attention in the form that can be counted."""
+    """Count the operations of a part, using the implementation of attention that can be counted."""
     part, attend = PARTS[name][0], jax.nn.dot_product_attention
     fn = part if name in ("projections", "all but attention") else partial(part, attend=attend)
     return harness.flops(fn, inputs(T)[0])

@@ -1,13 +1,13 @@
-"""Three ways for tokens to read each other: one step at a time, through a window, all at once.
+"""Benchmarks of layers that read a sequence: recurrence, convolution and self-attention.
 
     pytest --benchmark-only bench/micro/test_sequences.py
 
-A layer of each at the same width D, and the stack of dilated convolutions through which the last
-token sees the first (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, table 1). The path
-length is how many layers or steps stand between the first token and the last;
+The layers have the same width D. The stack of dilated convolutions is as deep as the last token
+needs to see the first (Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, table 1). The path
+length is the number of layers or steps between the first token and the last;
 tests/bench/test_benchmarks_report.py counts it in the functions below.
 
-    LSTM              O(T D^2)         path T            one step waits for the other
+    LSTM              O(T D^2)         path T            each step waits for the one before
     convolution       O(W T D^2)       path T - 1 at width W = 3, of layers like this one
     dilated stack     O(W T D^2 log T) path log_W (2 T - 1)
     self-attention    O(T^2 D + T D^2) path 1
@@ -34,11 +34,13 @@ ATOL = 2e-5 if jax.default_backend() == "cpu" else 1e-2
 
 
 def lstm(x, input_kernel, state_kernel, bias):
-    """c' = f c + i g, h' = o tanh(c') (Hochreiter and Schmidhuber, 1997; the forget gate of Gers et
-    al., 2000).
+    """Apply an LSTM to x [B, T, D].
 
-    x [B, T, D], both kernels [D, 4 D], gates in the order i, f, g, o. The products with the input
-    need no state and are one matrix product beforehand.
+        c' = f c + i g, h' = o tanh(c')
+
+    Hochreiter and Schmidhuber, 1997, with the forget gate of Gers et al., 2000. Both kernels are
+    [D, 4 D], with the gates in the order i, f, g, o. The products with the input need no state and
+    are one matrix product beforehand.
     """
 
     def step(carry, from_input):
@@ -55,11 +57,12 @@ def lstm(x, input_kernel, state_kernel, bias):
 
 
 def convolution(x, kernel, bias, dilation=1):
-    """y_t = sum_w x_{t + (w - (W - 1) / 2) dilation} K_w + b, zeros beyond both ends; kernel [W, D,
-    D].
+    """Apply a dilated convolution with a kernel [W, D, D].
 
-    As one product of [T, W D] and [W D, D]: XLA's own dilated convolution is many times slower on a
-    CPU.
+        y_t = sum_w x_{t + (w - (W - 1) / 2) dilation} K_w + b
+
+    Positions beyond both ends are zeros. It is computed as one product of [T, W D] and [W D, D],
+    because XLA's own dilated convolution is many times slower on a CPU.
     """
     width, T = len(kernel), x.shape[1]
     reach = (width - 1) // 2 * dilation
@@ -69,14 +72,18 @@ def convolution(x, kernel, bias, dilation=1):
 
 
 def stack_depth(T: int, width: int = WIDTH) -> int:
-    """Layers of dilation 1, W, W^2, ... until the last of T tokens sees the first: (W^L - 1) / 2 >=
-    T - 1.
+    """Return the number of layers of dilation 1, W, W^2, ... through which token T sees token 1.
+
+    It is the smallest L with (W^L - 1) / 2 >= T - 1.
     """
     return math.ceil(round(math.log(2 * T - 1, width), 9))
 
 
 def dilated_stack(x, kernel, bias):
-    """`stack_depth` convolutions with a ReLU between; one kernel for all, which changes no cost."""
+    """Apply `stack_depth` convolutions with a ReLU after each.
+
+    All layers share one kernel, which does not change the cost.
+    """
     for layer in range(stack_depth(x.shape[1])):
         x = jax.nn.relu(convolution(x, kernel, bias, WIDTH**layer))
     return x
@@ -150,7 +157,7 @@ PATHS = {
 
 
 def inputs(name: str, T: int) -> list[tuple[np.ndarray, ...]]:
-    """Kernels of the size that keeps activations near one through any depth."""
+    """Draw inputs, and kernels of a size that keeps activations near one at any depth."""
     fan_in = np.float32(WIDTH * D if len(SHAPES[name]) == 2 else D)
     return [
         (x, *(p / np.sqrt(fan_in) for p in parameters))

@@ -1,11 +1,10 @@
-"""Texts to ids: the three vocabularies of the library, and tiktoken where GPT-2's files are at
-hand.
+"""Benchmarks of tokenizers: the three vocabularies of the library, and tiktoken.
 
     pytest --benchmark-only bench/micro/test_tokenizers.py
 
-The length is that of the text in words, of generated reviews (train/data/sample_reviews.py). The
-vocabularies are learnt from other reviews. Nothing is fetched: without tiktoken's copy of the
-files, GPT-2 is skipped.
+The length is the number of words of the text, which is made of synthetic reviews
+(train/data/sample_reviews.py). The vocabularies are trained on other reviews. Nothing is
+downloaded: GPT-2 is skipped unless tiktoken has its files on disk.
 """
 
 import hashlib
@@ -29,7 +28,7 @@ WORDS = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 
 
 def gpt2_is_here() -> bool:
-    """Whether tiktoken has both files, in the folder and under the names that it gives them."""
+    """Return whether tiktoken's cache folder has both files, under the names it gives them."""
     named = (os.environ.get(name) for name in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"))
     folder = next(filter(None, named), os.path.join(tempfile.gettempdir(), "data-gym-cache"))
     names = (hashlib.sha1((URL + name).encode()).hexdigest() for name in FILES)
@@ -38,7 +37,7 @@ def gpt2_is_here() -> bool:
 
 @cache
 def texts() -> tuple[list[str], list[str]]:
-    """For learning, and for measuring."""
+    """Return the texts to train vocabularies on and the texts to measure."""
     data = sample(seed=0, train=8000, test=2000)
     return list(data.test.texts), list(data.train.texts)
 
@@ -50,7 +49,7 @@ def tokenizer(spec: str) -> Tokenizer:
 
 @cache
 def inputs(length: int) -> list[tuple[str]]:
-    """As many texts as the rotation asks for, of so many words each."""
+    """Return ROTATION texts of `length` words each."""
     words = " ".join(texts()[1]).split(" ")
     return [
         (" ".join(words[i * length : (i + 1) * length]),) for i in range(harness.ROTATION)
@@ -68,7 +67,7 @@ def tiktoken_encode(text: str) -> np.ndarray:
 
 
 def words_in_python(text: str) -> np.ndarray:
-    """The definition of `word`: a regular expression and a dictionary."""
+    """Tokenize as `word` does, with a regular expression and a dictionary."""
     vocabulary, t = vocabulary_of_words(), tokenizer("word:2000")
     ids = [vocabulary.get(word, t.unk_id) for word in WORDS.findall(text.lower())]
     return np.array([t.cls_id, *ids, t.sep_id], np.int32)
@@ -92,8 +91,9 @@ CONTESTANTS = {
 
 
 def expected(name: str, length: int) -> list[np.ndarray] | None:
-    """The other one's ids; for bpe, which has no other here, that its ids spell the text, which it
-    lower-cases.
+    """Return the ids of another implementation of the same vocabulary.
+
+    bpe has no other implementation here. For it, check that its ids decode to the lower-cased text.
     """
     if name == "bpe":
         for (text,) in inputs(length):
@@ -111,7 +111,7 @@ def expected(name: str, length: int) -> list[np.ndarray] | None:
 @pytest.mark.parametrize(("length", "name"), harness.every(CONTESTANTS, LENGTHS, {}))
 def test_encode(benchmark, length, name):
     if name.startswith("gpt2") and not gpt2_is_here():
-        pytest.skip("tiktoken has not fetched GPT-2's files on this machine")
+        pytest.skip("tiktoken has not downloaded GPT-2's files on this machine")
     benchmark.group = f"tokenizers, {length} words"
     harness.run(
         benchmark,

@@ -1,6 +1,4 @@
-"""From single measurements to laws: how time, operations and memory grow, and where two lines
-cross.
-"""
+"""Scaling laws from single measurements: growth of time, operations and memory, and crossings."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,22 +12,23 @@ from transformer_jax.costs.power_laws import (
     fit_quadratic,
 )
 
-# A power law is fitted to the lengths whose value is at least so many times that of the shortest:
-# below, handing the work over (microseconds in JAX, milliseconds without jit) is still a part of
-# the time.
+# A power law is fitted to the lengths whose value is at least this many times that of the shortest.
+# At shorter lengths the overhead of a call (microseconds in JAX, milliseconds without jit) is still
+# a part of the time.
 ABOVE_SHORTEST = 10
 RULE = f"fitted to the lengths that take at least {ABOVE_SHORTEST} times as long as the shortest"
 
 
 @dataclass(frozen=True)
 class Law:
-    """How one implementation of one subject grows with the length; None where too few lengths say
-    it.
+    """The growth of one implementation of one subject with the length.
+
+    A law is None if there are too few lengths to fit it.
     """
 
     subject: str
     implementation: str
-    lengths: tuple[int, ...]  # that the law of time is fitted to
+    lengths: tuple[int, ...]  # to which the law of time is fitted
     time: PowerLaw | None
     quadratic: Quadratic | None
     flops: PowerLaw | None
@@ -39,10 +38,9 @@ class Law:
 
 @dataclass(frozen=True)
 class Crossing:
-    """The length from which `one` takes longer than `other`, by counted operations and by the
-    clock.
+    """The length from which `one` takes longer than `other`, by operation count and by time.
 
-    The shortest length where it always does; None where it does not up to the longest.
+    It is the shortest measured length if `one` always takes longer, and None if it never does.
     """
 
     subject: str
@@ -56,7 +54,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Goal:
-    """A number that was set before it was measured; `extrapolated` names what was not run."""
+    """A goal that was set before it was measured; `extrapolated` tells what was not run."""
 
     claim: str
     wanted: float
@@ -69,19 +67,19 @@ class Goal:
 
 
 def timed(records: list[Record]) -> list[Record]:
-    """Without the comparisons in turns and the memory of child processes."""
+    """Return the records without interleaved ratios and without memory of child processes."""
     return [r for r in records if r.ratio is None and r.resident_bytes is None]
 
 
 def names(records: list[Record], subject: str) -> list[str]:
-    """The implementations of a subject, in the order in which they came."""
+    """Return the implementations of a subject, in the order of the records."""
     return list(dict.fromkeys(r.implementation for r in records if r.subject == subject))
 
 
 def series(
     records: list[Record], subject: str, implementation: str, of: Callable[[Record], float | None]
 ) -> dict[int, float]:
-    """Length to value, shortest first, without the lengths where there is none."""
+    """Return the values by length, shortest first; lengths without a value are left out."""
     chosen = [r for r in records if (r.subject, r.implementation) == (subject, implementation)]
     return {r.length: of(r) for r in sorted(chosen, key=lambda r: r.length) if of(r)}
 
@@ -91,7 +89,7 @@ def seconds(record: Record) -> float | None:
 
 
 def asymptotic(values: dict[int, float]) -> dict[int, float]:
-    """The lengths that RULE keeps."""
+    """Return the values at the lengths that RULE keeps."""
     if not values:
         return {}
     least = ABOVE_SHORTEST * values[min(values)]
@@ -104,7 +102,7 @@ def power_law(values: dict[int, float]) -> PowerLaw | None:
 
 
 def laws(records: list[Record]) -> list[Law]:
-    """One for each implementation of each subject."""
+    """Fit the laws of each implementation of each subject."""
     found = []
     for subject, name in dict.fromkeys((r.subject, r.implementation) for r in records):
 
@@ -128,7 +126,10 @@ def laws(records: list[Record]) -> list[Law]:
 
 
 def cross(records: list[Record], subject: str, one: str, other: str) -> Crossing | None:
-    """Where `one` overtakes `other`; None where fewer than two lengths were measured of both."""
+    """Return where `one` overtakes `other`.
+
+    Return None if fewer than two lengths were measured of both.
+    """
 
     def overtakes(of: Callable[[Record], float | None]) -> tuple[list[int], float | None]:
         first, second = (series(records, subject, name, of) for name in (one, other))
@@ -157,13 +158,12 @@ def crossings(records: list[Record]) -> list[Crossing]:
     return [found for pair in PAIRS if (found := cross(records, *pair))]
 
 
-# At least so many times faster than over every key, where blocks are not visited: 0.75 and 0.2 of
-# the time.
+# Goals for skipping masked blocks: speed-up over full attention; 0.75 and 0.2 of its time.
 SKIPPING = {"causal": 4 / 3, "window": 5.0}
 
 
 def goals(records: list[Record]) -> list[Goal]:
-    """Those of which everything they name was measured."""
+    """Return the goals whose measurements are all there."""
     found = []
     loops = power_law(series(records, "attention", "Python loops", seconds))
     compiled = series(records, "attention", "transformer_jax", seconds)
@@ -185,10 +185,10 @@ def goals(records: list[Record]) -> list[Goal]:
         ):
             continue
         if r.ratio:
-            claim = "compiled attention against NumPy's loop over queries, T = 128, in turns"
+            claim = "compiled attention against NumPy's loop over queries, T = 128, interleaved"
             found.append(Goal(claim, 8, r.ratio))
     for r in records:
         if r.subject == "attention that skips" and r.reference in SKIPPING and r.ratio:
-            claim = f"every key against {r.reference}, T = {r.length}, in turns"
+            claim = f"full attention against {r.reference}, T = {r.length}, interleaved"
             found.append(Goal(claim, SKIPPING[r.reference], r.ratio))
     return found

@@ -1,6 +1,4 @@
-"""The page docs/benchmarks/attention.md: what `python -m bench.attention` measured, in figures and
-tables.
-"""
+"""The page docs/benchmarks/attention.md and its figures, from results of bench.attention."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,11 +15,11 @@ from bench.peers import mask_kinds
 from bench.peers.contestants import OURS
 
 SAYS = {
-    "full": "every key",
-    "causal": "the keys up to its own",
-    "window": f"{mask_kinds.WINDOW} keys on each side",
-    "padded": f"one key in {mask_kinds.REAL}, the rest is padding",
-    "packed": f"its own text of {mask_kinds.TEXTS} in a row",
+    "full": "no mask",
+    "causal": "causal mask",
+    "window": f"window of {mask_kinds.WINDOW} keys on each side",
+    "padded": f"padding mask, one key in {mask_kinds.REAL} is a token",
+    "packed": f"{mask_kinds.TEXTS} packed texts, each query sees its own",
 }
 PASSES = {False: "Forward", True: "With the gradient"}
 
@@ -29,16 +27,17 @@ PASSES = {False: "Forward", True: "With the gradient"}
 def page(results: dict, shown: dict[str, str]) -> list[str]:
     """Return the lines of the page; `shown` are the figures' paths, by name."""
     lines = [
-        "# Attention beside its peers",
+        "# Attention compared with other implementations",
         "",
-        *origin(results["runs"]),
+        "This page compares the time and memory of attention in this library with `jax.nn`, Flax "
+        "and PyTorch, by length, mask, dtype and pass. It is for readers who choose an "
+        "implementation, or a length that a machine can handle.",
         "",
-        f"One example, {who.N} heads of {who.H} features. All are called in turns and compute the "
-        "same numbers; a ratio",
-        f"is the time of `{OURS}` over that of the other within a round, the median and in "
-        "brackets the quartiles:",
-        "below 1 it is the faster one. GFLOP/s count what is visible alone. Dashes stand for what "
-        "was left out.",
+        f"The tables are for one example with {who.N} heads of {who.H} features. All "
+        "implementations compute the same numbers in interleaved calls. A ratio is the time of "
+        f"`{OURS}` over that of another implementation within a round, as the median and, in "
+        f"brackets, the quartiles; below 1 `{OURS}` is faster. GFLOP/s count only visible keys. A "
+        "dash means that the measurement was left out (see *Left out*).",
     ]
     for dtype in dtypes(results):
         lines += ["", f"## {dtype}"]
@@ -48,7 +47,8 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
             for gradient in PASSES:
                 lines += section(results["cells"], dtype, kind, gradient)
     lines += left_out(results["cells"]) + short(results["short"])
-    return [*lines, *memory(results["memory"], shown), *reading(results)]
+    lines += memory(results["memory"], shown) + reading(results)
+    return lines + origin("attention.json", results["runs"])
 
 
 def dtypes(results: dict) -> list[str]:
@@ -56,7 +56,7 @@ def dtypes(results: dict) -> list[str]:
 
 
 def chosen_cells(cells: Sequence[dict], **wanted) -> tuple[list[dict], list[str]]:
-    """Return the timed cells that have these values, and everybody who was timed in one."""
+    """Return the timed cells with these values, and the names of all who were timed in them."""
     chosen = [
         cell
         for cell in cells
@@ -86,7 +86,7 @@ def section(cells: Sequence[dict], dtype: str, kind: str, gradient: bool) -> lis
             for cell in chosen
         ),
     )
-    return ["", f"### {PASSES[gradient]}, a query sees {SAYS[kind]}", "", *times, "", *ratios]
+    return ["", f"### {PASSES[gradient]}, {SAYS[kind]}", "", *times, "", *ratios]
 
 
 def left_out(cells: Sequence[dict]) -> list[str]:
@@ -100,11 +100,14 @@ def left_out(cells: Sequence[dict]) -> list[str]:
         for cell in cells
         for name, reason in cell["left_out"].items()
     ]
-    return ["", "## Left out", "", *table(["", "T", "who", "why"], rows)] if rows else []
+    if not rows:
+        return []
+    header = ["", "T", "implementation", "reason"]
+    return ["", "## Left out", "", *table(header, rows)]
 
 
 def short(cells: Sequence[dict]) -> list[str]:
-    """Show whether the plan draws its line where the blocks begin to pay."""
+    """Compare the reference with blocks for few logits, to check where the plan switches."""
     chosen, _ = chosen_cells(cells)
     if not chosen:
         return []
@@ -118,11 +121,10 @@ def short(cells: Sequence[dict]) -> list[str]:
     header = ["logits", "B", "T", "pass", "chosen", "chosen ÷ reference", "blockwise ÷ reference"]
     return [
         "",
-        "## From how many logits on blocks are faster",
+        "## The number of logits above which blocks are faster",
         "",
-        "B examples of T tokens, float32, no mask; "
-        "`transformer_jax/attention/kernels/dispatch.py` draws the line. Where the last column is",
-        "below 1, blocks are faster.",
+        "B examples of T tokens, float32, no mask. Blocks are faster where the last column is "
+        "below 1. `transformer_jax/attention/kernels/dispatch.py` sets the limit.",
         "",
         *table(header, rows),
     ]
@@ -135,9 +137,8 @@ def memory(found: Sequence[dict], shown: dict[str, str]) -> list[str]:
         "",
         "## Memory",
         "",
-        "MiB by which one call raises the resident memory of a process of its own; float32, no "
-        "mask. In brackets, how",
-        f"many times what `{OURS}` takes at that length.",
+        "The growth of the resident memory of a process by one call, in MiB; float32, no mask. "
+        f"Brackets show the ratio to the memory of `{OURS}` at that length.",
     ]
     if path := shown.get("attention-memory"):
         lines += ["", f"![memory of attention against length]({path})"]
@@ -164,12 +165,12 @@ def memory(found: Sequence[dict], shown: dict[str, str]) -> list[str]:
             f"{digits(ours[2 * T] / ours[T])} from {T}" for T in sorted(ours) if 2 * T in ours
         ]
         if growth:
-            lines += ["", f"`{OURS}` at twice the length takes so many times: {', '.join(growth)}."]
+            lines += ["", f"Memory of `{OURS}` at twice the length, ratio: {', '.join(growth)}."]
     return lines
 
 
 def figures(results: dict) -> dict[str, Figure]:
-    """Return times by length, a row for each kind of mask, and memory by length."""
+    """Draw times by length, one row for each kind of mask, and memory by length."""
     drawn = {}
     for dtype in dtypes(results):
         records = [
@@ -216,28 +217,24 @@ def reading(results: dict) -> list[str]:
     busy = []
     if loads:
         busy = [
-            f"- Load of the machine while it ran: {min(loads):.1f} to {max(loads):.1f} programs, "
-            "this one included."
+            f"- While it ran, {min(loads):.1f} to {max(loads):.1f} programs were running, this one "
+            "included."
         ]
     tolerance = ", ".join(f"{rounded(x):g} in {name}" for name, x in results["tolerance"].items())
     return [
         "",
         "## How to read it",
         "",
-        "- `transformer_jax` chooses by itself (the column says what); `reference` is the same "
-        "function told to store all",
-        "  logits. `jax.nn` has `is_causal` and `local_window_size`, `PyTorch` "
-        "(`scaled_dot_product_attention`) `is_causal`;",
-        "  where they have no name for a mask they get a boolean array made beforehand, "
-        "`flax.nnx` and `PyTorch, written out`",
-        "  (product, softmax, product) always. Making that array is not timed.",
-        "- Inputs are random and change from call to call. Before it is timed, what a contestant "
-        "computes is compared with",
-        "  the definition in float64, written out: largest error over largest value at most "
-        f"{tolerance}, of the",
-        "  output and of every gradient.",
+        "- `transformer_jax` chooses its implementation itself; the column *chosen* shows which. "
+        "`reference` is the same function, told to store all logits.",
+        "- `jax.nn` gets `is_causal` or `local_window_size`, and `PyTorch` "
+        "(`scaled_dot_product_attention`) gets `is_causal`. For other masks they get a boolean "
+        "array that is made beforehand, and so do `flax.nnx` and `PyTorch, written out` (product, "
+        "softmax, product) for every mask. Making that array is not timed.",
+        "- Inputs are random and change from call to call. An implementation is timed only after "
+        "its values agree with the definition in float64, written out: the largest error over the "
+        f"largest value is at most {tolerance}, for the output and every gradient.",
         f"- A call that would need more than {results['limits']['bytes'] / 1e9:.0f} GB for logits "
         f"and weights, or {results['limits']['seconds']:.0f} s, is left out.",
         *busy,
-        "- All numbers: `../results/attention.json`.",
-    ]  # fmt: skip
+    ]

@@ -1,6 +1,4 @@
-"""The page docs/benchmarks/benchmarks.md: tables, laws and figures of what `pytest
---benchmark-only` measured.
-"""
+"""The page docs/benchmarks/benchmarks.md and its figures, from results of bench.report."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +10,13 @@ from matplotlib.figure import Figure
 from bench.measure.records import Record, Run, kept, rounded
 from bench.pages import analysis
 from bench.pages.analysis import Crossing, Goal, Law, names, seconds, series, timed
-from bench.pages.markdown import described, digits, table
+from bench.pages.markdown import described, digits, how_measured, table
 from bench.pages.plots import COLOURS, Panel, plain, plot, subplots
 from transformer_jax.costs.power_laws import PowerLaw
 
-# Subjects that are their tables alone.
+# Subjects whose sections are only tables.
 TITLES = {
-    "multi-head attention": "Multi-head attention, three ways to write it",
+    "multi-head attention": "Multi-head attention, written in three ways",
     "layer norm": "Layer norm",
     "feed-forward network": "Feed-forward network",
     "encoder layer": "Encoder layer",
@@ -47,7 +45,7 @@ def path_length(record: Record) -> int | None:
 
 
 def figures(results: dict) -> dict[str, Figure]:
-    """Return every figure that the records are enough for, by name."""
+    """Draw every figure that the records are enough for, by name."""
     records = kept(results).records
     panels: dict[str, list[Panel]] = {}
     with_times = names(timed(records), ATTENTION)
@@ -85,7 +83,10 @@ def figures(results: dict) -> dict[str, Figure]:
 
 
 def marks(records: Sequence[Record], subject: str, by: str) -> list[tuple[float | None, str]]:
-    """Where attention overtakes; nothing where it always or never takes longer."""
+    """Return where attention overtakes each other layer, with its colour.
+
+    The length is None where attention always or never takes longer.
+    """
     found = [c for c in analysis.crossings(records) if c.subject == subject]
     lengths = [getattr(crossing, by) for crossing in found]
     return [
@@ -95,7 +96,7 @@ def marks(records: Sequence[Record], subject: str, by: str) -> list[tuple[float 
 
 
 def draw_ratios(records: Sequence[Record]) -> Figure:
-    """Return how many times the time of transformer_jax, measured in turns."""
+    """Draw the time of each implementation over that of transformer_jax, from interleaved calls."""
     found = names(records, ATTENTION)
     markers = dict(zip(sorted({r.length for r in records}), "osD^vPX*", strict=False))
     with subplots(1, 1, (7.5, 1.3 + 0.6 * len(found))) as (figure, axis):
@@ -118,7 +119,7 @@ def draw_ratios(records: Sequence[Record]) -> Figure:
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5))
         axis.set(
             xscale="log", yticks=range(len(found), 0, -1), yticklabels=found,
-            xlabel="times as long as transformer_jax, called in turns (median, quartiles)",
+            xlabel="times as long as transformer_jax, interleaved calls (median, quartiles)",
         )  # fmt: skip
         plain(axis.xaxis)
         axis.margins(x=0.12)
@@ -129,14 +130,14 @@ def draw_ratios(records: Sequence[Record]) -> Figure:
 
 
 def by_length(columns: dict[str, dict[int, Any]], unit: str = "T", suffix: str = "") -> list[str]:
-    """Return a row for each length, a column for each implementation."""
+    """Return a table with a row for each length and a column for each implementation."""
     lengths = sorted({length for column in columns.values() for length in column})
     rows = ([T, *(column.get(T) for column in columns.values())] for T in lengths)
     return table([unit, *(name + suffix for name in columns)], rows)
 
 
 def times(records: Sequence[Record], subject: str) -> list[str]:
-    """Return median milliseconds, a row for each length."""
+    """Return a table of median milliseconds, with a row for each length."""
     columns = {
         name: {T: 1e3 * s for T, s in series(records, subject, name, seconds).items()}
         for name in names(timed(records), subject)
@@ -145,7 +146,7 @@ def times(records: Sequence[Record], subject: str) -> list[str]:
 
 
 def growth(found: Sequence[Law], records: Sequence[Record], subject: str) -> list[str]:
-    """Return the laws of a subject's implementations."""
+    """Return a table of the laws of a subject's implementations."""
     header = ["implementation", "time T^e", "lengths", "T* = b/c", "fit off by", "FLOPs T^e"]
     rows = []
     for law in found:
@@ -168,7 +169,7 @@ def growth(found: Sequence[Law], records: Sequence[Record], subject: str) -> lis
 
 
 def exponent(law: PowerLaw | None) -> str:
-    """Return `1.97 [1.90, 2.04]`; an interval from two points has no ends."""
+    """Format an exponent as `1.97 [1.90, 2.04]`; a fit to two lengths has no interval."""
     if law is None:
         return ""
     low, high = law.interval
@@ -177,7 +178,10 @@ def exponent(law: PowerLaw | None) -> str:
 
 
 def rates(records: Sequence[Record], subject: str) -> list[str]:
-    """Return operations a second and for each byte that must be moved, at the longest length."""
+    """Return a table of operations per second and per byte that must be moved.
+
+    Each implementation is shown at its longest length.
+    """
     rows = []
     for name in names(timed(records), subject):
         chosen = [r for r in timed(records) if (r.subject, r.implementation) == (subject, name)]
@@ -188,7 +192,7 @@ def rates(records: Sequence[Record], subject: str) -> list[str]:
 
 
 def ratios(records: Sequence[Record]) -> list[str]:
-    """Return all comparisons in turns."""
+    """Return a table of all interleaved comparisons."""
     return table(
         ["time of one ÷ time of the other", "T", "median", "quartiles"],
         (
@@ -200,7 +204,7 @@ def ratios(records: Sequence[Record]) -> list[str]:
 
 
 def memory(records: Sequence[Record]) -> list[str]:
-    """Return mebibytes, by the compiler's plan and by the process."""
+    """Return a table of mebibytes, by the compiler's plan and by the process."""
     columns = {}
     for name in names(records, MEMORY):
         planned = series(records, ATTENTION, name, planned_bytes)
@@ -213,7 +217,7 @@ def memory(records: Sequence[Record]) -> list[str]:
 
 
 def memory_laws(found: Sequence[Law]) -> list[str]:
-    """Return how both figures of `memory` grow."""
+    """Return a table of the growth of both figures of `memory`."""
     planned = {law.implementation: law.memory for law in found if law.subject == ATTENTION}
     grown = {law.implementation: law.resident for law in found if law.resident}
     return table(
@@ -224,7 +228,7 @@ def memory_laws(found: Sequence[Law]) -> list[str]:
 
 
 def crossings(found: Sequence[Crossing]) -> list[str]:
-    """Return where one takes longer than the other, by counted operations and by the clock."""
+    """Return a table of where one part takes longer than another, by count and by time."""
 
     def where(T: float | None, c: Crossing) -> str:
         if T is None:
@@ -238,7 +242,7 @@ def crossings(found: Sequence[Crossing]) -> list[str]:
 
 
 def goals(found: Sequence[Goal]) -> list[str]:
-    """Return what was wanted and what was measured."""
+    """Return a table of goals and measurements."""
     return table(
         ["goal", "at least", "measured", ""],
         (
@@ -251,13 +255,13 @@ def goals(found: Sequence[Goal]) -> list[str]:
 
 
 def paths(records: Sequence[Record]) -> list[str]:
-    """Return the layers or steps between the first token and the last."""
+    """Return a table of the layers or steps between the first token and the last."""
     implementations = names(timed(records), SEQUENCES)
     return by_length({n: series(records, SEQUENCES, n, path_length) for n in implementations})
 
 
 def text(records: Sequence[Record]) -> list[str]:
-    """Return what the terminal shows after the benchmarks."""
+    """Return the lines that the terminal shows after the benchmarks."""
     found = analysis.laws(records)
     lines = []
     for subject in dict.fromkeys(r.subject for r in timed(records)):
@@ -271,12 +275,19 @@ def text(records: Sequence[Record]) -> list[str]:
 
 
 class Page:
-    """The lines of the page; a section without table or figure is left out."""
+    """The lines of the page; a section without a table or figure is left out."""
 
     def __init__(self, run: Run, shown: dict[str, str]):
         self.records, self.sizes, self.shown = run.records, run.sizes, shown
         self.laws = analysis.laws(run.records)
-        self.lines = ["# What it costs", "", *origin(run)]
+        self.lines = [
+            "# What attention costs",
+            "",
+            "This page shows how the time, operations and memory of attention and of other layers "
+            "grow with the length of a text. It is for readers who decide between layers, or "
+            "between this library and plain NumPy, `jax.nn`, Flax or PyTorch.",
+            *warnings(run),
+        ]
 
     def section(self, title: str, *parts: list[str]) -> None:
         body = [line for part in parts if part for line in ("", *part)]
@@ -284,7 +295,7 @@ class Page:
             self.lines += ["", f"## {title}", *body]
 
     def about(self, subject: str, text: str) -> list[str]:
-        """What is said of a subject's sizes."""
+        """Return the sentence about a subject's sizes."""
         return [text.format(**self.sizes[subject])] if subject in self.sizes else []
 
     def figure(self, name: str, says: str) -> list[str]:
@@ -292,7 +303,7 @@ class Page:
         return [f"![{says}]({path})"] if path else []
 
     def subject(self, name: str) -> list[str]:
-        """Times, laws and rates of a subject."""
+        """Return the times, laws and rates of a subject."""
         if not names(self.records, name):
             return []
         found = (
@@ -304,29 +315,29 @@ class Page:
 
 
 def page(results: dict, shown: dict[str, str]) -> list[str]:
-    """Return the lines of the page; `shown` are the figures' paths, by name."""
+    """Return the lines of the page; `shown` holds the paths of the figures by name."""
     run = kept(results)
     page, records = Page(run, shown), run.records
     attention_sections(page)
     found = analysis.crossings(records)
     page.section(
-        "Where attention becomes the larger part of a layer",
+        "The length from which attention is the larger part of a layer",
         page.about(
             PARTS,
-            "Width D = {D}, F = {F}. Counted, the two products of attention (4 T^2 D) equal the\n"
-            "four projections (8 T D^2) at T = 2 D, and with F = 4 D all the rest of the layer\n"
-            "(24 T D^2) at T = 6 D.",
+            "Width D = {D}, F = {F}. By operation count, the two products of attention (4 T^2 D) "
+            "equal the four projections (8 T D^2) at T = 2 D, and with F = 4 D all the rest of the "
+            "layer (24 T D^2) at T = 6 D.",
         ),
         page.figure("parts", "operations and time of the parts of an encoder layer against length"),
         crossings([c for c in found if c.subject == PARTS]),
         page.subject(PARTS),
     )
     page.section(
-        "Step by step, through a window, all at once",
+        "Recurrence, convolution and self-attention",
         page.about(
             SEQUENCES,
-            "Layers of width {D}; where they cross, and the path between the first token and the\n"
-            "last.",
+            "Layers of width {D}: their times, the lengths where they cross, and the number of "
+            "layers or steps on the path between the first token and the last.",
         ),
         page.figure(
             "sequences", "time and path length of LSTM, convolution and attention against length"
@@ -339,7 +350,8 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         page.section(title, page.subject(name))
     if run.summaries:
         page.lines += ["", "## Train step", "", *run.summaries]
-    return [*page.lines, *READING]
+    command = f"python -m bench.report  # from {run.command}, {run.date[:10]}"
+    return [*page.lines, *READING, *how_measured("bench.json", [command], described(run.machine))]
 
 
 def attention_sections(page: Page) -> None:
@@ -349,8 +361,8 @@ def attention_sections(page: Page) -> None:
         "Attention",
         page.about(
             ATTENTION,
-            "One example, {N} heads of {H} features, float32. Twice the length is four times the\n"
-            "work.",
+            "One example, {N} heads of {H} features, float32. Twice the length needs four times "
+            "the work.",
         ),
         page.figure("attention", "time of attention against length, both axes logarithmic"),
         page.subject(ATTENTION),
@@ -358,15 +370,15 @@ def attention_sections(page: Page) -> None:
     )
     page.section(
         "Loops against compiled code",
-        ["Called in turns, so that whatever slows the machine slows both; medians."],
+        ["Medians of interleaved calls, in which a slowdown of the machine affects both."],
         page.figure("ratios", "time of each implementation over that of transformer_jax"),
         ratios(records),
     )
     page.section(
         "Memory of attention",
         [
-            "MiB beside the arguments: the compiler's plan (tracemalloc for NumPy) / what the",
-            "process took.",
+            "MiB in addition to the arguments: the compiler's plan (tracemalloc for NumPy) / the "
+            "growth of the process.",
         ],
         page.figure("memory", "memory against length, both axes logarithmic"),
         memory(records),
@@ -374,20 +386,18 @@ def attention_sections(page: Page) -> None:
     )
 
 
-def origin(run: Run) -> list[str]:
-    machine = run.machine
+def warnings(run: Run) -> list[str]:
     load = max((r.load_average for r in run.records if r.load_average is not None), default=0.0)
-    lines = [
-        f"Written by `python -m bench.report` from `{run.command}`, {run.date[:10]}.",
-        *described(machine),
-    ]
+    lines = []
     if run.failed:
-        lines.append(f"**Failed, and left out:** {', '.join(f'`{name}`' for name in run.failed)}.")
-    if load > 1.5 * machine["cores"]:
-        lines.append(
-            f"**The machine was busy** (up to {load:.1f} programs ran at once): trust what was "
-            "called in turns."
-        )
+        failed = ", ".join(f"`{name}`" for name in run.failed)
+        lines += ["", f"**Failed, and left out:** {failed}."]
+    if load > 1.5 * run.machine["cores"]:
+        lines += [
+            "",
+            f"**The machine was busy** (up to {load:.1f} programs ran at once): trust the "
+            "interleaved comparisons.",
+        ]
     return lines
 
 
@@ -395,31 +405,30 @@ READING = f"""
 ## How to read it
 
 - Times are medians of at least five calls, each waited for, on random arguments that change from
-  call to call, after compiling and two calls to warm up. Nothing is timed before its values agree
-  with the definition.
-- T^e is {analysis.RULE}; the
-  interval holds the exponent with 95% (bootstrap-t, `transformer_jax/costs/power_laws.py`). Two
-  lengths have an exponent and no interval.
+  call to call. Compilation and two warm-up calls come first. An implementation is timed only after
+  its values agree with the definition.
+- T^e is {analysis.RULE}. The
+  interval is the 95% confidence interval of the exponent (bootstrap-t,
+  `transformer_jax/costs/power_laws.py`). A fit to two lengths has an exponent but no interval.
 - T* = b/c is where the quadratic part of t = a + b T + c T^2 overtakes the linear one (least
-  squares of the relative errors, no coefficient negative, all lengths); "fit off by" is its largest
-  relative error.
-- FLOPs are counted, matrix products alone. Peak bytes are XLA's plan for one call, temporaries and
-  result; of NumPy and Python what tracemalloc sees. On a CPU the plan leaves out what a YNNPACK
-  fusion allocates inside it, logits and weights of attention among it: what the process took is the
-  figure to trust.
-- Crossings are between measured lengths, on straight lines in log-log.
-- All records: `../results/bench.json`.""".split("\n")
+  squares of the relative errors, no coefficient negative, all lengths). "Fit off by" is the largest
+  relative error of that fit.
+- FLOPs are counted, matrix products only. Peak bytes are XLA's plan for one call, temporaries and
+  result; for NumPy and Python they are the peak of tracemalloc. On a CPU the plan leaves out what a
+  YNNPACK fusion allocates inside, such as logits and weights of attention. Trust the growth of the
+  process instead.
+- Crossings lie between measured lengths, on straight lines in log-log.""".split("\n")
 
 
 def reduced(run: Run) -> dict:
-    """Return what docs/results/bench.json holds."""
+    """Return the contents of docs/results/bench.json."""
     records = [Record(**rounded(asdict(record))) for record in run.records]
     return {
         "command": run.command,
         "date": run.date,
         "machine": run.machine,
         "sizes": run.sizes,
-        # Of the rounded records, so that they can be made again from them.
+        # Computed from the rounded records, so that they can be reproduced from the file.
         "goals": [asdict(goal) | {"met": goal.met} for goal in analysis.goals(records)],
         "crossings": [asdict(found) for found in analysis.crossings(records)],
         "laws": [asdict(law) for law in analysis.laws(records)],
@@ -433,7 +442,7 @@ def reduced(run: Run) -> dict:
 
 
 def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:
-    """Return the times of every benchmark that both runs have, the largest slowdown first."""
+    """Return a table of the times of every benchmark in both runs, the largest slowdown first."""
 
     def key(record: Record) -> tuple:
         return record.subject, record.implementation, record.length, record.reference
@@ -446,7 +455,7 @@ def compared(before: Sequence[Record], now: Sequence[Record]) -> list[str]:
         (
             [
                 f"{now.subject}, {now.implementation}"
-                + (f" in turns with {now.reference}" if now.reference else ""),
+                + (f" interleaved with {now.reference}" if now.reference else ""),
                 now.length,
                 1e3 * before.seconds,
                 1e3 * now.seconds,

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from bench.pages.markdown import table
+from bench.pages.markdown import how_measured, table
 
 INK, GRID = "#444444", "#e6e6e6"
 COLOURS = ("#1f5fa8", "#d1495b", "#3a7d44", "#b8860b")
@@ -14,9 +14,9 @@ COLOURS = ("#1f5fa8", "#d1495b", "#3a7d44", "#b8860b")
 
 @dataclass(frozen=True)
 class Claim:
-    """What is claimed, and what was measured: a table, and a figure where one shows more."""
+    """A claim and its measurement: a table, and a figure where it shows more."""
 
-    name: str  # of its figure and of its entry in the JSON file
+    name: str  # names its figure and its entry in the JSON file
     title: str
     text: str
     header: Sequence[str]
@@ -26,7 +26,7 @@ class Claim:
 
 
 def cell(value: Any) -> str:
-    """Return three significant digits of a float; counts and words as they are."""
+    """Format a cell: a float with three significant digits, counts and words as they are."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -39,7 +39,7 @@ def cell(value: Any) -> str:
 
 
 def entry(claim: Claim) -> dict[str, Any]:
-    """Return what the JSON file keeps of a claim: all of the page but its figure."""
+    """Return the entry of a claim in the JSON file: all of its section but the figure."""
     return {
         "title": claim.title,
         "text": claim.text,
@@ -50,36 +50,39 @@ def entry(claim: Claim) -> dict[str, Any]:
 
 
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
-    """Yield the lines of the page, from what the JSON file holds."""
+    """Yield the lines of the page from the contents of the JSON file."""
     claims = results["claims"]
     yield "# Claims, measured\n"
     yield (
-        "What texts about transformers say, and what comes out when it is done. Each statement is "
-        "also a test, on a smaller size, in `tests/bench/test_claims_report.py`.\n"
+        "This page measures statements that texts about transformers make. It is for readers who "
+        "want to see whether and how far they hold. Each statement is also tested, with smaller "
+        "sizes, in `tests/bench/test_claims_report.py`.\n"
     )
-    yield origin(results)
-    yield ""
     yield from (f"- [{claim['title']}](#{name})" for name, claim in claims.items())
     for name, claim in claims.items():
         yield f'\n<a id="{name}"></a>\n\n## {claim["title"]}\n\n{claim["text"]}\n'
         if claim["figure"]:
             yield f"![{claim['title']}](../figures/claims-{name}.png)\n"
         yield from table(claim["header"], ([cell(value) for value in row] for row in claim["rows"]))
+    yield from origin(results)
 
 
-def origin(results: dict[str, Any]) -> str:
-    """Return the command, the versions and the machine."""
+def origin(results: dict[str, Any]) -> list[str]:
+    """Return the last block of the page: the command, the versions and the machine."""
     machine = results["machine"]
     versions = ", ".join(f"{name} {machine['versions'][name]}" for name in ("jax", "flax", "numpy"))
-    return (
-        f"Written by `{results['command']}` in {results['seconds']} s on {results['date']}: "
-        f"{versions}, Python {machine['python']}, {', '.join(machine['devices'])}, "
-        f"{machine['cores']} cores. The numbers are also in `../results/claims.json`."
+    return how_measured(
+        "claims.json",
+        [f"{results['command']}  # {results['date']}, {results['seconds']} s"],
+        [
+            f"- {versions}, Python {machine['python']}, {', '.join(machine['devices'])}, "
+            f"{machine['cores']} cores"
+        ],
     )
 
 
 def figure(claim: Claim) -> Figure:
-    """The claim's figure, in the house style."""
+    """Draw the figure of a claim in the common style."""
     drawn = Figure(figsize=claim.size, dpi=130, layout="constrained")  # not pyplot: no global state
     claim.draw(drawn)
     for axes in drawn.axes:
@@ -90,7 +93,7 @@ def figure(claim: Claim) -> Figure:
 
 
 def plain(axes, title: str, x: str, y: str) -> None:
-    """Axes of a line drawing."""
+    """Set the title, labels and grid of a line drawing."""
     axes.set_title(title, loc="left", fontsize=10)
     axes.set_xlabel(x)
     axes.set_ylabel(y)

@@ -60,13 +60,13 @@ class Panel:
     records: Sequence[Record]
     subject: str
     value: Callable[[Record], float | None]
-    unit: float = 1.0  # by which values are multiplied
-    slopes: bool = True  # the exponent of its law at the end of each line
+    unit: float = 1.0  # factor of the values
+    slopes: bool = True  # show the exponent of the fitted law at the end of each line
     marks: Sequence[tuple[float | None, str]] = ()  # lengths of vertical lines, and their colours
 
 
 def plot(panels: Sequence[Sequence[Panel]], height: float = 5.0) -> Figure:
-    """Return a figure of rows of panels."""
+    """Draw a figure with rows of panels."""
     size = (6.2 * len(panels[0]), height * len(panels))
     with subplots(len(panels), len(panels[0]), size, squeeze=False) as (figure, grid):
         for row, axes in zip(panels, grid, strict=True):
@@ -77,7 +77,7 @@ def plot(panels: Sequence[Sequence[Panel]], height: float = 5.0) -> Figure:
 
 @contextmanager
 def subplots(rows: int, columns: int, size: tuple[float, float], **options) -> Iterator:
-    """Give a figure and its axes, to be drawn in the style."""
+    """Yield a figure and its axes, to be drawn in the common style."""
     with plt.rc_context(STYLE):
         yield plt.subplots(rows, columns, figsize=size, layout="constrained", **options)
 
@@ -128,14 +128,15 @@ def _draw(panel: Panel, axis) -> None:
 
 
 def _coincide(one: dict[int, float], other: dict[int, float]) -> bool:
-    """Whether one line would hide the other: then it is dashed."""
+    """Return whether one line would hide the other; it is then dashed."""
     both = one.keys() & other.keys()
     return bool(both) and all(abs(one[T] / other[T] - 1) < 0.1 for T in both)
 
 
 def write_ends(axis, ends: list[tuple]) -> None:
-    """Write the names in a column right of the axes, in the order of the line ends, apart where
-    they would touch.
+    """Write the names in a column right of the axes, in the order of the line ends.
+
+    Names that would touch are moved apart.
     """
     if not ends:
         return
@@ -166,6 +167,6 @@ def _mark(axis, T: float, colour: str, row: int) -> None:
 
 
 def plain(axis) -> None:
-    """Show numbers instead of powers."""
+    """Show numbers instead of powers of ten."""
     axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda x, _: f"{x:g}"))
     axis.set_minor_formatter(matplotlib.ticker.NullFormatter())

@@ -1,4 +1,4 @@
-"""The common part of the programs that measure something and write a page of the results."""
+"""The common part of the programs that measure something and write a page from the results."""
 
 import argparse
 import json
@@ -16,6 +16,7 @@ from bench.measure import machine
 from bench.measure.command_line import without_paths
 from bench.measure.harness import Disagreement
 from bench.measure.records import rounded
+from bench.pages.markdown import written
 from bench.pages.plots import save
 from train.data.dataset import DataError
 from transformer_jax.runtime.errors import InputError, RunFolderError, one_line
@@ -23,15 +24,15 @@ from transformer_jax.runtime.files import write_text
 
 
 def no_figures(results: dict) -> dict[str, Figure]:
-    """Return none."""
+    """Return no figures."""
     return {}
 
 
 @dataclass(frozen=True)
 class Program:
-    """A command that keeps its results as JSON below docs and makes its page of that file alone.
+    """A command that stores its results as JSON below docs and makes its page from that file.
 
-    `page` returns the lines of the page, given the results and the paths of the figures by name;
+    `page` returns the lines of the page, given the results and the paths of the figures by name.
     `figures` draws them from the results. A program may have no page.
     """
 
@@ -39,24 +40,24 @@ class Program:
     description: str
     file: str  # of the results, below docs
     page_file: str = ""
-    keys: Sequence[str] = ()  # that all files of results have
+    keys: Sequence[str] = ()  # that every results file must have
     page: Callable[[dict, dict[str, str]], Iterable[str]] | None = None
     figures: Callable[[dict], dict[str, Figure]] = no_figures
-    has_small: bool = False  # for sizes that are those of a recipe or of a published model
+    has_small: bool = False  # for programs whose sizes are those of a recipe or a published model
 
     def parser(self) -> argparse.ArgumentParser:
-        """Return a parser of --docs, with a page --page, and with `has_small` --small."""
+        """Return a parser with --docs; with --page if there is a page, --small if `has_small`."""
         parser = argparse.ArgumentParser(
             prog=f"python -m bench.{self.name}",
             description=self.description,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         add = parser.add_argument
-        add("--docs", type=Path, default=Path("docs"), help="where to write (docs)")
+        add("--docs", type=Path, default=Path("docs"), help="folder to write to (default: docs)")
         if self.page is not None:
-            add("--page", action="store_true", help="measure nothing: the page, from the results")
+            add("--page", action="store_true", help="measure nothing, write the page")
         if self.has_small:
-            says = "the smallest sizes and one round, to see that it runs; needs --docs"
+            says = "smallest sizes and one round, to check that it runs; needs --docs"
             add("--small", action="store_true", help=says)
         return parser
 
@@ -66,9 +67,10 @@ class Program:
         arguments: Sequence[str] | None,
         unnamed: Sequence[str] = (),
     ) -> argparse.Namespace:
-        """Return the options, with the command that was given and the time at which it began.
+        """Parse the options; add the given command and the start time.
 
-        In the command the values of the options in `unnamed` are replaced by their capital names.
+        In the command the values of the options in `unnamed` are replaced by their capitalized
+        names.
         """
         arguments = sys.argv[1:] if arguments is None else list(arguments)
         options = parser.parse_args(arguments)
@@ -81,7 +83,7 @@ class Program:
         return options
 
     def stamp(self, options: argparse.Namespace) -> dict[str, Any]:
-        """Return what ran, when, for how long so far, and on what."""
+        """Return the command, the date, the seconds so far, and the machine."""
         return {
             "command": options.command,
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
@@ -90,7 +92,7 @@ class Program:
         }
 
     def run(self, options: argparse.Namespace, measure: Callable[[], dict]) -> int:
-        """Measure and write everything, or with --page the page alone; return the exit code."""
+        """Measure and write everything, or only the page with --page; return the exit code."""
 
         def write() -> None:
             if getattr(options, "page", False):
@@ -103,7 +105,7 @@ class Program:
         return self.guard(options, write)
 
     def guard(self, options: argparse.Namespace, action: Callable[[], None]) -> int:
-        """Return the exit code of the action; errors and Ctrl-C become one line."""
+        """Run the action and return its exit code; errors and Ctrl-C become one line."""
         try:
             action()
         except (InputError, DataError, RunFolderError, OSError) as problem:
@@ -114,16 +116,16 @@ class Program:
             return 1
         except KeyboardInterrupt:
             kept = self.path(options.docs)
-            print(f"\nstopped; what was measured stands in {kept}", file=sys.stderr)
+            print(f"\nstopped; the measurements so far are in {kept}", file=sys.stderr)
             return 130
         return 0
 
     def path(self, docs: Path) -> Path:
-        """Return the path of the results."""
+        """Return the path of the results file."""
         return docs / self.file
 
     def read(self, docs: Path) -> dict:
-        """Return the results in the file; raise InputError where there are none."""
+        """Read the results file; raise InputError if it is missing or not a results file."""
         path = self.path(docs)
         try:
             results = json.loads(path.read_text(encoding="utf-8"))
@@ -136,7 +138,7 @@ class Program:
         return results
 
     def keep(self, results: dict, docs: Path) -> dict:
-        """Write the file of results, with six digits a number; return what it holds."""
+        """Write the results file, with six digits per number; return its contents."""
         path, results = self.path(docs), rounded(results)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
@@ -157,5 +159,5 @@ class Program:
         shown = {name: f"../figures/{path.name}" for name, path in drawn.items()}
         page = docs / self.page_file
         page.parent.mkdir(parents=True, exist_ok=True)
-        write_text(page, "\n".join(self.page(results, shown)) + "\n")
+        write_text(page, written(self.page(results, shown)))
         return [page, *drawn.values()]

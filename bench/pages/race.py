@@ -1,4 +1,4 @@
-"""The page docs/research/race.md: when each contender of bench.imdb_race passed a bar."""
+"""The page docs/research/race.md and its figure, from results of bench.imdb_race."""
 
 import math
 from collections.abc import Iterator
@@ -7,21 +7,21 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
-from bench.pages.markdown import digits, table
+from bench.pages.markdown import digits, how_measured, table
 from bench.pages.plots import plain, subplots
 from bench.peers.curves import seconds_until
 
 OURS = "the default recipe of `train.imdb`"
 NETWORK = f"{OURS} without n-grams"
 TUTORIAL = "the tutorial's program"
-# The first is what the tutorial prints for its test split.
+# The first is the accuracy that the tutorial prints for its test split.
 BARS = (0.8074, 0.88, 0.90)
 COLOURS = "#0072b2 #d55e00 #4d9221 #7b4ab5 #e69f00 #777777".split()
 
 
 @dataclass(frozen=True)
 class Times:
-    """When the runs that passed a bar did, and when the others were last seen below it."""
+    """The times at which runs passed a bar, and the times at which the others ended below it."""
 
     passed: list[float]
     below: list[float]
@@ -41,8 +41,9 @@ class Times:
         return digits(median(self.passed)) + (f" ({low} to {high})" if count > 1 else "")
 
     def slower_than(self, other: "Times") -> str:
-        """How many times as long as the other, by medians. A run that did not pass would have taken
-        longer than it ran.
+        """Format how many times as long as the other this took, by medians.
+
+        A run that did not pass would have taken longer than it ran.
         """
         if other.below or not other.passed:
             return ""
@@ -51,7 +52,7 @@ class Times:
 
 
 def at_least(value: float) -> str:
-    """Three digits, never rounded up: what a bound may say."""
+    """Format a lower bound with three digits, never rounded up."""
     if value <= 0:
         return "0"
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
@@ -59,7 +60,7 @@ def at_least(value: float) -> str:
 
 
 def curves_of(results: dict) -> dict[str, list[list[dict]]]:
-    """The points of every run of every contender, ours first."""
+    """Return the points of every run of every contender, ours first."""
     names = dict.fromkeys([OURS, *(run["contender"] for run in results["runs"])])
     found = {n: [r["points"] for r in results["runs"] if r["contender"] == n] for n in names}
     return {name: curves for name, curves in found.items() if curves}
@@ -71,7 +72,7 @@ def without_compiling(points: list[dict]) -> list[dict]:
 
 def rows(results: dict) -> list[list[str]]:
     curves = curves_of(results)
-    # As the tutorial has it (the shortest name), or else what comes nearest.
+    # The tutorial's own settings have the shortest name; else take the nearest.
     yardstick = min((name for name in curves if name.startswith(TUTORIAL)), key=len, default=None)
     shown = {}
     for name, found in curves.items():
@@ -98,50 +99,61 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     header, *cells = rows(results)
     yield "# The race to a good classifier\n"
     yield (
-        f"`{results['command']}` on {results['data']}. Seconds of training until the accuracy on "
-        "reviews of movies that are not trained on first passes a bar: the median, and the range "
-        "over the seeds. The first bar is the accuracy that the tutorial prints. *Times as fast* "
-        f"is against {TUTORIAL} by the medians; *not in N s*: it ran so long and did not pass, so "
-        "a ratio is *more than*.\n"
+        "This page compares how long programs train until they classify held-out movie reviews "
+        "well. It is for readers who choose a model by its training time.\n"
+    )
+    yield (
+        "The table shows the seconds of training until the accuracy on held-out movies first "
+        "passes a bar, as the median and the range over the seeds. The first bar is the accuracy "
+        f"that the tutorial prints. *Times as fast* compares medians with {TUTORIAL}. *Not in N s* "
+        "means that a run of N seconds did not pass; a ratio to it is *more than* a number.\n"
     )
     yield from table(header, cells)
     yield f"\n![validation accuracy against seconds of training]({shown['race']})\n"
     yield (
-        "A thin line is a run, a dot a linear model, which is fitted once; dotted, the bars.\n\n"
-        "## How to read it\n"
+        "A thin line is a run, and a dot is a linear model, which is fitted once. Dotted lines are "
+        "the bars.\n\n## How to read it\n"
     )
     yield from (f"- {point}" for point in reading(results))
+    yield from how_measured(
+        "race.json", [f"{results['command']}  # {results['date']}"], origin(results)
+    )
+
+
+def origin(results: dict) -> Iterator[str]:
+    """Yield list items of the data, and of the machine and the versions."""
+    machine = results["machine"]
+    loads = [run["load_average"] for run in results["runs"] if run.get("load_average") is not None]
+    busy = f"; up to {max(loads):.1f} programs ran at once" if loads else ""
+    versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items())
+    yield f"- Data: {results['data']}"
+    yield f"- {machine['processor']}, {machine['cores']} cores; {versions}{busy}"
 
 
 def reading(results: dict) -> Iterator[str]:
     """Yield the points of the list below the figure."""
-    runs, machine = results["runs"], results["machine"]
+    runs = results["runs"]
     yield (
-        "The clock runs from before the first step; scoring is left out. Of ours the seconds of "
-        "the solver for the n-grams count first. Compiling is in, where the row does not say "
-        f"otherwise. Ours is scored every {results['every']} steps, later after every twentieth "
-        "more: a time is late by so much at most."
+        "The clock starts before the first step and excludes evaluation. For our recipe it begins "
+        "with the seconds of the solver for the n-grams. Compile time is included unless the row "
+        f"says otherwise. Our recipe is evaluated every {results['every']} steps, later "
+        "whenever the number of steps has grown by a twentieth. A time is late by at most that "
+        "much."
     )
     if mine := [run for run in runs if run["contender"] == OURS]:
         yield our_runs(mine, stopped=bool(results.get("seconds")))
     yield from (tutorial_run(run) for run in runs if "log" in run)
     if any(run["contender"] == NETWORK for run in runs):
         yield (
-            "*Without n-grams* is the same training: the n-grams are fitted by a solver before it, "
-            "and it does not see them. Its clock is less by the solver's seconds."
+            "*Without n-grams* is the network of the same training. A solver fits the n-grams "
+            "before, and the network is trained without them. Its clock excludes the solver's "
+            "seconds."
         )
-    yield "The clock of a linear model is the whole of its fit, reading the texts included."
+    yield "The clock of a linear model covers its whole fit, including tokenization."
     yield (
-        "The seed draws the split, whole movies, the same for all contenders; nothing is chosen on "
-        "it, and the test split is not read. Passing is the first look above the bar: with many "
-        "looks, luck helps, and it helps whoever looks often."
-    )
-    loads = [run["load_average"] for run in runs if run.get("load_average") is not None]
-    busy = f" Up to {max(loads):.1f} programs ran at once." if loads else ""
-    versions = ", ".join(f"{name} {found}" for name, found in machine["versions"].items())
-    yield (
-        f"{machine['processor']}, {machine['cores']} cores; {versions}; {results['date']}.{busy} "
-        "All points: `../results/race.json`."
+        "The seed draws the split, whole movies, the same for all contenders. Nothing is selected "
+        "on it, and the test split is not read. A bar is passed at the first evaluation above it. "
+        "Chance therefore helps a program that is evaluated often."
     )
 
 
@@ -153,12 +165,13 @@ def our_runs(runs: list[dict], stopped: bool) -> str:
 
     prepared = digits(median(run["prepare_seconds"] for run in runs))
     return (
-        f"Of a run of ours (medians): before the clock, {prepared} s to draw the split, learn the "
-        f"words and cut the texts; then {middle('seconds')} s of "
-        f"training{', then it was stopped' if stopped else ' to the end'}, "
-        f"{middle('compile_seconds')} s of them to compile; {middle('validation_seconds')} s of "
-        f"scoring beside it. At the end {100 * median(end['accuracy'] for end in ends):.2f}% are "
-        "right. What is scored are the averaged weights, as the program keeps them."
+        f"A run of our recipe takes (medians) {prepared} s before the clock starts, to draw the "
+        f"split, learn the vocabulary and tokenize the texts. Then follow {middle('seconds')} s of "
+        f"training{', when it was stopped' if stopped else ' to the end'}; "
+        f"{middle('compile_seconds')} s of these are compile time. Evaluation takes another "
+        f"{middle('validation_seconds')} s. The last accuracy is "
+        f"{100 * median(end['accuracy'] for end in ends):.2f}%. The evaluated weights are "
+        "the averaged ones, which the training program saves."
     )
 
 
@@ -167,14 +180,14 @@ def tutorial_run(run: dict) -> str:
     best = max(point["accuracy"] for point in run["points"])
     return (
         f"{run['contender']}, seed {run['seed']}: `{log['command']}`, PyTorch {log['torch']} on "
-        f"{log['device']}, {log['threads']} threads; at most {100 * best:.2f}% in "
-        f"{digits(end['seconds'])} s, {digits(end['validation_seconds'])} s of scoring beside it. "
-        "It cuts its texts before the clock too."
+        f"{log['device']}, {log['threads']} threads. Its highest accuracy is {100 * best:.2f}%, in "
+        f"{digits(end['seconds'])} s of training and {digits(end['validation_seconds'])} s of "
+        "evaluation. It too tokenizes its texts before the clock starts."
     )
 
 
 def figures(results: dict) -> dict[str, Figure]:
-    """Return validation accuracy against seconds of training."""
+    """Draw the held-out accuracy against seconds of training."""
     with subplots(1, 1, (8, 5.2)) as (figure, axis):
         for bar in BARS:
             axis.axhline(bar, color="#999999", linestyle=":", linewidth=1)

@@ -1,12 +1,11 @@
-"""One contestant in a process of its own, that makes a step when it is told to, beside others that
-wait.
+"""A contestant in its own process, which makes one step when told to while the others wait.
 
-Memory and threads of one are then in nobody else's way, and each has the C library's memory as its
-program has it.
+The memory and threads of one contestant then do not disturb another, and each uses the memory
+allocator as its own program does.
 
     python -m bench.peers.contender [keep]
 
-reads its settings as JSON in the first line, then makes a call for every line; it answers in JSON.
+reads its settings as JSON from the first line and then makes one call per line; it answers in JSON.
 """
 
 import sys
@@ -37,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Contender:
-    """Called, it makes its next step, or inference, and gives the loss, or logits."""
+    """A contestant in a child process; a call makes its next step and returns loss or logits."""
 
     def __init__(self, name: str, settings: dict, *, kept: bool):
         self.name, self.kept = name, False
@@ -62,7 +61,7 @@ class Contender:
     def answer(self) -> Any:
         line = self.process.stdout.readline()
         if not line:
-            raise InputError(f"{self.name} has stopped; what it said stands above")
+            raise InputError(f"{self.name} has stopped; its own output is above")
         return json.loads(line)
 
     def _say(self, line: str) -> None:
@@ -74,18 +73,21 @@ class Contender:
 
 
 def start(stack: ExitStack, names: Sequence[str], settings: dict) -> dict[str, Contender]:
-    """By name, all at once; they end with the stack."""
+    """Start the named contestants together and return them by name.
+
+    They are stopped when the stack closes.
+    """
     found = {
         name: stack.enter_context(Contender(name, settings, kept=CONTESTANTS[name].kept))
         for name in names
     }
     for contender in found.values():
-        contender.kept = contender.answer()  # it is ready
+        contender.kept = contender.answer()  # waits until it is ready
     return found
 
 
 def sizes(recipe) -> dict[str, Any]:
-    """What a recipe for small machines may have smaller than the tutorial's."""
+    """Return the sizes in which a recipe for small machines may differ from the tutorial's."""
     model = recipe.model
     return {
         "vocab_size": model.vocab_size,

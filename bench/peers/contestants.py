@@ -1,9 +1,8 @@
-"""Who computes attention, forward and with the gradient, under each kind of mask, and what it
-should come to.
+"""Implementations of attention, forward and with gradients, for each kind of mask, and a reference.
 
-Everybody is told of the mask in the way that suits it best: this library by a rule, `jax.nn` by its
-`is_causal` and `local_window_size`, PyTorch by its `is_causal`; the rest by a boolean array that is
-made beforehand.
+Every implementation gets the mask in the form that suits it best. This library gets a mask rule,
+`jax.nn` gets `is_causal` and `local_window_size`, PyTorch gets `is_causal`. All others get a
+boolean array that is made beforehand.
 """
 
 import math
@@ -26,12 +25,12 @@ from transformer_jax.attention.kernels.dispatch import attention_plan
 
 B, N, H = 1, 8, 64
 OURS = "transformer_jax"  # implementation=None
-ROWS = 1024  # of a block of the definition
+ROWS = 1024  # queries per block of the definition
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One attention: what may be seen, how long, in which dtype, with or without the gradient."""
+    """One attention problem: mask kind, length, dtype, and whether the gradient is computed."""
 
     kind: str
     length: int
@@ -42,22 +41,24 @@ class Cell:
 
     @property
     def plan(self) -> str:
-        """What `implementation=None` stands for here."""
+        """The implementation that `implementation=None` chooses here."""
         x = jax.ShapeDtypeStruct((self.batch, self.length, self.heads, H), self.dtype)
         arrays = mask_kinds.our_arrays(self.kind, self.length)
         return attention_plan(x, x, x, mask=mask_kinds.our_mask(self.kind, *arrays)).implementation
 
     @property
     def flops(self) -> int:
-        """Of what is visible: 4 H for each head, query and key that it sees; three times that with
-        the gradient.
+        """The operations on visible keys: 4 H for each head, query and key that it sees.
+
+        With the gradient it is three times that.
         """
         pairs = self.batch * mask_kinds.pairs(self.kind, self.length)
         return (3 if self.gradient else 1) * 4 * self.heads * H * pairs
 
     def inputs(self, seed: int, sets: int = 2) -> list[tuple[np.ndarray, ...]]:
-        """Query, key, value and, with the gradient, the cotangent of the output: standard normal
-        numbers.
+        """Draw `sets` tuples of query, key and value, all standard normal.
+
+        With the gradient there is a fourth array, the cotangent of the output.
         """
         rng = np.random.default_rng([seed, self.length])
         shape = (3 + self.gradient, self.batch, self.length, self.heads, H)
@@ -68,8 +69,9 @@ class Cell:
 
 
 def contestants(cell: Cell) -> dict[str, tuple[Contestant, tuple[np.ndarray, ...]]]:
-    """By name: the function of inputs and mask arrays, and those arrays. PyTorch where it is
-    installed.
+    """Return by name each function of inputs and mask arrays, together with its mask arrays.
+
+    PyTorch is included if it is installed.
     """
     kind, wrap = cell.kind, jax_gradient if cell.gradient else Contestant
     ours, theirs = (
@@ -88,10 +90,10 @@ def contestants(cell: Cell) -> dict[str, tuple[Contestant, tuple[np.ndarray, ...
         "flax.nnx": (wrap(flax_attention), theirs),
     }
     if jax.default_backend() == "gpu" and cell.dtype != "float32":
-        # Its padding is by lengths: an array would be read as one of T x S.
+        # cuDNN takes padding as lengths; it would read an array as one of T x S.
         lengths = (np.full(cell.batch, max(cell.length // mask_kinds.REAL, 1), np.int32),)
         fused = cudnn_padded if kind == "padded" else partial(jax_attention, implementation="cudnn")
-        by_name = named["causal"] if kind == "causal" else {}  # it takes no window to the right
+        by_name = named["causal"] if kind == "causal" else {}  # cuDNN takes no window to the right
         arrays = lengths if kind == "padded" else () if by_name else theirs
         found["jax.nn, cuDNN"] = (wrap(partial(fused, **by_name)), arrays)
     if has_torch():
@@ -130,7 +132,7 @@ def flax_attention(query, key, value, mask=None):
 
 
 def torch_attention(causal: bool, kernel: str | None = None) -> Callable:
-    """PyTorch's own choice of a kernel, or the one of this name in `SDPBackend`."""
+    """Build attention from PyTorch: its own choice of kernel, or `kernel` of `SDPBackend`."""
 
     def attend(query, key, value, mask=None):
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -145,7 +147,7 @@ def torch_attention(causal: bool, kernel: str | None = None) -> Callable:
 
 
 def torch_written_out(query, key, value, mask=None):
-    """As tutorials have it."""
+    """Compute attention as tutorials write it in PyTorch: product, softmax, product."""
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
     if mask is not None:
@@ -175,10 +177,11 @@ def torch_gradient(attend: Callable) -> Contestant:
 
 
 def has_torch() -> bool:
-    """Whether it is installed; its threads sleep when they have nothing to do, not spin beside
-    those of the others.
+    """Return whether PyTorch is installed, and set its number of threads.
+
+    Idle PyTorch threads are made to sleep; spinning threads would slow the other contestants.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when PyTorch is loaded, once
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once, when PyTorch is loaded
     try:
         import torch
     except ModuleNotFoundError:
@@ -188,8 +191,9 @@ def has_torch() -> bool:
 
 
 def definition(cell: Cell, inputs: tuple[np.ndarray, ...], head: int) -> tuple[np.ndarray, ...]:
-    """Output [B, T, H] of one head and, with the gradient, those of query, key and value: by hand,
-    in float64.
+    """Compute attention of one head in NumPy in float64.
+
+    Return the output [B, T, H] and, with the gradient, those of query, key and value.
     """
     rows_of = zip(*(x[:, :, head].astype(np.float64) for x in inputs), strict=True)
     each = [tuple(_one_example(cell, *arrays)) for arrays in rows_of]

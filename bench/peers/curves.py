@@ -1,5 +1,6 @@
-"""Points of a curve, {step, seconds, accuracy} on what is held out: the log they come from, and
-when they passed a bar.
+"""Curves of held-out accuracy, and the time at which they reach a bar.
+
+A curve is a list of points {step, seconds, accuracy}. They are read from a log.
 """
 
 import json
@@ -10,16 +11,17 @@ from transformer_jax.runtime.errors import InputError
 
 
 def seconds_until(points: Iterable[dict], accuracy: float) -> float | None:
-    """Seconds of training until the accuracy was first so high; None where it never was."""
+    """Return the training seconds at which `accuracy` was first reached; None if it never was."""
     return next((point["seconds"] for point in points if point["accuracy"] >= accuracy), None)
 
 
 def read_log(path: Path) -> tuple[dict, list[dict]]:
-    """What ran and its points, from a log of `bench.tutorial_torch`; it may be of a run that goes
-    on.
+    """Read a log of `bench.tutorial_torch`; return its settings and its points.
+
+    The run may still be in progress. Raises InputError if the file is not such a log.
     """
     try:
-        # A line is whole once its end is there: what stands behind the last end is being written.
+        # Text after the last newline is a line that is still being written.
         head, *lines = map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1])
         points = [
             {

@@ -1,8 +1,8 @@
-"""What a query may see: everything, the past, a window, the real part of a padded text, its own
-text of several in a row.
+"""The kinds of masks that are compared: full, causal, window, padded and packed.
 
-Each is said twice: as the rule that is handed to this library, and as positions, from which the
-definition and the arrays for the others are made.
+A query sees every key, the past, a window, the tokens of a padded text, or its own one of several
+packed texts. Each kind is defined twice: as the mask rule that this library takes, and as
+positions, from which the reference and the arrays of the other implementations are made.
 """
 
 import numpy as np
@@ -10,13 +10,16 @@ import numpy as np
 from transformer_jax.attention.masks import Mask, causal, padding, segments, sliding_window
 
 KINDS = ("full", "causal", "window", "padded", "packed")
-WINDOW = 128  # on each side
-REAL = 4  # one key in so many is no padding
-TEXTS = 8
+WINDOW = 128  # keys on each side
+REAL = 4  # one key in REAL is a token, the others are padding
+TEXTS = 8  # texts in a packed row
 
 
 def visible(kind: str, T: int, rows: slice = slice(None)) -> np.ndarray:
-    """[rows, T] or, where all queries see the same, [1, T]: True where a query sees the key."""
+    """Return True where a query sees a key: [rows, T], or [1, T] if all queries see the same.
+
+    Raises ValueError for an unknown kind.
+    """
     t, s = np.arange(T)[rows, None], np.arange(T)[None]
     match kind:
         case "full":
@@ -34,7 +37,7 @@ def visible(kind: str, T: int, rows: slice = slice(None)) -> np.ndarray:
 
 
 def pairs(kind: str, T: int) -> int:
-    """Of a query and a key that it sees."""
+    """Count the pairs of a query and a key that it sees."""
     if kind == "full":
         return T * T
     blocks = (visible(kind, T, slice(i, i + 1024)) for i in range(0, T, 1024))
@@ -45,21 +48,24 @@ def pairs(kind: str, T: int) -> int:
 
 
 def text_ids(T: int) -> np.ndarray:
-    """[T]: which text a token is of; lengths differ by up to a quarter of the mean."""
+    """Return the text that each token belongs to [T].
+
+    Lengths differ by up to a quarter of the mean.
+    """
     rng = np.random.default_rng(T)
     ends = np.arange(1, TEXTS) / TEXTS + rng.uniform(-1, 1, TEXTS - 1) / (8 * TEXTS)
     return np.searchsorted(ends * T, np.arange(T), side="right").astype(np.int32)
 
 
 def our_arrays(kind: str, T: int) -> tuple[np.ndarray, ...]:
-    """What of the mask is data, and so an argument of the compiled function."""
+    """Return the arrays of the mask, which are arguments of the compiled function."""
     if kind == "padded":
         return (visible(kind, T),)
     return (text_ids(T)[None],) if kind == "packed" else ()
 
 
 def our_mask(kind: str, *arrays) -> Mask | None:
-    """The rule, of `our_arrays`."""
+    """Build the mask rule of this library from the arrays of `our_arrays`."""
     match kind:
         case "causal":
             return causal()
@@ -73,5 +79,5 @@ def our_mask(kind: str, *arrays) -> Mask | None:
 
 
 def their_arrays(kind: str, T: int) -> tuple[np.ndarray, ...]:
-    """A boolean array [1, 1, T or 1, T] for those that take nothing else."""
+    """Return a boolean array [1, 1, T or 1, T] for implementations that take no rules."""
     return () if kind == "full" else (visible(kind, T)[None, None],)

@@ -1,5 +1,4 @@
-"""The n-grams of the default recipe by themselves: the best linear model there is here, as a
-contender of its own.
+"""The n-grams of the default recipe on their own: the best linear model here, as a contender.
 
 Wang and Manning, 2012, https://aclanthology.org/P12-2018: naive Bayes log-count ratios, weighted by
 a support vector machine.
@@ -28,8 +27,10 @@ def nb_svm(
     classes: int,
     seed: int = 0,
 ) -> Baseline:
-    """As `train.evaluation.baseline.linear_baseline`; an SVM has no probabilities, so they are
-    those of its margins times one.
+    """Fit the n-grams of the default recipe; the signature is that of `linear_baseline`.
+
+    See `train.evaluation.baseline.linear_baseline`. An SVM has no probabilities, so the softmax of
+    its margins at temperature one is used.
     """
     model = FAST.model
     begun = time.perf_counter()

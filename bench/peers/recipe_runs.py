@@ -1,9 +1,7 @@
-"""Training by a recipe of `train.imdb`, looked at on the way: what the ablation and the race have
-in common.
+"""Training by a recipe of `train.imdb` with evaluations on the way, for the ablation and the race.
 
-It trains as the program does: its split, batches, loss, optimizer and step, and what is scored are
-the averaged weights. There is no run folder: what is kept of a run is what the caller makes of the
-looks.
+It uses the split, batches, loss, optimizer and step of the training program, and evaluates the
+averaged weights. There is no run folder: the caller decides what to keep of the evaluations.
 """
 
 import time
@@ -32,7 +30,7 @@ from transformer_jax.text.tokenizer import train_tokenizer
 
 @dataclass(frozen=True)
 class Fold:
-    """What a seed draws of the data, as a recipe reads it."""
+    """The data of one seed, split and tokenized as a recipe reads it."""
 
     train: list[np.ndarray]
     held_out: list[np.ndarray]
@@ -46,20 +44,16 @@ class Fold:
 
 @dataclass(frozen=True)
 class Look:
-    """What the averaged weights say of the held-out texts after a step, and what it took to get
-    there.
-    """
+    """The held-out evaluation of the averaged weights after a step, and its cost so far."""
 
     step: int
     probabilities: Float[np.ndarray, "n C"]
-    loss: float  # mean of the steps since the look before
-    seconds: (
-        float  # of training, the solver's for n-grams first; compiling counts, looking does not
-    )
-    compile_seconds: float  # of these: the step, once for every shape of a batch
-    validation_seconds: float  # beside these, all looks so far
-    solver_seconds: float  # of `seconds`: the n-grams
-    alone: dict[str, Float[np.ndarray, "n C"]]  # what parts of the model say by themselves
+    loss: float  # mean of the steps since the previous look
+    seconds: float  # of training: solver and compile time included, evaluations excluded
+    compile_seconds: float  # part of `seconds`: compiling the step for every shape of a batch
+    validation_seconds: float  # not in `seconds`: all evaluations so far
+    solver_seconds: float  # part of `seconds`: fitting the n-grams
+    alone: dict[str, Float[np.ndarray, "n C"]]  # probabilities by single parts of the model
 
 
 def fold_of(data: Dataset, recipe: Recipe, seed: int, fraction: float) -> Fold:
@@ -74,7 +68,7 @@ def fold_of(data: Dataset, recipe: Recipe, seed: int, fraction: float) -> Fold:
 
 
 def ends_of_epochs(steps: list[int]) -> list[int]:
-    """The schedule that looks after every epoch; `steps` are those of each epoch."""
+    """Return the last step of every epoch, given the number of steps of each epoch."""
     return list(accumulate(steps))
 
 
@@ -86,10 +80,10 @@ def looks(
     *,
     parts: Collection[str] = (),
 ) -> Iterator[Look]:
-    """Trains all epochs and looks after the steps that `schedule(steps of each epoch)` names, from
-    1 on.
+    """Train all epochs; yield an evaluation after each step that `schedule` names.
 
-    What each of `parts` says alone is looked at too, where the model has more than one.
+    `schedule(steps of each epoch)` returns steps counted from 1. Each of `parts` is also evaluated
+    on its own if the model has more than one part.
     """
     start = FromScratch(recipe, seed)
     classifier = start.make(fold.tokenizer, fold.classes, "", fold.train, fold.train_labels)
@@ -122,7 +116,7 @@ def looks(
     for step, batch in enumerate(tqdm(stream, total=sum(steps), unit="step", leave=False), 1):
         shape = jax.tree.map(np.shape, batch)
         if shape not in compiled:
-            jax.block_until_ready(state)  # or the steps before would run beside the compiler
+            jax.block_until_ready(state)  # else earlier steps would run while the compiler does
             begun = time.perf_counter()
             compiled[shape] = train_step.lower(state, batch).compile()
             compiling += time.perf_counter() - begun
@@ -143,4 +137,4 @@ def looks(
             }
             times = (seconds + solving, compiling, validating + took, solving)
             yield Look(step, probabilities, mean, *times, alone)
-            validating += time.perf_counter() - begun  # nor does what the caller makes of it count
+            validating += time.perf_counter() - begun  # the caller's time is excluded too

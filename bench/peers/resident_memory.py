@@ -1,6 +1,4 @@
-"""Prints by how many bytes a call of attention raises the memory of its process, by length, as
-JSON.
-"""
+"""Print the growth of resident memory by one call of attention, by length, as JSON."""
 
 import argparse
 import json
@@ -20,18 +18,21 @@ from bench.peers.mask_kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 CALLS = 3
-# glibc keeps freed memory up to a limit that it raises as it goes: what is kept would hide what is
-# taken.
+# glibc keeps freed memory up to a limit that it raises as it runs; a later call would reuse that
+# memory and seem to take none.
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
 def can_be_read() -> bool:
-    """Linux says it, and on a GPU the arrays are elsewhere."""
+    """Return whether Linux reports the memory of arrays here; on a GPU they are elsewhere."""
     return Path("/proc/self/clear_refs").exists() and jax.default_backend() == "cpu"
 
 
 def in_child(module: str, *words: str | int) -> dict[int, int]:
-    """Bytes by length, that `python -m module words` prints."""
+    """Run `python -m module words` in a child process; return the bytes by length that it prints.
+
+    Raises RuntimeError if the child fails.
+    """
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, words)],
         capture_output=True, text=True, cwd=ROOT, env=os.environ | ENVIRONMENT, check=False,
@@ -42,8 +43,10 @@ def in_child(module: str, *words: str | int) -> dict[int, int]:
 
 
 def grown(call: Callable[[], Any]) -> int:
-    """The most of some calls: what the call before has freed may be given back late, or kept after
-    all.
+    """Return the largest growth of resident memory over several calls.
+
+    A single call may hide its memory: the system may take back late, or keep, what the call before
+    freed.
     """
     found = []
     for _ in range(CALLS):
@@ -68,8 +71,8 @@ def main(words: Sequence[str]) -> None:
         prog="python -m bench.peers.resident_memory", description=__doc__
     )
     add = parser.add_argument
-    add("name", metavar="NAME", help="of an implementation of attention, as bench.attention has it")
-    add("kind", choices=KINDS, help="of mask")
+    add("name", metavar="NAME", help="an implementation of attention, as bench.attention names it")
+    add("kind", choices=KINDS, help="kind of mask")
     add("dtype", choices=("float32", "bfloat16"))
     add("passes", choices=("forward", "gradient"))
     add("lengths", type=int, nargs="+", metavar="LENGTH", help="tokens of a text")
@@ -77,7 +80,7 @@ def main(words: Sequence[str]) -> None:
     if min(options.lengths) < 1:
         parser.error(f"LENGTH must be 1 or more; got {min(options.lengths)}")
     if not can_be_read():
-        parser.error("the memory of a process is read from Linux's /proc, of a CPU")
+        parser.error("resident memory is read from Linux's /proc and only for arrays on a CPU")
     found = {}
     for length in options.lengths:
         cell = Cell(options.kind, length, options.dtype, options.passes == "gradient")

@@ -1,9 +1,8 @@
-"""The training step of the default recipe of `train.imdb`, written without modules and as
-`train.imdb` makes it.
+"""The training step of the default recipe of `train.imdb`, with modules and written out by hand.
 
-Both are the same arithmetic: same functions, same optimizer, same random numbers, same donation.
-`check_known` raises an error where the recipe has a field or a value that the step by hand does not
-know, so that the two cannot drift apart; `tests/bench/peers/test_step_by_hand.py` compares their
+Both do the same arithmetic: same functions, same optimizer, same random numbers, same donation.
+`check_known` raises an error if the recipe has a field or value that the step by hand does not
+support, so that the two cannot drift apart. `tests/bench/peers/test_step_by_hand.py` compares their
 numbers.
 """
 
@@ -47,11 +46,11 @@ from transformer_jax.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Known:
-    """The fields of a configuration, by what the step by hand makes of them."""
+    """The fields of a configuration, grouped by how the step by hand treats them."""
 
     read: set[str] = field(default_factory=set)
-    elsewhere: set[str] = field(default_factory=set)  # of the data, of scoring; not of a step
-    fixed: dict[str, Any] = field(default_factory=dict)  # written for this value alone
+    elsewhere: set[str] = field(default_factory=set)  # for the data or scoring, unused in a step
+    fixed: dict[str, Any] = field(default_factory=dict)  # only this value is supported
 
     def check(self, config: Any) -> None:
         """Raise ValueError for a field that is in no group, or not of its fixed value."""
@@ -68,12 +67,12 @@ class Known:
             if (found := getattr(config, name)) != value:
                 raise ValueError(
                     f"{kind}.{name} is {found!r}; bench/peers/step_by_hand.py is written for "
-                    f"{value!r} alone"
+                    f"{value!r} only"
                 )
 
 
-# The sizes among the fields that are read are read from the shapes of the parameters.
-# OptimizerConfig is read by `make_optimizer`, which both steps call.
+# Sizes among the fields in `read` come from the shapes of the parameters. `make_optimizer`, which
+# both steps call, reads OptimizerConfig.
 RECIPE = Known(
     read={"model", "fit", "token_dropout", "label_smoothing", "margin"},
     elsewhere={
@@ -105,12 +104,12 @@ STACK = Known(
 )  # fmt: skip
 FIT = Known(
     read={"seed", "average_decay", "optimizer"},
-    elsewhere={"epochs", "max_steps", "checkpoint_minutes", "dtype"},  # dtype: the recipe's counts
+    elsewhere={"epochs", "max_steps", "checkpoint_minutes", "dtype"},  # the recipe's dtype is used
 )
 
 
 def check_known(recipe: Recipe) -> None:
-    """Raise ValueError where the step by hand does not do what the recipe asks for."""
+    """Raise ValueError if the step by hand does not support what the recipe asks for."""
     RECIPE.check(recipe)
     MODEL.check(recipe.model)
     STACK.check(recipe.model.encoder)
@@ -122,14 +121,14 @@ def check_known(recipe: Recipe) -> None:
 
 
 def model_of(recipe: Recipe) -> TextClassifier:
-    """Return the part of the recipe's classifier that steps train, with its first weights."""
+    """Return the part of the recipe's classifier that the steps train, with its initial weights."""
     return TextClassifier(replace(recipe.model, ngrams=0), rngs=nnx.Rngs(recipe.fit.seed))
 
 
 def step_with_modules(
     recipe: Recipe, tokenizer: Tokenizer, total_steps: int
 ) -> tuple[Callable, TrainState]:
-    """Return the step of `train.imdb` and the state before the first."""
+    """Return the step of `train.imdb` and its initial state."""
     graph, params = nnx.split(model_of(recipe), nnx.Param)
     loss = make_loss(
         tokenizer,
@@ -145,7 +144,7 @@ def step_with_modules(
 def step_by_hand(
     recipe: Recipe, tokenizer: Tokenizer, total_steps: int
 ) -> tuple[Callable, TrainState]:
-    """Return the same step without modules, and its state: a plain dictionary of arrays.
+    """Return the same step without modules, and its initial state: a plain dictionary of arrays.
 
     Raises ValueError as `check_known` does.
     """
@@ -157,7 +156,7 @@ def step_by_hand(
 
     def objective(p, batch, step):
         step_key = jax.random.fold_in(key, step)
-        keys = (jax.random.fold_in(step_key, i) for i in count())  # as of nnx.Rngs
+        keys = (jax.random.fold_in(step_key, i) for i in count())  # as nnx.Rngs makes them
         is_token, tokens = batch.tokens != tokenizer.pad_id, batch.tokens
         if recipe.token_dropout:
             kept = keep(next(keys), recipe.token_dropout, tokens.shape)
@@ -197,8 +196,9 @@ def logits_by_hand(
     is_token: jax.Array,
     keys: Iterator[jax.Array] | None,
 ) -> jax.Array:
-    """Return what `TextClassifier` does, one function after the other; without keys, without
-    dropout.
+    """Return the logits of `TextClassifier`, computed with functions only.
+
+    Without keys there is no dropout.
     """
     encoder, epsilon = config.encoder, config.encoder.norm_epsilon
 
@@ -233,7 +233,7 @@ def _layer_by_hand(
     keys: Iterator[jax.Array] | None,
     drop: Callable,
 ) -> jax.Array:
-    """Attention, then a feed-forward network, each behind a norm and beside the identity."""
+    """Apply a pre-norm encoder layer: attention, then a feed-forward network."""
     names, epsilon = ("query", "key", "value", "out"), config.norm_epsilon
     y = layer_norm(x, p["attention_norm.scale"], p["attention_norm.bias"], epsilon=epsilon)
     y = multi_head_attention(

@@ -1,8 +1,8 @@
-"""The tutorial's classifier as a step and as inference, ours and PyTorch's, from the same weights
-on the same batches.
+"""Training steps and inference of the tutorial's classifier, in this library and in PyTorch.
 
-Each becomes a call without arguments that takes the next batch in turn and returns numbers, so it
-has waited. What has PyTorch in it is bench/peers/tutorial_model.py.
+All contestants start from the same weights and see the same batches. Each becomes a call without
+arguments that takes the next batch and returns numbers, so it has waited for its result. The code
+that needs PyTorch is in bench/peers/tutorial_model.py.
 """
 
 import itertools
@@ -25,14 +25,15 @@ from transformer_jax.nn.parameters import AbstractRngs, parameter_name
 from transformer_jax.text.batching import Batch
 
 OURS = "transformer_jax"
-STEPS = 1000  # of the schedule, which is constant
-BATCHES = 3  # in rotation
+STEPS = 1000  # length of the learning-rate schedule, which is constant
+BATCHES = 3  # that calls rotate through
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """PyTorch where `attention` is named, else ours; `kept` as transformer_jax.runtime.malloc has
-    it.
+    """Settings of one contestant: PyTorch if `attention` is given, else this library.
+
+    `kept` is whether freed memory is kept (transformer_jax.runtime.malloc).
     """
 
     attention: str | None = None
@@ -58,12 +59,12 @@ CONTESTANTS = {
 
 
 def pad_id(recipe: Recipe) -> int:
-    """[PAD], [CLS] and [SEP] stand behind the words."""
+    """Return the id of [PAD]; [PAD], [CLS] and [SEP] follow the words."""
     return recipe.model.vocab_size - 3
 
 
 def batches(recipe: Recipe, rows: int, length: int, seed: int) -> list[Batch]:
-    """Texts of a third of the length to all of it, behind which is padding."""
+    """Draw BATCHES batches of texts with a third to all of `length` tokens, padded at the end."""
     rng = np.random.default_rng([seed, rows, length])
     found = []
     for _ in range(BATCHES):
@@ -76,7 +77,7 @@ def batches(recipe: Recipe, rows: int, length: int, seed: int) -> list[Batch]:
 
 
 def torch_model(recipe: Recipe, dropout: float, attention: str, seed: int) -> Any:
-    """With the same weights for the same seed."""
+    """Build the PyTorch model; the same seed gives the same weights."""
     import torch
 
     from bench.peers.tutorial_model import TutorialClassifier
@@ -104,7 +105,7 @@ def device() -> str:
 
 
 def our_model(recipe: Recipe, dropout: float, seed: int) -> tuple[Any, Any]:
-    """(graph, parameters) of the recipe's classifier, with PyTorch's weights."""
+    """Return (graph, parameters) of the recipe's classifier, with PyTorch's weights."""
     from bench.peers.tutorial_model import our_weights
 
     encoder = replace(recipe.model.encoder, dropout_rate=dropout, attention_dropout_rate=dropout)
@@ -124,7 +125,7 @@ def our_model(recipe: Recipe, dropout: float, seed: int) -> tuple[Any, Any]:
 
 
 def our_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch], seed: int):
-    """A call that takes the next step on the next batch and gives its loss, waited for."""
+    """Return a call that makes the next step on the next batch and returns its loss."""
     graph, params = our_model(recipe, dropout, seed)
     optimizer = make_optimizer(recipe.fit.optimizer, STEPS)
     tokenizer = SimpleNamespace(pad_id=pad_id(recipe), mask_id=None, spec="random tokens")
@@ -137,7 +138,7 @@ def our_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch],
 
     def call() -> float:
         state[0], value = step(state[0], next(turns))
-        return float(value)  # waits
+        return float(value)  # waits for the step
 
     return call
 
@@ -159,7 +160,10 @@ def torch_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch
 
 
 def our_inference(recipe: Recipe, of: Contestant, found: list[Batch], seed: int):
-    """Weights in the dtype of the computation beforehand; the logits of the next batch."""
+    """Return a call that computes the logits of the next batch.
+
+    The weights are converted to the dtype of the computation beforehand.
+    """
     graph, params = our_model(recipe, 0.0, seed)
     params = jax.tree.map(lambda p: p.astype(of.dtype), params)
     pad = pad_id(recipe)
@@ -177,7 +181,7 @@ def torch_inference(recipe: Recipe, of: Contestant, found: list[Batch], seed: in
 
 
 def call_of(recipe: Recipe, name: str, dropout: float | None, found: list[Batch], seed: int):
-    """A step, or inference where there is no dropout rate."""
+    """Return the named contestant's step, or its inference if `dropout` is None."""
     of = CONTESTANTS[name]
     if of.attention is not None:
         import torch

@@ -1,26 +1,26 @@
-"""The tutorial's text classifier in PyTorch, and one step of it: what ours are timed against.
+"""The tutorial's text classifier in PyTorch and its training step: the opponent in timings.
 
 Written from the description in "The Transformers, a complete architectural breakdown" (2026), by
 its listings:
 
-    1.27, 1.31  padding is hidden from every query by a score of -1e9; it is computed all the same
+    1.27, 1.31  a score of -1e9 hides padding from every query; it is computed all the same
     1.30        layer norm of token + position + segment (always 0), dropout; [PAD]'s row stays 0
     1.31        one linear map to queries, keys and values; product, softmax, dropout, product; a
                 linear map, dropout
     1.32        linear to 1024, exact GELU, dropout, linear, dropout
     1.33, 1.34  the norm before each sublayer, none after the last of 4 layers
-    1.35, 1.36  dropout and a linear map of what stands at [CLS]; 256 features, 50,260 tokens, at
+    1.35, 1.36  dropout and a linear map of the features of [CLS]; 256 features, 50,260 tokens, at
                 most 256 a text
     1.37, 1.38  cross-entropy; AdamW of every parameter, rate 3e-4, PyTorch's decay of 0.01; no
                 schedule, no clipping
 
-Every dropout is 0.1, every linear map has a bias, every norm an epsilon of 1e-5, and the initial
-values are PyTorch's.
+Every dropout rate is 0.1, every linear map has a bias, every norm has an epsilon of 1e-5, and the
+initial values are PyTorch's.
 
-What is not as written: 8 heads, since the 6 of listing 1.36 do not divide 256, as 1.31 asks; 4
-layers, as the constructor in 1.36 says, where the model that it prints has 6. Besides, the same can
-be computed "tuned": by PyTorch's own attention, with products in bfloat16, with one kernel for all
-of AdamW.
+Two things differ from the text. There are 8 heads, because the 6 of listing 1.36 do not divide 256,
+which 1.31 requires. There are 4 layers, as in the constructor in 1.36; the model that it prints has
+6. The same computation can also be "tuned": with PyTorch's own attention, with products in
+bfloat16, and with one kernel for all of AdamW.
 """
 
 import math
@@ -42,12 +42,13 @@ except ModuleNotFoundError as error:
 
 from transformer_jax.text.batching import Batch
 
-HIDDEN = -1e9  # the score of what is padding
+HIDDEN = -1e9  # the score of padding
 
 
 class SelfAttention(nn.Module):
-    """softmax(q k^T / sqrt(H)) v of every head; "eager" written out, "sdpa" by PyTorch's own
-    function.
+    """Multi-head self-attention: softmax(q k^T / sqrt(H)) v in every head.
+
+    `attention` is "eager" (written out) or "sdpa" (PyTorch's own function).
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout_rate: float, attention: str):
@@ -77,7 +78,7 @@ class SelfAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """x + sublayer(norm(x)), for attention and for the feed-forward network."""
+    """A pre-norm encoder layer: x + sublayer(norm(x)) for attention and feed-forward network."""
 
     def __init__(
         self, embed_dim: int, num_heads: int, hidden_dim: int, dropout_rate: float, attention: str
@@ -101,8 +102,9 @@ class EncoderLayer(nn.Module):
 
 
 class TutorialClassifier(nn.Module):
-    """Tokens [B, T] and where they are no padding [B, T] to two logits [B, 2]; the sizes are the
-    tutorial's.
+    """The tutorial's classifier, with its sizes as defaults.
+
+    It maps tokens [B, T] and `is_token` [B, T] (False for padding) to two logits [B, 2].
     """
 
     def __init__(
@@ -141,8 +143,9 @@ class TutorialClassifier(nn.Module):
 
 
 def our_weights(model: TutorialClassifier) -> dict[str, np.ndarray]:
-    """The weights by their names in `TextClassifier`, in its layouts: kernels [in, out], heads an
-    axis of them.
+    """Return the weights by their names in `TextClassifier`, in its layouts.
+
+    Kernels are [in, out], and heads are an axis of them.
     """
 
     def linear(name: str, module: nn.Linear) -> dict[str, Tensor]:
@@ -184,8 +187,9 @@ def to_tensors(batch: Batch, pad_id: int, device: str = "cpu") -> tuple[Tensor, 
 
 
 def make_optimizer(model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:
-    """AdamW of every parameter with PyTorch's own settings; None lets it choose how, as the
-    tutorial does.
+    """Build AdamW over every parameter with PyTorch's default settings.
+
+    Without `fused` PyTorch chooses the kernel itself, as in the tutorial.
     """
     return torch.optim.AdamW(model.parameters(), lr=3e-4, fused=fused or None)
 
@@ -193,10 +197,10 @@ def make_optimizer(model: nn.Module, *, fused: bool = False) -> torch.optim.Opti
 def make_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, bfloat16: bool = False
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """One update for (tokens [B, T], is_token [B, T], labels [B], of int64), which gives the loss
-    before it.
+    """Return a step for (tokens [B, T], is_token [B, T], labels [B] of int64).
 
-    With bfloat16 the products are PyTorch's autocast; weights, loss and optimizer stay float32.
+    It updates the model and returns the loss before the update. With `bfloat16` the products use
+    PyTorch's autocast; weights, loss and optimizer stay float32.
     """
 
     def step(tokens: Tensor, is_token: Tensor, labels: Tensor) -> Tensor:
@@ -214,7 +218,10 @@ def make_step(
 def make_inference(
     model: nn.Module, *, bfloat16: bool = False
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """The logits of (tokens, is_token), without dropout and without what a gradient would need."""
+    """Return a function from (tokens, is_token) to logits.
+
+    It runs without dropout and stores nothing for a gradient.
+    """
 
     @torch.inference_mode()
     def infer(tokens: Tensor, is_token: Tensor) -> Tensor:

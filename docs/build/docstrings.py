@@ -1,9 +1,8 @@
-"""Docstrings as pages: they are plain text for `help()`, and become Markdown here, when the site is
-built.
+"""An extension of griffe that turns docstrings into Markdown when the site is built.
 
-The equation, an indented line after the first paragraph, is set in code; examples become code
-blocks; what raises stands out; names of ours in backticks become links. Shapes are shown as they
-are written, `Float[Array, "B T D"]`.
+Docstrings are plain text, for `help()`. On the pages the equation, an indented line after the first
+paragraph, is set in code. Examples become code blocks, "Raises" becomes bold, and the library's own
+names in backticks become links. Shapes are shown as they are written, `Float[Array, "B T D"]`.
 """
 
 import re
@@ -17,7 +16,7 @@ RAISES = re.compile(r"(?<![\w`])(Raises? (?:ValueError|TypeError|TokenizerError|
 
 
 class RenderDocstrings(griffe.Extension):
-    """Listed in mkdocs.yml under the options of mkdocstrings."""
+    """The extension, which mkdocs.yml lists under the options of mkdocstrings."""
 
     def on_package(self, *, pkg: griffe.Module, **kwargs) -> None:
         exported = dict(_exported(pkg))
@@ -32,7 +31,7 @@ class RenderDocstrings(griffe.Extension):
 
 
 def markdown(docstring: str, is_exported: bool, exported: dict[str, str]) -> str:
-    """The paragraphs of a docstring as Markdown; `exported` is where each name is found."""
+    """Convert the paragraphs of a docstring to Markdown; `exported` maps names to their paths."""
     first, *rest = re.split(r"\n[ ]*\n", docstring)
     shown = [_prose(first, exported)]
     if is_exported and rest and re.fullmatch("    .*", rest[0]):
@@ -46,7 +45,7 @@ def markdown(docstring: str, is_exported: bool, exported: dict[str, str]) -> str
 def _exported(package: griffe.Module) -> Iterator[tuple[str, str]]:
     for name in package.exports or ():
         member = package.members[str(name)]
-        # A file may have the name of its function.
+        # A module may have the name of its function.
         yield str(name), member.canonical_path if member.is_alias else f"{member.path}.{name}"
 
 
@@ -68,9 +67,7 @@ def _members(parent) -> Iterator[griffe.Object]:
 
 
 def _spelled(annotation):
-    """Griffe reads the shapes as code where it can: "..." would lose its quotes, and " D" keeps its
-    space.
-    """
+    # griffe parses shapes as code where it can: "..." would lose its quotes, " D" keep its space.
     if not isinstance(annotation, griffe.Expr):
         return annotation
     for part in annotation.iterate(flat=False):

@@ -1,19 +1,19 @@
-"""A hook of MkDocs, for pages that it would not show as they are meant.
+"""A hook of MkDocs for pages that need a change before they are shown.
 
-The walkthrough is shown with what its cells print, from the executed walkthrough.ipynb beside it.
-An index in prose, scores[1][2], is not the link that Markdown takes it for.
+The walkthrough is shown with the output of its cells, from the executed walkthrough.ipynb next to
+it. An index in prose such as scores[1][2] is escaped, because Markdown would read it as a link.
 """
 
 import json
 import re
 from pathlib import Path
 
-FENCE = "````"  # one longer than any that an output may hold
+FENCE = "````"  # longer than any fence in an output
 CODE_OR_INDEX = re.compile(r"(```.*?```|`[^`\n]*`)|\]\[(\d+)\]", re.DOTALL)
 
 
 def on_page_markdown(markdown: str, *, page, **kwargs) -> str:
-    """`markdown` itself, or the notebook that is paired with it."""
+    """Return `markdown`, or the contents of the notebook that is paired with the page."""
     notebook = Path(page.file.abs_src_path).with_suffix(".ipynb")
     if notebook.exists():
         return render(json.loads(notebook.read_text(encoding="utf-8")))
@@ -21,12 +21,12 @@ def on_page_markdown(markdown: str, *, page, **kwargs) -> str:
 
 
 def escape_indices(markdown: str) -> str:
-    """In prose alone: code shows its text as it is."""
+    """Escape indices in prose; code is shown as it is."""
     return CODE_OR_INDEX.sub(lambda match: match[1] or rf"]\[{match[2]}]", markdown)
 
 
 def render(notebook: dict) -> str:
-    """The cells of a notebook and their outputs as Markdown."""
+    """Return the cells of a notebook and their outputs as Markdown."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])

@@ -1,4 +1,4 @@
-"""Tables and sentences of README and the written pages, filled in from the files in docs/results.
+"""Fill the tables and sentences of README and the written pages from the files in docs/results.
 
     python -m docs.build.tables
 
@@ -40,7 +40,7 @@ TEXTS: dict[str, Callable[[], str]] = {}
 
 
 def named(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
-    """Return a decorator that makes a function's header and rows the table of this name."""
+    """Return a decorator that registers a function as the table of this name."""
 
     def keep(make: Callable[[], Table]) -> Callable[[], Table]:
         TABLES[name] = make
@@ -50,7 +50,7 @@ def named(name: str) -> Callable[[Callable[[], Table]], Callable[[], Table]]:
 
 
 def filled(text: str) -> str:
-    """Return the text of a page with its tables and filled-in sentences made anew."""
+    """Return the text of a page with its tables and generated sentences filled in again."""
     text = TABLE.sub(lambda found: found[1] + "\n".join(table(*TABLES[found[2]]())) + "\n", text)
     return TEXT.sub(lambda found: f"{found[1]}{TEXTS[found[2]]()}{found[4]}", text)
 
@@ -62,7 +62,7 @@ def sentences(text: str) -> str:
 
 @cache
 def results(name: str) -> Any:
-    """Return what a file of results holds."""
+    """Return the contents of a results file."""
     return json.loads((DOCS / f"results/{name}.json").read_text(encoding="utf-8"))
 
 
@@ -75,7 +75,7 @@ def seeds(name: str) -> list[dict]:
 
 
 def short(value: float | None) -> str:
-    """Return four digits without the zero before them: .9134."""
+    """Format four digits without the zero before the point: .9134."""
     return "" if value is None else f"{value:.4f}"[value < 1 :]
 
 
@@ -89,7 +89,7 @@ def interval(run: dict) -> str:
 
 
 def fitting_seconds(run: dict) -> float:
-    """Return the seconds of all that is fitted: the steps, the solver for n-grams, the vectors."""
+    """Return the seconds of all fitted parts: steps, solver for n-grams, vectors."""
     return sum(run.get(part, 0) for part in ("train_seconds", "evidence_seconds", "guess_seconds"))
 
 
@@ -98,7 +98,7 @@ def minutes(seconds: float) -> str:
 
 
 def epochs(values: Sequence[float], number: int) -> list[str]:
-    """Return a cell for each of so many epochs, empty after the last."""
+    """Return a cell for each of `number` epochs; cells after the last are empty."""
     return [*map(short, values), *[""] * (number - len(values))]
 
 
@@ -345,7 +345,7 @@ def finetuning() -> Table:
 
 
 def earlier_run(name: str) -> dict:
-    """Return what is kept of the report of an earlier run."""
+    """Return the stored part of the report of an earlier run."""
     return next(run for run in results("earlier-runs") if run["name"] == name)
 
 
@@ -359,7 +359,7 @@ def fine_tuning_rates() -> Table:
 
 
 def beside(name: str, before: str, header: Sequence[str]) -> Table:
-    """Three seeds of an experiment beside those of another."""
+    """Return a table of three seeds of two experiments, side by side."""
     return ["seed", *header, "95% interval", "calibration error", "minutes"], (
         [seed, accuracy(theirs), accuracy(ours), interval(ours),
          f"{ours['test']['calibration_error']:.3f}", minutes(fitting_seconds(ours))]
@@ -413,7 +413,7 @@ def pretraining() -> Table:
 
 # The rounds of experiments.md, from the third on --------------------------------------------------
 
-# Which list of recipe-rounds.json, and for each column its header and the key of its value.
+# A list of recipe-rounds.json, and for each column its header and the key of its value.
 ROUNDS = {
     "round 3, linear models": (
         "linear",
@@ -497,14 +497,14 @@ def rounds_table(path: str, columns: str) -> Table:
 
 
 def at(found: Any, path: str) -> Any:
-    """Return what is at `key.key` in nested dictionaries; None where there is no such key."""
+    """Return the value at `key.key` in nested dictionaries; None if there is no such key."""
     for key in path.split("."):
         found = None if found is None else found.get(key)
     return found
 
 
 def text(row: dict, key: str) -> str:
-    """Return a cell: bold names, numbers below one without their zero, by `key:format` if given."""
+    """Format a cell by `key:format`: bold names, numbers below one without their zero."""
     key, _, form = key.partition(":")
     value = at(row, key)
     if key == "name":

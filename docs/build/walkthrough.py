@@ -1,9 +1,9 @@
-"""Runs the cells of walkthrough.md and keeps what they print in walkthrough.ipynb.
+"""Run the cells of walkthrough.md and store their output in walkthrough.ipynb.
 
     python -m docs.build.walkthrough
 
-The text is the source. What differs from run to run and says nothing (times, random ids of cells,
-the name of the machine's Python) is left out.
+The text is the source. Details that differ from run to run without a meaning (times, random ids of
+cells, the name of the machine's Python) are left out.
 """
 
 import argparse
@@ -18,8 +18,9 @@ NOTEBOOK = SOURCE.with_suffix(".ipynb")
 
 
 def execute(folder: Path) -> nbformat.NotebookNode:
-    """The notebook, run in `folder`. Raises nbclient's CellExecutionError where a cell does not
-    run.
+    """Run the notebook in `folder` and return it.
+
+    Raises nbclient's CellExecutionError if a cell fails.
     """
     notebook = jupytext.read(SOURCE)
     NotebookClient(

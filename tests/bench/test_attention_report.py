@@ -184,7 +184,7 @@ def test_page_is_made_of_the_file(written, capsys):
     (cell,) = json.loads((written / "results" / "attention.json").read_text())["cells"]
     assert quotient(cell["ratios"]["jax.nn"]) in page
     assert milliseconds(cell["seconds"][OURS]) in page
-    assert "From how many logits on" in page and "## Memory" in page
+    assert "logits above which blocks are faster" in page and "## Memory" in page
     for name in ("time-float32", "memory"):
         assert f"(../figures/attention-{name}.svg)" in page
         assert (written / "figures" / f"attention-{name}.svg").read_text().startswith("<?xml")
@@ -286,7 +286,7 @@ def test_training_step_is_measured_and_its_page_written(tmp_path, subject):
     assert 0.1 < step["padding"] < 0.6 and inference["dropout"] is None
     assert {"command", "date", "seed", "machine", "seconds"} <= set(results)
     page = (tmp_path / "benchmarks/training-step.md").read_text()
-    assert "The tutorial's classifier with a few features" in page
+    assert "the tutorial's classifier with a few features" in page
     assert quotient(step["ratios"][OURS]["eager"]) in page
 
 

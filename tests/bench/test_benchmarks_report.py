@@ -172,7 +172,7 @@ def test_the_command_writes_page_figures_and_records(tmp_path, capsys):
     assert "benchmarks.md" in capsys.readouterr().out
     text = (tmp_path / "docs" / "benchmarks/benchmarks.md").read_text()
     assert "8 heads of 64 features" in text and "Width D = 512, F = 2048" in text
-    for part in ("a processor", "2 cores", "jax 0.10", "`pytest --benchmark-only`", "2026-01-02"):
+    for part in ("a processor", "2 cores", "jax 0.10", "pytest --benchmark-only", "2026-01-02"):
         assert part in text
     assert "the summary of one that has no subject" in text
     assert str(tmp_path) not in text

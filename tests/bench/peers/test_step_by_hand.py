@@ -141,7 +141,7 @@ def test_field_that_is_gone_is_an_error():
     ],
 )
 def test_value_that_the_step_by_hand_is_not_written_for_is_an_error(known, config, name, value):
-    with pytest.raises(ValueError, match=rf"\.{name} is {value!r}; .* for .* alone"):
+    with pytest.raises(ValueError, match=rf"\.{name} is {value!r}; .* for .* only"):
         known.check(replace(config, **{name: value}))
 
 
