@@ -139,7 +139,7 @@ def test_what_stops_it_before_training_leaves_nothing(fault, book, tmp_path, mon
     code = main(["--data", str(book), "--out", str(run), *SMALL])
     error = capsys.readouterr().err
     if fault == "a full disk":
-        assert code == 1 and "held_out.bin: No space left on device; make room\n" in error
+        assert code == 1 and "held_out.bin: No space left on device; free disk space\n" in error
     if fault == "Ctrl-C":
         assert code == 130 and "nothing was kept" in error
     assert not run.exists() and "--resume" not in error

@@ -260,8 +260,8 @@ def test_no_more_tokens_are_read_than_it_holds(run, data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("resumed", "message"),
     [
-        ("none", "none is not a run to go on with: there is no such folder"),
-        ("nothing", "nothing is not a run to go on with: it has no readable options.json"),
+        ("none", "none: there is no such folder"),
+        ("nothing", "nothing: it has no readable options.json"),
         ("lm", "lm is a run of 'train.lm', not of train.mlm"),
     ],
 )
@@ -301,7 +301,7 @@ def test_a_mistake_of_use_is_one_line(run, others, command, message, capsys):
     [
         (["--data", "none"], "no file or folder none"),
         (["--data", "OTHERS/empty.csv"], "are empty"),
-        (["--tokenizer", "gpt2"], "has no token for a mask; pass word:N or bpe:N"),
+        (["--tokenizer", "gpt2"], "has no mask token; pass word:N or bpe:N"),
         (["--tokenizer", "words"], "tokenizer must be bpe:N, word:N"),
         (["--mask-rate", "1"], "--mask-rate must be above 0 and below 1; got 1.0"),
         (["--mask-rate", "nan"], "--mask-rate must be above 0 and below 1"),

@@ -156,7 +156,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     assert main(["--resume", str(run), "--checkpoint-minutes", "5"]) == 0
     assert differences(run, runs / name) == []
     assert not (run / "vectors").exists()
-    assert "learned again" not in capsys.readouterr().out
+    assert "training the tokenizer again" not in capsys.readouterr().out
 
 
 def test_more_epochs_go_on_with_the_guesses(runs, tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ def test_more_epochs_go_on_with_the_guesses(runs, tmp_path, monkeypatch):
             ["--recipe", "tutorial"],
             "--unlabelled: n-grams give the labels, and the recipe has none",
         ),
-        (["--pretrained", "somewhere"], "--unlabelled does not go with --pretrained"),
+        (["--pretrained", "somewhere"], "--unlabelled cannot be combined with --pretrained"),
         (["--data", "FILE"], "--unlabelled: texts.csv has no texts without labels"),
         (["--data", "COPIES"], "--unlabelled: every text without a label repeats one that has a"),
     ],
