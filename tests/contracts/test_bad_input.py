@@ -212,7 +212,7 @@ MISTAKES = {
     "three labels": (csv(0, 1, 2), DATA + "a.csv", "pass --classes 3"),
     "texts as labels": (csv(*("long " * 99 + str(i) for i in range(3))), DATA + "a.csv", "..."),
     "two labels, three asked for": (nothing, DATA + "good.csv --classes 3", "3 different labels"),
-    "one label": (csv(1, 1), DATA + "a.csv", "2 different labels expected, got 1: 1"),
+    "one label": (csv(1, 1), DATA + "a.csv", "expected 2 different labels, got 1: 1"),
     "no rows": (csv(), DATA + "a.csv", "it has no rows"),
     "labels between classes": (
         parquet("a.parquet", text=["a", "b"], label=[0.5, 1.0]),

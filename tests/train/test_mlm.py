@@ -327,8 +327,8 @@ def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, ca
     options = ["--data", str(others / "labelled.csv"), "--epochs", "1", "--batch-tokens", "64"]
     options += ["--tokenizer", "word:50", "--out", str(tmp_path / "run")]
     assert main([*SMALL[:-4], *options]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
-    said = "labelled.csv has no texts without labels: those to train on are all there is"
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "unlabelled texts" in line]
+    said = "labelled.csv has no unlabelled texts: only its training texts are used"
     assert line == f"note        {said}"
 
 

@@ -176,7 +176,7 @@ def test_more_epochs_go_on_with_the_guesses(runs, tmp_path, monkeypatch):
             "--unlabelled: n-grams give the labels, and the recipe has none",
         ),
         (["--pretrained", "somewhere"], "--unlabelled cannot be combined with --pretrained"),
-        (["--data", "FILE"], "--unlabelled: texts.csv has no texts without labels"),
+        (["--data", "FILE"], "--unlabelled: texts.csv has no unlabelled texts"),
         (["--data", "COPIES"], "--unlabelled: every text without a label repeats one that has a"),
     ],
 )
