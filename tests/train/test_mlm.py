@@ -170,7 +170,7 @@ def test_another_seed_is_told_of(run, data, tmp_path, capsys):
     said = []
     for seed in ("0", "1"):
         assert finetune([*options, "--seed", seed, "--out", str(tmp_path / seed)]) == 0
-        said.append("has read texts that validate here" in capsys.readouterr().out)
+        said.append("has seen validation texts of this run" in capsys.readouterr().out)
     assert said == [False, True]
 
 

@@ -22,7 +22,7 @@ class DataError(ValueError):
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn an OSError while reading `path` into a DataError."""
+    """Convert an OSError while reading `path` into a DataError."""
     try:
         yield
     except OSError as error:

@@ -72,7 +72,7 @@ def packed_rows(
 
 
 def best_fit(lengths: list[int], room: int) -> list[list[int]]:
-    """Pack lengths into rows of at most `room` in total, by best fit; return the indices per row.
+    """Place lengths into rows of at most `room` in total, by best fit; return each row's indices.
 
     Each length is put into the row where it leaves the least room, or into a new row if it fits
     none. With the longest first, the number of rows is within 11/9 of the minimum (Johnson et al.,

@@ -98,7 +98,7 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
 
 
 def mcnemar(correct_a: Bool[np.ndarray, " n"], correct_b: Bool[np.ndarray, " n"]) -> dict[str, Any]:
-    """Test whether two models differ on the same texts (McNemar 1947, exact form).
+    """Compare two models on the same texts by McNemar's test (1947, exact form).
 
     Only the texts that exactly one model has right count: `b` of them model a, `c` of them model
     b. If the models were equally good, either would be equally likely, so `p_value` is that of a

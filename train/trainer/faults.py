@@ -23,7 +23,7 @@ class TrainingError(Exception):
 
 @contextmanager
 def faults_of(run: Path, batch_tokens: int) -> Iterator[None]:
-    """Turn errors of a full disk or full memory into a TrainingError that says what to do."""
+    """Convert errors of a full disk or full memory to a TrainingError that says what to do."""
     try:
         yield
     except CheckpointError as error:

@@ -68,7 +68,7 @@ def fit(
     log: Callable[[dict], None] = lambda line: None,
     resume: bool = False,
 ) -> FitResult:
-    """Minimise the objective over the batches of every epoch, and save it in a run folder.
+    """Train by minimising the objective over the batches of every epoch, in a run folder.
 
     Every line of metrics.jsonl is also passed to `log`. Raises Stopped after Ctrl-C or SIGTERM,
     once everything is saved; TrainingError when SKIPPED_LIMIT consecutive steps had a loss or
@@ -118,9 +118,7 @@ class _Loop:
     def run(self) -> None:
         """Train and validate for each remaining epoch."""
         if self.metrics.missing_bytes:
-            self.bar.write(
-                f"{self.metrics.path} lacks lines that it had at the last checkpoint"
-            )
+            self.bar.write(f"{self.metrics.path} lacks lines that it had at the last checkpoint")
         self.window = Window(self.progress)
         for epoch in range(self.progress.epoch, self.config.epochs):
             begins = self.ends[epoch - 1] if epoch else 0

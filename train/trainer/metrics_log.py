@@ -31,7 +31,7 @@ class MetricsLog:
         return self._file.tell()
 
     def write(self, **line) -> None:
-        """Append one line, as JSON."""
+        """Write one line, as JSON, to the end of the file."""
         self._file.write((json.dumps(line, allow_nan=False) + "\n").encode())
         self._file.flush()
         self._also(line)

@@ -43,7 +43,7 @@ def new_folder(out: str | None, name: str) -> Path:
 
 @contextmanager
 def held(folder: Path, *, new: bool) -> Iterator[None]:
-    """Lock a run folder against other processes for the duration of the context.
+    """Keep other processes out of a run folder for the duration of the context, by a lock.
 
     The folder of a new run is created, and removed again if it is empty at the end, so that a
     failed start leaves nothing behind. The lock is the system's (flock) and ends with the process.
@@ -187,9 +187,7 @@ def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
         if not isinstance(data_sha256, str):
             raise TypeError(data_sha256)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise RunError(
-            f"cannot resume {folder}: it has no readable {OPTIONS}"
-        ) from None
+        raise RunError(f"cannot resume {folder}: it has no readable {OPTIONS}") from None
     if began != program:
         raise RunError(f"{folder} is a run of {began!r:.60}, not of {program}")
     return saved, data_sha256

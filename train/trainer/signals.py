@@ -71,7 +71,7 @@ def stop_if_asked() -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Delay signals: one that arrives within the context raises Stopped at its end."""
+    """Raise Stopped at the end of the context if a signal arrives within it."""
     came = []
     with _handler(lambda number, frame: came.append(number)):
         yield

@@ -173,11 +173,11 @@ def test_more_epochs_go_on_with_the_guesses(runs, tmp_path, monkeypatch):
     [
         (
             ["--recipe", "tutorial"],
-            "--unlabelled: n-grams give the labels, and the recipe has none",
+            "--unlabelled: pseudo-labels need n-grams, and the recipe has none",
         ),
         (["--pretrained", "somewhere"], "--unlabelled cannot be combined with --pretrained"),
         (["--data", "FILE"], "--unlabelled: texts.csv has no unlabelled texts"),
-        (["--data", "COPIES"], "--unlabelled: every text without a label repeats one that has a"),
+        (["--data", "COPIES"], "--unlabelled: every unlabelled text repeats a labelled one"),
     ],
 )
 def test_a_mistake_is_one_line(words, message, data, tmp_path, capsys):
