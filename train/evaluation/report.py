@@ -135,7 +135,7 @@ def _compared(ours: _Model, other: _Model, name: str) -> str:
         return f"{numbers} with {name}, {points:+.2f} points (significance not tested)."
     if p_value >= SIGNIFICANT or points == 0:
         return (
-            f"**No significant difference from {name}** at the {SIGNIFICANT} level: "
+            f"**No significant difference from {name} at the {SIGNIFICANT} level**: "
             f"{numbers}, {points:+.2f} points (McNemar p = {p_value:.2g})."
         )
     side = "Better" if points > 0 else "Worse"
