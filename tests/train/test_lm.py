@@ -175,7 +175,7 @@ def test_a_mistake_is_one_line(run, arguments, message, capsys):
     [
         (["--data", "none"], "no file or folder none"),
         (["--data", "BOOK", "--length", "1"], "--length must be at least 2"),
-        (["--data", "BOOK", "--length", "2000"], "no more than one window of 2000"),
+        (["--data", "BOOK", "--length", "2000"], "must have more than one window of 2000"),
         (["--data", "BOOK", "--heads", "5"], "embed_dim"),
         (["--data", "BOOK", "--tokenizer", "word:99"], "forgets what stands between words"),
         (["--data", "BOOK", "--learning-rate", "0"], "--learning-rate must be above 0"),
