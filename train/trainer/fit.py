@@ -161,13 +161,13 @@ class _Loop:
         }
         if skipped := len(losses) - len(finite):
             line["skipped"] = skipped
-            self.bar.write(f"step {step}: skipped {skipped} with a loss or gradient not finite")
+            self.bar.write(f"step {step}: skipped {skipped} steps with NaN or infinite values")
         self.metrics.write(**line)
         if (in_a_row := self.progress.skipped_in_a_row) >= SKIPPED_LIMIT:
             raise TrainingError(
                 f"the loss or its gradient was NaN or infinite in {in_a_row} steps in a row, up "
                 f"to step {step}; the weights from before are kept. Start a new run with --dtype "
-                "float32 or a lower --learning-rate",
+                "float32 or a lower learning rate (--learning-rate)",
                 mendable=False,
             )
         if finite:
