@@ -1,17 +1,17 @@
-r"""Train a transformer to tell good reviews from bad, and report it beside a linear model.
+r"""Train a text classifier, by default on IMDb reviews, and compare it with a linear baseline.
 
     python -m train.imdb                            IMDb, or the built-in sample without a network
     python -m train.imdb --data FOLDER              train.parquet and test.parquet, or aclImdb
     python -m train.imdb --data reviews.csv --label-column stars
-    python -m train.imdb --unlabelled --vectors     the most accurate: with texts without labels
-    python -m train.imdb --recipe tutorial          the source document's model and schedule
-    python -m train.imdb --pretrained MODEL         fine-tunes a text encoder, as BERT or MiniLM
+    python -m train.imdb --unlabelled --vectors     most accurate; needs unlabelled texts too
+    python -m train.imdb --recipe tutorial          model and schedule of the source document
+    python -m train.imdb --pretrained MODEL         fine-tune a text encoder such as BERT or MiniLM
 
-It leaves a run folder: the model (use it with `python -m transformer_jax predict RUN "text"`),
+The run folder holds the model (use it with `python -m transformer_jax predict RUN "text"`),
 report.md, report.json, metrics.jsonl and curves.png.
 """
 
-if __name__ == "__main__":  # before NumPy and JAX have threads
+if __name__ == "__main__":  # before NumPy and JAX start threads
     from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
@@ -26,7 +26,7 @@ PROGRAM = Program("train.imdb", __doc__, ImdbOptions, Classification)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the program, by default on the command line, and return its exit code."""
+    """Run the program on `arguments`, by default the command line, and return its exit code."""
     return PROGRAM.main(arguments)
 
 

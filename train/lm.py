@@ -1,15 +1,15 @@
 r"""Train a language model to predict the next token.
 
-    python -m train.lm --data sample                generated reviews, no network, two minutes
-    python -m train.lm --data FILE                  one text, as a book; its last tenth is held out
-    python -m train.lm --data DIR --tokenizer bpe:8192      a folder of .txt files, a text each
+    python -m train.lm --data sample                generated reviews; no network, two minutes
+    python -m train.lm --data FILE                  one text, e.g. a book; last tenth held out
+    python -m train.lm --data DIR --tokenizer bpe:8192      a folder of .txt files, one text each
     python -m train.lm --data hub:roneneldan/TinyStories
 
-It leaves a run folder: the model (`python -m transformer_jax generate RUN "prompt"`), report.md,
-report.json, metrics.jsonl and curves.png.
+The run folder holds the model (use it with `python -m transformer_jax generate RUN "prompt"`),
+report.md, report.json, metrics.jsonl and curves.png.
 """
 
-if __name__ == "__main__":  # before NumPy and JAX have threads
+if __name__ == "__main__":  # before NumPy and JAX start threads
     from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
@@ -24,7 +24,7 @@ PROGRAM = Program("train.lm", __doc__, LanguageModelOptions, LanguageModeling)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the program, by default on the command line, and return its exit code."""
+    """Run the program on `arguments`, by default the command line, and return its exit code."""
     return PROGRAM.main(arguments)
 
 

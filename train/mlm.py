@@ -1,15 +1,15 @@
-r"""Train a text encoder to predict words that are hidden in reviews. Labels are ignored.
+r"""Pretrain a text encoder on reviews by masked language modelling. Labels are ignored.
 
-    python -m train.mlm                             IMDb's, 75,000 of them, or the built-in sample's
-    python -m train.mlm --data FOLDER               as train.imdb reads it, with unlabelled texts
-    python -m train.imdb --data FOLDER --pretrained RUN     fine-tunes what it leaves
+    python -m train.mlm                             IMDb (75,000 reviews), or the built-in sample
+    python -m train.mlm --data FOLDER               as for train.imdb, unlabelled texts included
+    python -m train.imdb --data FOLDER --pretrained RUN     fine-tune the encoder of this run
 
-What train.imdb tests or, with the same --seed, validates on is never read. It leaves a run folder:
-the model (`python -m transformer_jax fill RUN "The film was [MASK]."`), report.md, report.json,
-metrics.jsonl and curves.png.
+It never trains on the test texts of train.imdb, nor on its validation texts for the same --seed.
+The run folder holds the model (`python -m transformer_jax fill RUN "The film was [MASK]."`),
+report.md, report.json, metrics.jsonl and curves.png.
 """
 
-if __name__ == "__main__":  # before NumPy and JAX have threads
+if __name__ == "__main__":  # before NumPy and JAX start threads
     from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
@@ -24,7 +24,7 @@ PROGRAM = Program("train.mlm", __doc__, MaskedLanguageModelOptions, MaskedLangua
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the program, by default on the command line, and return its exit code."""
+    """Run the program on `arguments`, by default the command line, and return its exit code."""
     return PROGRAM.main(arguments)
 
 

@@ -1,15 +1,15 @@
 r"""Train the encoder-decoder of "Attention Is All You Need" to translate.
 
-    python -m train.translate --data sample                     words to digits, three minutes
+    python -m train.translate --data sample                     words to digits; three minutes
     python -m train.translate --data DIR --source en --target de
     python -m train.translate --data pairs.tsv
     python -m train.translate --data hub:bentrevett/multi30k --source en --target de
 
-It leaves a run folder: the model (`python -m transformer_jax translate RUN "text"`), report.md,
-report.json, metrics.jsonl, curves.png, and translations.txt beside the references.
+The run folder holds the model (use it with `python -m transformer_jax translate RUN "text"`),
+report.md, report.json, metrics.jsonl, curves.png, and translations.txt (with the references).
 """
 
-if __name__ == "__main__":  # before NumPy and JAX have threads
+if __name__ == "__main__":  # before NumPy and JAX start threads
     from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
@@ -24,7 +24,7 @@ PROGRAM = Program("train.translate", __doc__, TranslationOptions, Translation)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the program, by default on the command line, and return its exit code."""
+    """Run the program on `arguments`, by default the command line, and return its exit code."""
     return PROGRAM.main(arguments)
 
 

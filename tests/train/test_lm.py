@@ -139,7 +139,7 @@ def test_what_stops_it_before_training_leaves_nothing(fault, book, tmp_path, mon
     code = main(["--data", str(book), "--out", str(run), *SMALL])
     error = capsys.readouterr().err
     if fault == "a full disk":
-        assert code == 1 and "held_out.bin: No space left on device; make room\n" in error
+        assert code == 1 and "held_out.bin: No space left on device; free disk space\n" in error
     if fault == "Ctrl-C":
         assert code == 130 and "nothing was kept" in error
     assert not run.exists() and "--resume" not in error
@@ -175,7 +175,7 @@ def test_a_mistake_is_one_line(run, arguments, message, capsys):
     [
         (["--data", "none"], "no file or folder none"),
         (["--data", "BOOK", "--length", "1"], "--length must be at least 2"),
-        (["--data", "BOOK", "--length", "2000"], "no more than one window of 2000"),
+        (["--data", "BOOK", "--length", "2000"], "must have more than one window of 2000"),
         (["--data", "BOOK", "--heads", "5"], "embed_dim"),
         (["--data", "BOOK", "--tokenizer", "word:99"], "drops the spaces between words"),
         (["--data", "BOOK", "--learning-rate", "0"], "--learning-rate must be above 0"),

@@ -171,7 +171,7 @@ def test_another_seed_is_told_of(run, data, tmp_path, capsys):
     said = []
     for seed in ("0", "1"):
         assert finetune([*options, "--seed", seed, "--out", str(tmp_path / seed)]) == 0
-        said.append("has read texts that validate here" in capsys.readouterr().out)
+        said.append("has seen validation texts of this run" in capsys.readouterr().out)
     assert said == [False, True]
 
 
@@ -255,8 +255,8 @@ def test_no_more_tokens_are_read_than_it_holds(run, data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("resumed", "message"),
     [
-        ("none", "none is not a run to go on with: there is no such folder"),
-        ("nothing", "nothing is not a run to go on with: it has no readable options.json"),
+        ("none", "none: there is no such folder"),
+        ("nothing", "nothing: it has no readable options.json"),
         ("lm", "lm is a run of 'train.lm', not of train.mlm"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_mistake_of_use_is_one_line(run, others, command, message, capsys):
     [
         (["--data", "none"], "no file or folder none"),
         (["--data", "OTHERS/empty.csv"], "are empty"),
-        (["--tokenizer", "gpt2"], "has no token for a mask; pass word:N or bpe:N"),
+        (["--tokenizer", "gpt2"], "has no mask token; pass word:N or bpe:N"),
         (["--tokenizer", "words"], "tokenizer must be bpe:N, word:N"),
         (["--mask-rate", "1"], "--mask-rate must be above 0 and below 1; got 1.0"),
         (["--mask-rate", "nan"], "--mask-rate must be above 0 and below 1"),
@@ -321,8 +321,8 @@ def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, ca
     """A line says so; it is no mistake."""
     options = ["--data", str(others / "labelled.csv"), "--epochs", "0", "--tokenizer", "word:50"]
     assert main([*SMALL, *options, "--out", str(tmp_path / "run")]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "without labels" in line]
-    said = "labelled.csv has no texts without labels: those to train on are all there is"
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "unlabelled texts" in line]
+    said = "labelled.csv has no unlabelled texts: only its training texts are used"
     assert line == f"note        {said}"
 
 

@@ -1,6 +1,6 @@
-"""How a classifier begins: new, of a recipe, or as a pretrained encoder with a new head.
+"""Initial classifiers: trained from scratch, or a pretrained encoder with a new head.
 
-Each says what the recipe comes to, with which tokenizer texts are read, and what is trained.
+Each determines the final recipe, the tokenizer, and the modules that are trained.
 """
 
 import hashlib
@@ -37,29 +37,28 @@ from transformer_jax.text.tokenizer import load_own_tokenizer, train_tokenizer
 
 @dataclass(frozen=True)
 class Classifier:
-    """A network that gradient steps train, and the n-grams beside it, which a solver fits.
+    """A network trained by gradient steps, and an optional n-gram part fitted by a solver.
 
-    The n-grams are not trained with the rest: they would leave it nothing to learn
-    (docs/research/experiments.md).
+    The n-grams are not trained together with the network, because they would leave it nothing to
+    learn (docs/research/experiments.md).
     """
 
     trained: nnx.Module
-    model: nnx.Module  # what is scored and kept; `trained` but for LoRA and n-grams
+    model: nnx.Module  # the model that is scored and saved: `trained`, or it with LoRA and n-grams
     spec: Spec
-    merge: Callable[[nnx.State], nnx.State] = lambda params: (
-        params
-    )  # what LoRA adds into the kernels
-    parts: tuple[str, ...] = ("head",)  # whose logits are added up
+    # Adds the updates of LoRA to the kernels.
+    merge: Callable[[nnx.State], nnx.State] = lambda params: params
+    parts: tuple[str, ...] = ("head",)  # parts whose logits are added
     solver: EvidenceSolver | None = None
-    evidence_weight: float = 1.0  # of the n-grams, until validation says how much
+    evidence_weight: float = 1.0  # of the n-grams, until it is fitted on validation
 
     def evidence(self) -> nnx.State:
-        """Return the parameters of the n-grams, as they are fitted now."""
+        """Return the current parameters of the n-grams, times their weight."""
         solved = nnx.state(self.model, nnx.PathContains("evidence"))
         return weighted(solved, {"evidence": self.evidence_weight})
 
     def kept(self, params: nnx.State) -> nnx.State:
-        """Return the parameters of `model` from those of `trained`."""
+        """Convert parameters of `trained` to parameters of `model`."""
         params = self.merge(params)
         return nnx.merge_state(params, self.evidence()) if self.solver else params
 
@@ -72,8 +71,8 @@ class Classifier:
     ) -> tuple[nnx.State, dict[str, float]]:
         """Return parameters of `model` with the best weight for each part, and the weights.
 
-        The texts are those to validate; `score` gives class probabilities of texts. Then
-        validation has nothing left to choose: the n-grams learn from it too.
+        `examples` and `labels` are the validation texts; `score` returns class probabilities of
+        texts. After this last use of validation, the n-grams are fitted to its texts too.
         """
         params, weights = calibrated(params, partial(score, examples), labels, self.parts)
         if self.solver:
@@ -83,12 +82,12 @@ class Classifier:
 
 
 class Start(ABC):
-    """How a classifier begins: its recipe, its tokenizer, its first weights."""
+    """The starting point of a classifier: its recipe, tokenizer and initial weights."""
 
     recipe: Recipe
     seed: int
     model_type: type[nnx.Module]
-    beside: tuple[str, ...] = ()  # options that name what is learned from beside the data
+    beside: tuple[str, ...] = ()  # options that name further inputs of training, besides the data
 
     @abstractmethod
     def make_tokenizer(self, texts: Sequence[str]) -> Any:
@@ -96,7 +95,7 @@ class Start(ABC):
 
     @abstractmethod
     def network(self, tokenizer: Any, classes: tuple[str, ...], data: str) -> Classifier:
-        """Return the classifier for data of this name, without n-grams."""
+        """Return the classifier for the data set named `data`, without n-grams."""
 
     def make(
         self,
@@ -106,7 +105,7 @@ class Start(ABC):
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
     ) -> Classifier:
-        """Return the classifier for data of this name; its n-grams are fitted to the examples."""
+        """Return the classifier for the data set named `data`, its n-grams fitted to `examples`."""
         classifier = self.network(tokenizer, classes, data)
         config = classifier.spec.config
         if not config.ngrams:
@@ -118,17 +117,17 @@ class Start(ABC):
         return replace(classifier, model=whole, parts=parts, solver=solver, evidence_weight=weight)
 
     def sha256(self, data_sha256: str) -> str:
-        """Return the SHA-256 of all that is learned from."""
+        """Return the SHA-256 of all inputs of training."""
         return data_sha256
 
     def _ngram_bits(self, classes: tuple[str, ...]) -> int:
-        """However many classes share the tables of n-grams, they are as large."""
+        """Return the bits of the n-gram tables such that their size is the same for any classes."""
         columns = 1 if len(classes) == 2 else len(classes)
         return max(1, self.recipe.model.ngram_bits - (columns - 1).bit_length())
 
 
 class FromScratch(Start):
-    """A `TextClassifier` whose words and weights are all learned here."""
+    """A `TextClassifier` whose vocabulary and weights are trained from scratch."""
 
     model_type = TextClassifier
     load_tokenizer = staticmethod(load_own_tokenizer)
@@ -151,9 +150,9 @@ class FromScratch(Start):
 
 
 class FromPretrained(Start):
-    """An `EncoderClassifier`: the encoder of --pretrained, and a head that knows nothing yet.
+    """An `EncoderClassifier`: the encoder of --pretrained with a new, untrained head.
 
-    Raises OptionError where there is no text encoder, or the options do not fit it.
+    Raises OptionError if there is no text encoder, or the options do not fit it.
     """
 
     model_type = EncoderClassifier
@@ -211,10 +210,9 @@ class FromPretrained(Start):
         return digest.hexdigest()
 
 
+# A different seed holds out different texts.
 def _seen(folder: Path, data: str, seed: int) -> str | None:
-    """What a run of `train.mlm` has read of what is held out here: with other seeds other texts
-    are.
-    """
+    """Return a warning if a run of `train.mlm` was trained on validation texts of this run."""
     try:
         spec = read_spec(folder / CONFIG, "MaskedLanguageModel")
     except RunFolderError:  # another model
@@ -222,19 +220,19 @@ def _seen(folder: Path, data: str, seed: int) -> str | None:
     if spec.data != data or spec.seed == seed:
         return None
     return (
-        f"{folder} was made with --seed {spec.seed} and has read texts that validate here: "
+        f"{folder} was trained with --seed {spec.seed} and has seen validation texts of this run: "
         f"pass --seed {spec.seed}, or pretrain with --seed {seed}"
     )
 
 
 def _check(recipe: Recipe, options: CommonOptions, config: EncoderClassifierConfig) -> None:
-    """What the command line asks of an encoder that not every one has."""
+    """Raise OptionError for options that this encoder cannot satisfy."""
     text, pretrained = config.text, options.pretrained
     width, parts = text.encoder.embed_dim, text.encoder.num_layers + 1
     if (options.max_length or 0) > text.max_length and not config.in_passages:
         raise OptionError(
             f"--max-length {options.max_length} is more than the {text.max_length} tokens that "
-            f"{pretrained} holds; pass less, or --pooling mean, which reads passages of as many"
+            f"{pretrained} holds; pass less, or --pooling mean, which splits longer texts"
         )
     if recipe.model.lora_rank > width:
         raise OptionError(
@@ -243,15 +241,15 @@ def _check(recipe: Recipe, options: CommonOptions, config: EncoderClassifierConf
     share = recipe.fit.optimizer.rates.unfreeze
     if share * parts >= 1:
         raise OptionError(
-            f"--unfreeze {share:g} is too much for {parts - 1} layers and the embeddings: "
-            f"the last would join after the end; pass less than {1 / parts:.3g}"
+            f"--unfreeze {share:g} is too much for {parts - 1} layers and the embeddings: the "
+            f"last would be unfrozen after the end; pass less than {1 / parts:.3g}"
         )
 
 
 def batch_shapes(
     encoded: Sequence[Sequence[np.ndarray]], recipe: Recipe, batch_tokens: int | None
 ) -> tuple[tuple[int, ...], int]:
-    """Return the lengths that batches come in, and the tokens in each."""
+    """Return the lengths of batches, and the number of tokens per batch."""
     lengths = np.array([len(ids) for part in encoded for ids in part])
     buckets = bucket_lengths(lengths, recipe.model.max_length, recipe.buckets)
     if batch_tokens is None:

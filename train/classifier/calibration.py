@@ -1,6 +1,4 @@
-"""Probabilities that mean what they say: a number for each part of a model, fitted on validation,
-times its logits.
-"""
+"""Calibration: the logits of each part of a model are scaled by a weight fitted on validation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,17 +12,18 @@ from scipy.special import log_softmax
 from transformer_jax.nn.parameters import parameter_name
 
 LEAST, MOST = 0.05, 20.0
-LINEAR = ("kernel", "weight", "bias")  # of a part: its logits are proportional to these together
+LINEAR = ("kernel", "weight", "bias")  # scaling these parameters of a part scales its logits
 
 
 def weights_of(
     parts: Sequence[Float[np.ndarray, "n C"]], labels: Int[np.ndarray, " n"]
 ) -> list[float]:
-    """The w, from 0.05 to 20, that minimise the mean of -log softmax(sum_i w_i parts_i)[label].
+    """Find the weights of the parts' logits that minimise the cross-entropy of their sum.
 
-    Of one part it is 1/T with the temperature T of Guo et al., 2017,
-    https://arxiv.org/abs/1706.04599, section 4.2: above 1 where a model is less sure than it is
-    right; no answer changes. Of several it is also how much each is heard.
+    These are the w, from 0.05 to 20, that minimise the mean of -log softmax(sum_i w_i
+    parts_i)[label]. For one part, w is 1/T with the temperature T of Guo et al., 2017,
+    https://arxiv.org/abs/1706.04599, section 4.2: it is above 1 if the model is underconfident,
+    and predictions do not change. For several parts, w also sets their relative influence.
 
     >>> sure = np.log([[0.9, 0.1]] * 4)  # right in three of four
     >>> (weight,) = weights_of([sure], np.array([0, 0, 0, 1]))
@@ -37,8 +36,8 @@ def weights_of(
     def loss(log_weights: np.ndarray) -> tuple[float, np.ndarray]:
         weights = np.exp(log_weights)
         logs = log_softmax(np.tensordot(weights, parts, 1), axis=1)
-        # d/dw_i: what the part says of the class on average over the probabilities, less what it
-        # says of the label.
+        # d/dw_i: the part's mean logit under the predicted probabilities, minus its logit of the
+        # label.
         slopes = (np.exp(logs) * parts).sum(axis=2) - parts[:, rows, labels]
         return -logs[rows, labels].mean(), weights * slopes.mean(axis=1)
 
@@ -48,8 +47,10 @@ def weights_of(
 
 
 def weighted(params: Any, weights: dict[str, float]) -> Any:
-    """Parameters whose parts, by the first names of theirs, give logits times these: nothing else
-    has to know of it.
+    """Return parameters with which each part gives its logits times its weight.
+
+    Parts are found by the leading names of their parameters. The weights are folded into the
+    parameters, so the model itself needs no change.
     """
 
     def times(path, leaf):
@@ -60,12 +61,12 @@ def weighted(params: Any, weights: dict[str, float]) -> Any:
 
 
 def only(params: Any, part: str, parts: Sequence[str]) -> Any:
-    """Parameters with which the other parts say nothing."""
+    """Return parameters with which all parts except `part` give logits of zero."""
     return weighted(params, {other: 0.0 for other in parts if other != part})
 
 
 def log_probabilities(probabilities: Float[np.ndarray, "n C"]) -> Float[np.ndarray, "n C"]:
-    """Their logarithms; of what was rounded to 0, that of the least of float32."""
+    """Return the logarithms of probabilities, which are clipped to the smallest normal float32."""
     return np.log(np.maximum(np.asarray(probabilities, np.float64), np.finfo(np.float32).tiny))
 
 
@@ -75,8 +76,9 @@ def calibrated(
     labels: Int[np.ndarray, " n"],
     parts: Sequence[str],
 ) -> tuple[Any, dict[str, float]]:
-    """The parameters with the best weight for each part, and the weights; `score` gives class
-    probabilities.
+    """Fit the weight of each part; return the weighted parameters, and the weights.
+
+    `score` returns class probabilities for parameters; `labels` are the true classes.
     """
     said = [log_probabilities(score(only(params, part, parts))) for part in parts]
     weights = dict(zip(parts, weights_of(said, labels), strict=True))

@@ -1,16 +1,19 @@
-"""A vector for every text, so placed that it tells which n-grams the text holds: learned without
-labels.
+"""Document vectors: a vector for every text, learned to predict which n-grams the text contains.
+
+For each text d, the objective
 
     J_d = sum_g c_g ln s(a cos(x_d, w_g)) + k m / N sum_n ln s(-a cos(x_d, w_n)),    m = sum_g c_g
 
-with x_d the vector of text d, c_g how often it holds the n-gram g, w_g the vector of that, N
-n-grams n drawn by how frequent they are, to the power of 3/4, and s(z) = 1 / (1 + e^-z) (Thongtan
-and Phienthrakul, 2019, https://aclanthology.org/P19-2057; k and 3/4 from Mikolov et al., 2013,
-https://arxiv.org/abs/1310.4546). n-grams that say little of the labels are left out more often (the
-same; and Li et al., 2016, https://arxiv.org/abs/1512.08183).
+is maximized, with x_d the vector of text d, c_g the count of the n-gram g in it, w_g the vector of
+that n-gram, N negative n-grams n drawn with probability proportional to their frequency to the
+power of 3/4, and s(z) = 1 / (1 + e^-z) (Thongtan and Phienthrakul, 2019,
+https://aclanthology.org/P19-2057; k and 3/4 from Mikolov et al., 2013,
+https://arxiv.org/abs/1310.4546). n-grams that carry little information about the labels are
+subsampled (the same; and Li et al., 2016, https://arxiv.org/abs/1512.08183). Labels are used for
+nothing else.
 
-Texts that praise come to lie beside texts that praise, by words that no labelled text has; what a
-linear model says of the vectors is wrong about other texts than what it says of n-grams
+Positive texts come to be close to other positive texts, also by words that no labelled text has. A
+linear model of the vectors makes different errors than one of n-grams
 (`docs/research/experiments.md`, eighth round).
 """
 
@@ -37,42 +40,42 @@ from train.trainer import checkpoints
 from train.trainer.checkpoints import Progress
 from train.trainer.signals import Stopped, stop_wish
 
-CHUNK = 32  # texts a call; they come one after the other
+CHUNK = 32  # texts per call, visited one after another
 BLOCK = 2048  # texts that are sorted by length together
-LEAST_LENGTH = 64  # of a padded list of n-grams; the lengths are powers of two
+LEAST_LENGTH = 64  # minimum length of a padded list of n-grams; lengths are powers of two
 TINY = 1e-20
 
 
 @dataclass(frozen=True)
 class VectorConfig:
-    """How vectors of texts are learned: the letters are those of the equation above."""
+    """The settings of document vectors; letters refer to the equation of this module."""
 
-    features: int = 304  # of a vector; 16 divides it
+    features: int = 304  # length of a vector; a multiple of 16
     epochs: int = 30
     learning_rate: float = 1e-3
     scale: float = 6.0  # a
     negatives: int = 512  # N
     negative_weight: float = 5.0  # k
-    inner_steps: int = 12  # of the vector of a text, at each of its visits
-    passes: int = 4  # over the texts at last, when their n-grams have arrived
-    longest: int = 3  # n-gram
-    least_texts: int = 4  # that an n-gram stands in, or it has no vector
-    least_kept: float = 0.1  # share of the places of an n-gram that says nothing of the labels
-    unlabelled_kept: float = 0.5  # of one that no labelled text has
+    inner_steps: int = 12  # updates of a text's vector at each visit
+    passes: int = 4  # final passes over all texts, with the n-gram vectors fixed
+    longest: int = 3  # maximum length of an n-gram
+    least_texts: int = 4  # an n-gram in fewer texts has no vector
+    least_kept: float = 0.1  # fraction kept of the occurrences of an uninformative n-gram
+    unlabelled_kept: float = 0.5  # fraction kept for an n-gram that no labelled text contains
 
 
 class Vectors(NamedTuple):
-    """Of n-grams and of texts, while they are learned."""
+    """The vectors of n-grams and of texts during training."""
 
     ngrams: Float[Array, "V D"]
-    texts: Float[Array, "n+1 D"]  # the last is nobody's: chunks are filled up with it
+    texts: Float[Array, "n+1 D"]  # the last row belongs to the padding of chunks
 
 
 class TextVectors(NamedTuple):
-    """What `text_vectors` finds."""
+    """The result of `text_vectors`."""
 
-    vectors: Float[np.ndarray, "n D"]  # of texts, each of length 1
-    seconds: float  # that it took, those before it was stopped included
+    vectors: Float[np.ndarray, "n D"]  # one per text, each of length 1
+    seconds: float  # total time, including that before an interruption
 
 
 def text_vectors(
@@ -86,15 +89,16 @@ def text_vectors(
     keep_in: Path | None = None,
     checkpoint_minutes: float = 5.0,
 ) -> TextVectors:
-    """Vectors of all texts, given as token ids; the first are labelled.
+    """Train the vectors of all texts, given as token ids, of which the first are labelled.
 
-    The vectors of n-grams are learned from the first `learned` texts; the others get theirs from
-    these n-grams, as do all at last. n-grams with one of the `unknown` ids have no vector. Where
-    there is a folder `keep_in`, checkpoints are written into it, and it goes on from the newest of
-    the same texts, labels, config and seed, bit for bit.
+    n-gram vectors are learned from the first `learned` texts. Then the vectors of all texts are
+    fitted to these n-gram vectors. n-grams with one of the `unknown` ids have no vector. With a
+    folder `keep_in`, checkpoints are written there, and training resumes, with bit-identical
+    results, from the newest one of the same texts, labels, config and seed.
 
-    Raises ValueError where `learned` texts hold no n-gram often enough; with `keep_in` Stopped
-    after Ctrl-C or SIGTERM, with all saved, and CheckpointError when the disk does not take it.
+    Raises ValueError if no n-gram occurs in enough of the `learned` texts. With `keep_in` it also
+    raises Stopped after Ctrl-C or SIGTERM, once everything is saved, and CheckpointError if a
+    checkpoint cannot be written.
     """
     began = time.perf_counter()
     config = VectorConfig() if config is None else config
@@ -102,7 +106,7 @@ def text_vectors(
     kept = shares_kept(counts[: len(labels)], labels, config)
     frequency = np.asarray(counts[:learned].sum(axis=0), np.float64).ravel() ** 0.75
     drawn = np.cumsum(frequency / frequency.sum())
-    # How many texts each round visits: those to learn from, then all.
+    # The number of texts that each round visits: those to learn from, then all.
     rounds = [learned] * config.epochs + [len(examples)] * config.passes
 
     def beginning(rows: int, draw: int) -> Array:
@@ -125,7 +129,7 @@ def text_vectors(
         kept_step, kept_when = progress.step, time.perf_counter()
 
     def save_if(due: bool) -> None:
-        """Where it is due or asked for; then it stops, if that was asked for."""
+        """Save if it is due or a signal came; after a signal, stop."""
         if keep_in and (due or wish.number) and progress.step > kept_step:
             save()
         if keep_in and wish.number:
@@ -136,14 +140,14 @@ def text_vectors(
         for epoch in range(progress.epoch, len(rounds)):
             learns, visited = epoch < config.epochs, sum(rounds[:epoch])
             if epoch == config.epochs and progress.step == visited:
-                # A text that was visited long ago lies where n-grams were then.
+                # Start again: vectors of texts visited long ago fit the n-gram vectors of then.
                 vectors = vectors._replace(texts=beginning(len(examples) + 1, 2))
             rng = np.random.default_rng((seed, 3 + epoch))
             texts = np.arange(rounds[epoch])
             for chunk in _chunks(counts, texts, kept, drawn, config.negatives, rng):
                 number = int((chunk[0] < len(examples)).sum())
                 visited += number
-                if visited > progress.step:  # the others were visited before it was stopped
+                if visited > progress.step:  # else it was visited before the interruption
                     vectors = _visit(vectors, *chunk, config=config, learns=learns)
                     progress = replace(progress, step=visited)
                     bar.update(number)
@@ -156,7 +160,7 @@ def text_vectors(
 def _digest(
     config: VectorConfig, seed: int, rounds: list[int], counts: csr_matrix, kept: np.ndarray
 ) -> str:
-    """Of all that decides what is learned: what began otherwise is not gone on with."""
+    """Return a hash of everything that determines the result; only equal runs are resumed."""
     digest = hashlib.sha256(repr((config, seed, rounds, counts.shape)).encode())
     for array in (counts.indptr, counts.indices, counts.data, kept):
         digest.update(np.ascontiguousarray(array).data)
@@ -166,11 +170,14 @@ def _digest(
 def shares_kept(
     counts: csr_matrix, labels: Int[np.ndarray, " n"], config: VectorConfig
 ) -> Float[np.ndarray, " V"]:
-    """The share of an n-gram's places that are visited: |r_g|, the largest of the classes, from
-    `least_kept` to 1.
+    """Return the fraction of each n-gram's occurrences that is used in training.
 
-    r_g = ln (1 + c_g) / sum_h (1 + c_h) - ln (1 + d_g) / sum_h (1 + d_h) with c_g of the texts of a
-    class and d_g of the others holding g (as `train/classifier/ngram_solver.py`).
+    It is the largest |r_g| over the classes, clipped to `least_kept` and 1, with
+
+        r_g = ln ((1 + c_g) / sum_h (1 + c_h)) - ln ((1 + d_g) / sum_h (1 + d_h))
+
+    and c_g the number of texts of a class that contain g, d_g that of the other texts (as in
+    `train/classifier/ngram_solver.py`). n-grams in no labelled text have `unlabelled_kept`.
     """
     holds = counts.sign()
     largest = np.zeros(counts.shape[1])
@@ -189,14 +196,14 @@ def vector_logits(
     labels: Int[np.ndarray, " k"],
     classes: int,
 ) -> Float[np.ndarray, "n C"]:
-    """What logistic regression says of all, from those that are `labelled`."""
-    if len(np.unique(labels)) == 1:  # nothing to tell apart
+    """Fit logistic regression to the `labelled` vectors and return the logits of all vectors."""
+    if len(np.unique(labels)) == 1:  # only one class to predict
         row = np.where(np.arange(classes) == labels[0], 0.0, -10.0)
         return np.tile(row, (len(vectors), 1)).astype(np.float32)
     machine = LogisticRegression(C=30.0, max_iter=400).fit(vectors[labelled], labels)
     z = machine.decision_function(vectors)
     z = np.stack([-z / 2, z / 2], axis=1) if z.ndim == 1 else z
-    logits = np.full((len(vectors), classes), z.min() - 10.0)  # of a class that no text has
+    logits = np.full((len(vectors), classes), z.min() - 10.0)  # for classes without a text
     logits[:, machine.classes_] = z
     return logits.astype(np.float32)
 
@@ -209,9 +216,7 @@ def _chunks(
     negatives: int,
     rng: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, ...]]:
-    """All texts once in a new order: which they are, their n-grams with counts, and n-grams drawn
-    against them.
-    """
+    """Yield all texts once, in random order: ids, n-grams, their counts and negative n-grams."""
     texts = rng.permutation(texts)
     for begin in range(0, len(texts), BLOCK):
         block = texts[begin : begin + BLOCK]
@@ -250,7 +255,7 @@ def _visit(
     config: VectorConfig,
     learns: bool,
 ) -> Vectors:
-    """Text after text, not all at once: what one has moved, the next one meets."""
+    """Update the vectors text by text: each text uses the n-gram vectors that the last one left."""
     a, rate = config.scale, config.learning_rate * config.scale
 
     def visit(vectors: Vectors, text: tuple[Array, ...]) -> tuple[Vectors, None]:
@@ -282,6 +287,6 @@ def _visit(
 
 
 def _unit(x: Float[Array, "... D"]) -> tuple[Float[Array, "... D"], Float[Array, "... 1"]]:
-    """Vectors of length 1, and how long they were."""
+    """Return the vectors scaled to length 1, and their lengths before."""
     norm = jnp.sqrt(jnp.sum(x * x, axis=-1, keepdims=True) + TINY)
     return x / norm, norm

@@ -1,4 +1,4 @@
-"""A pretrained text encoder, and the head that is put on it."""
+"""Loading of a pretrained text encoder, and the classifier built on it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,29 +19,29 @@ POOLINGS = ("cls", "mean")
 
 
 class Pretrained(NamedTuple):
-    """What a folder gives for a classifier."""
+    """The parts of a classifier that a pretrained model provides."""
 
     encoder: TextEncoder  # without a pooler
-    config: EncoderClassifierConfig  # of some number of classes
-    linear: Linear | None  # the map before the last one, where the folder has it
+    config: EncoderClassifierConfig  # its number of classes is not set yet
+    linear: Linear | None  # the linear map before the head, if the folder has one
 
 
 def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
-    """The encoder of a published model or of a run folder; `pooling` in place of what its files
-    say.
+    """Load the encoder of a published model or of a run folder.
 
-    A sentence encoder is pooled as it was trained, without a map between, what `train.mlm` leaves
-    by the mean. Others give the vector of the first token to the map that their family has there:
-    BERT's own pooler, whose weights come along.
+    `pooling` overrides the pooling of the model's files. Without it, a sentence encoder is pooled
+    as it was trained, and an encoder of `train.mlm` by the mean; both have no linear map before the
+    head. For other models the vector of the first token goes through the map that their family has
+    there, such as BERT's pooler, with its pretrained weights.
 
-    Raises PretrainedError where the folder holds no text encoder, RunFolderError where it is a
-    damaged run folder.
+    Raises PretrainedError if the folder has no text encoder, and RunFolderError for a damaged run
+    folder.
     """
     settings = Settings(folder / CONFIG)
     published = "model_type" in settings.values
     if published and "encoder" not in family_of(settings).ARCHITECTURES.values():
         raise settings.error(
-            f"a {settings.text('model_type')} is no text encoder; BERT and its kin are"
+            f"a {settings.text('model_type')} is not a text encoder; pass one such as BERT"
         )
     model = from_pretrained(folder, kind="encoder" if published else None)
     encoder = getattr(model, "text", model)
@@ -53,7 +53,7 @@ def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
     elif (folder / MODULES).is_file():
         found, activation, linear = read_pooling(folder).name, None, None
     elif isinstance(model, MaskedLanguageModel):
-        # Of train.mlm, where no vector of [CLS] has learned to stand for a text.
+        # A run of train.mlm, which does not train the vector of [CLS] to represent a text.
         found, activation, linear = "mean", None, None
     elif published:
         head = family_of(settings).read_config(settings, "classifier", set())
@@ -61,7 +61,7 @@ def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
     pooling = pooling or found
     if pooling not in POOLINGS:
         raise PretrainedError(
-            f"{folder} pools by {pooling!r}; pass --pooling {' or '.join(POOLINGS)}"
+            f"{folder} uses {pooling!r} pooling; pass --pooling {' or '.join(POOLINGS)}"
         )
     if pooling == "mean":
         activation = linear = None
@@ -72,11 +72,12 @@ def load_encoder(folder: Path, pooling: str | None = None) -> Pretrained:
 
 
 def classifier_of(pretrained: Pretrained, num_classes: int, *, rngs: nnx.Rngs) -> EncoderClassifier:
-    """The encoder, with the dropout that the configuration has, and a new head; its weights are
-    shared.
+    """Build a classifier of the encoder and a new head.
+
+    Dropout rates are those of the configuration. The encoder's weights are shared, not copied.
     """
     config = replace(pretrained.config, num_classes=num_classes)
-    # Laid out, not drawn: random numbers for a whole encoder would take longer than reading it.
+    # Abstract: drawing random weights for a whole encoder takes longer than reading it.
     model = nnx.eval_shape(lambda: EncoderClassifier(config, rngs=AbstractRngs()))
     D = config.text.encoder.embed_dim
     nnx.update(model.text, nnx.state(pretrained.encoder, nnx.Param))

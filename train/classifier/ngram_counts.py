@@ -1,4 +1,4 @@
-"""How often texts hold n-grams. Every n-gram has a column of its own; nothing is hashed."""
+"""Counts of n-grams in texts. Every n-gram has its own column; nothing is hashed."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from jaxtyping import Int
 from scipy.sparse import csr_matrix, vstack
 from tqdm import tqdm
 
-BLOCK = 2048  # texts that become rows at once
+BLOCK = 2048  # texts that are converted to rows at a time
 
 
 def ngram_counts(
@@ -17,11 +17,12 @@ def ngram_counts(
     least_texts: int,
     unknown: Sequence[int] = (),
 ) -> csr_matrix:
-    """How often each text holds each n-gram that stands in `least_texts` of the first `learned` or
-    more, [n, V].
+    """Count the n-grams of each text, [n, V].
 
-    An n-gram is a number of 63 bits: enough for three ids below 2^20. Raises ValueError where they
-    are not, and where no n-gram stands in so many.
+    The columns are the n-grams of up to `longest` tokens that occur in at least `least_texts` of
+    the first `learned` texts; those with an `unknown` id are left out. An n-gram is coded in 63
+    bits, enough for three ids below 2^20. Raises ValueError if the vocabulary is too large for
+    that, and if no n-gram occurs in enough texts.
     """
     vocabulary = 1 + max((int(ids.max()) for ids in examples if len(ids)), default=0)
     if vocabulary**longest * longest >= 2**63:
@@ -32,7 +33,7 @@ def ngram_counts(
     keys, texts = np.unique(distinct, return_counts=True)
     keys = keys[texts >= least_texts]
     if not len(keys):
-        raise ValueError(f"no n-gram stands in {least_texts} of {learned:,} texts")
+        raise ValueError(f"no n-gram occurs in {least_texts} of {learned:,} texts")
 
     def rows(some: list[np.ndarray]) -> csr_matrix:
         places = np.concatenate(some)
@@ -48,9 +49,8 @@ def ngram_counts(
 def _ngrams(
     ids: np.ndarray, longest: int, vocabulary: int, unknown: Sequence[int]
 ) -> Int[np.ndarray, " k"]:
-    """A number for each n-gram of a text, from where it begins: its tokens' as digits, behind all
-    shorter ones.
-    """
+    """Return a code for each n-gram of a text, by length and then by position."""
+    # The digits of a code are the token ids; the codes of longer n-grams follow those of shorter.
     ids = np.asarray(ids, np.int64)
     known = ~np.isin(ids, unknown)
     number, there, found, first = ids, known, [], 0

@@ -1,24 +1,25 @@
-"""What n-grams say of a class, found by a solver: the linear part of a classifier, which gradient
-steps would not find.
+"""A solver for the n-grams of a classifier: its linear part, which gradient steps fit less well.
+
+The weight of an n-gram g is based on its log-count ratio
 
     r_g = ln ((1 + c_g) / sum_h (1 + c_h)) - ln ((1 + d_g) / sum_h (1 + d_h))
 
-with c_g of the texts of the class and d_g of the others holding the n-gram g: its log-count ratio.
-A text is x_g = r_g for the n-grams that it holds, over the root of 10 and the sum of r_g^2 over all
-its n-grams; a support vector machine with a squared hinge is fitted to that (Wang and Manning,
-2012, https://aclanthology.org/P12-2018; what is scaled by the length is their x). By AdamW or SGD
-the same weights lose one and a half points: `docs/research/experiments.md`.
+with c_g the number of texts of the class that contain g, and d_g that of the other texts. A text
+has the features x_g = r_g / root(10 + sum_h r_h^2) for the n-grams g that it contains, with the sum
+over all its n-grams h. A support vector machine with a squared hinge is fitted to them (Wang and
+Manning, 2012, https://aclanthology.org/P12-2018; here their x is scaled by its length). Trained by
+AdamW or SGD, the same weights lose one and a half points: `docs/research/experiments.md`.
 
-Or n-grams learn to say what another model says of many texts, most of them without a label, z_i of
-text i:
+Alternatively, n-grams are distilled from another model: they are fitted to its logits z_i of many
+texts i, most of them unlabelled:
 
     min_b,c  sum_i (b + c . x_i - z_i)^2 + d^2 |c|^2
     x_ig = w_g / root(10 + sum_h w_h^2)
     w_g = sign(r_g) root|r_g| (ln n / n_g)^2
 
-with r_g of all these texts, by true labels and guessed ones, and n_g of the n texts holding g. So
-what only the unlabelled texts tell becomes weights of n-grams, and the other model is not needed
-any more.
+with r_g over all these texts, by true labels and pseudo-labels, and n_g the number of the n texts
+that contain g. This puts the information of the unlabelled texts into n-gram weights, and the
+other model is no longer needed.
 """
 
 import time
@@ -39,13 +40,13 @@ from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_pl
 
 BATCH_TOKENS = 65_536
 INVERSE_PENALTY = 1.0
-LEAST_TEXTS = 3  # of an n-gram that learns from another model
+LEAST_TEXTS = 3  # in distillation, n-grams in fewer texts have weight 0
 DAMPING = 0.3  # d
 LEAST_SQUARES_STEPS = 30
 
 
 class EvidenceSolver:
-    """A fit of a model's n-grams, to labels or to another model, repeated as texts are added."""
+    """A solver that fits a model's n-grams to labels or to another model, as texts are added."""
 
     def __init__(self, evidence: NgramEvidence, pad_id: int, *, seed: int = 0):
         self.evidence, self.pad_id, self.seed = evidence, pad_id, seed
@@ -55,7 +56,7 @@ class EvidenceSolver:
         self.seconds = 0.0
 
     def fit(self, examples: Sequence[np.ndarray], labels: Int[np.ndarray, " n"]) -> None:
-        """Add texts, and fit the n-grams to the labels of all."""
+        """Add texts, and fit the n-grams to the labels of all texts."""
         self._fit(examples, labels, None)
 
     def distil(
@@ -65,20 +66,20 @@ class EvidenceSolver:
         logits: Float[np.ndarray, "N C"],
         extended_logits: Float[np.ndarray, "M C"] | None = None,
     ) -> None:
-        """Add texts, and fit the n-grams to what another model says of all.
+        """Add texts, and fit the n-grams to another model's `logits` of all texts.
 
-        `extended_logits` are of these and of those of `extend`, where it has learned from the
-        labels of those too.
+        `extended_logits` also cover the texts that `extend` will add, from a model that has learned
+        from their labels too.
         """
         self._fit(examples, labels, logits)
         self.extended_logits = extended_logits
 
     def extend(self, examples: Sequence[np.ndarray], labels: Int[np.ndarray, " n"]) -> None:
-        """Add labelled texts, and fit the n-grams again as they were fitted before."""
+        """Add labelled texts, and fit the n-grams again in the same way as before."""
         self._fit(examples, labels, self.extended_logits)
 
     def logits(self, examples: Sequence[np.ndarray]) -> Float[np.ndarray, "n C"]:
-        """Return what the n-grams say of each text."""
+        """Return the n-grams' logits of each text."""
         return evidence_logits(self.evidence, self._held(examples))
 
     def _fit(
@@ -112,10 +113,10 @@ def fit_evidence(
     *,
     seed: int = 0,
 ) -> None:
-    """Fills the tables of `evidence` with what separates each class from the others, or the second
-    from the first.
+    """Fit the n-gram tables of `evidence` to labels.
 
-    `holds` is what `ngrams_held` makes of the texts.
+    Each class is separated from the others; of two classes, the second from the first. `holds` is
+    the result of `ngrams_held` for the texts.
     """
     labels = np.asarray(labels)
     _fill(evidence, lambda label: _of_class(holds, labels == label, seed))
@@ -127,17 +128,15 @@ def distil_evidence(
     labels: Int[np.ndarray, " n"],
     logits: Float[np.ndarray, "n C"],
 ) -> None:
-    """Fills the tables of `evidence` with what makes n-grams say of texts what `logits` say of
-    them.
+    """Fit the n-gram tables of `evidence` to another model's `logits` of the texts.
 
-    `labels` may be guessed; they scale the n-grams.
+    `labels`, which may be pseudo-labels, scale the n-grams. `holds` is the result of `ngrams_held`.
     """
     labels = np.asarray(labels)
     logits = logits - logits.mean(axis=1, keepdims=True)
     if evidence.bias.shape[0] == 1:
-        logits = (
-            2 * logits
-        )  # of two classes one column is fitted: what the second is above the first
+        # For two classes one column is fitted: the logit of the second minus that of the first.
+        logits = 2 * logits
     _fill(evidence, lambda label: _as_told(holds, labels == label, logits[:, label]))
 
 
@@ -151,7 +150,10 @@ def _fill(evidence: NgramEvidence, column: Callable[[int], dict[str, np.ndarray]
 
 
 def ngrams_held(examples: Sequence[np.ndarray], pad_id: int, longest: int, bits: int) -> csr_matrix:
-    """1 where a text holds an n-gram, [n, 2**bits]: by the very rows that the model looks up."""
+    """Return a matrix with 1 where a text contains an n-gram, [n, 2**bits].
+
+    Columns are the hashed rows of the model's own lookup.
+    """
     if len(examples) == 0:
         return csr_matrix((0, 2**bits), dtype=np.float32)
     rows_of = jax.jit(ngram_rows, static_argnums=(2, 3))
@@ -168,13 +170,14 @@ def ngrams_held(examples: Sequence[np.ndarray], pad_id: int, longest: int, bits:
     texts, columns = np.concatenate(texts), np.concatenate(columns)
     ones = np.ones(len(texts), np.float32)
     held = csr_matrix((ones, (texts, columns)), shape=(len(examples), 2**bits))
-    held.data[:] = 1  # it added up those that stand in a text more than once
+    held.data[:] = 1  # csr_matrix has added up repeated n-grams
     return held
 
 
 def evidence_logits(evidence: NgramEvidence, holds: csr_matrix) -> Float[np.ndarray, "n C"]:
-    """What the model says of texts, by what they hold; without padding, hashing and sorting anew it
-    takes seconds.
+    """Return the n-gram logits of the model from a matrix of `ngrams_held`.
+
+    This takes only seconds, because nothing is padded, hashed or sorted again.
     """
     weight, square, bias = (
         np.asarray(part[...]) for part in (evidence.weight, evidence.square, evidence.bias)
@@ -186,7 +189,7 @@ def evidence_logits(evidence: NgramEvidence, holds: csr_matrix) -> Float[np.ndar
 def _of_class(holds: csr_matrix, is_class: np.ndarray, seed: int) -> dict[str, np.ndarray]:
     ratio = _log_count_ratio(holds, is_class)
     square, scaled = _scaled(holds, ratio)
-    if is_class.all() or not is_class.any():  # nothing to tell apart
+    if is_class.all() or not is_class.any():  # nothing to separate
         return {"weight": 0 * ratio, "square": square, "bias": np.zeros(())}
     machine = LinearSVC(C=INVERSE_PENALTY, random_state=seed).fit(scaled, is_class)
     return {"weight": ratio * machine.coef_[0], "square": square, "bias": machine.intercept_[0]}
@@ -205,7 +208,7 @@ def _as_told(
     square, scaled = _scaled(holds, w)
     bias = logits.mean()
     found = lsqr(scaled, logits - bias, damp=DAMPING, iter_lim=LEAST_SQUARES_STEPS)[0]
-    tables = np.zeros((2, len(known)))  # the other n-grams weigh nothing
+    tables = np.zeros((2, len(known)))  # the other n-grams have weight 0
     tables[:, known] = w * found, square
     return {"weight": tables[0], "square": tables[1], "bias": bias}
 

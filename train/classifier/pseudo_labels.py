@@ -1,4 +1,4 @@
-"""Pseudo-labels of texts without a label: what n-grams and vectors of the texts say of them."""
+"""Pseudo-labels of unlabelled texts, predicted from n-grams and document vectors."""
 
 import json
 import time
@@ -16,14 +16,14 @@ from transformer_jax.runtime.files import write_text
 
 
 class PseudoLabels(NamedTuple):
-    """What n-grams and vectors say of texts."""
+    """The pseudo-labels, and the logits of the document vectors."""
 
-    labels: Int[np.ndarray, " unlabelled"]  # by both
-    # By vectors: of the texts to train on and those without labels
+    labels: Int[np.ndarray, " unlabelled"]  # predicted by n-grams and vectors together
+    # Logits by vectors, for the training and unlabelled texts.
     logits: Float[np.ndarray, "n C"]
-    # The same, and of those to validate, whose labels they have learned too
+    # Logits by vectors fitted to the validation labels too, for these and the validation texts.
     validated: Float[np.ndarray, "m C"]
-    facts: dict  # for the report
+    facts: dict  # entries of the report
 
 
 def make_pseudo_labels(
@@ -37,12 +37,13 @@ def make_pseudo_labels(
     keep_in: Path | None = None,
     checkpoint_minutes: float = 5.0,
 ) -> PseudoLabels:
-    """Return the likeliest labels by n-grams and vectors, and what the vectors say of every text.
+    """Predict labels of the unlabelled texts from n-grams and document vectors.
 
-    `texts` are those to train on, those without labels and those to validate; `labels` are of the
-    first and last, `ngram_logits` of the second and last. Vectors are learned from the first two;
-    the weight of each is fitted to the last (`calibration.weights_of`). Stopped, it goes on as
-    `text_vectors` says, which takes nearly all of the time.
+    `texts` are the training, unlabelled and validation texts; `labels` those of training and
+    validation, `ngram_logits` those of the unlabelled and validation texts. Document vectors are
+    learned from the training and unlabelled texts. The weights of n-grams and vectors are fitted to
+    validation (`calibration.weights_of`). Nearly all of the time is spent in `text_vectors`, which
+    resumes from the checkpoints in `keep_in`.
     """
     train, unlabelled, validation = texts
     learned = len(train) + len(unlabelled)
@@ -88,7 +89,7 @@ def make_pseudo_labels(
 
 
 def kept_pseudo_labels(path: Path, make: Callable[[], PseudoLabels]) -> PseudoLabels:
-    """Return those of the file, or make them and the file, so that a resumed run has them."""
+    """Load the pseudo-labels from a file, or make them and write the file, for a resumed run."""
     arrays = {"labels": np.int32, "logits": np.float32, "validated": np.float32}
     if path.exists():
         kept = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Everything that decides what a classifier learns, apart from the data and the seed."""
+"""The recipe of a classifier: every setting that affects the result, except data and seed."""
 
 from dataclasses import dataclass
 
@@ -9,36 +9,36 @@ from transformer_jax.models.config import ClassifierConfig
 
 @dataclass(frozen=True)
 class PretrainedConfig:
-    """What is made of a pretrained encoder."""
+    """The settings of a classifier built on a pretrained encoder."""
 
-    # tokens of a text that are read; pooled by the mean they may be more than the model holds
+    # Tokens read of each text; with mean pooling they may exceed the encoder's limit.
     max_length: int
-    pooling: str | None = None  # cls or mean; None: as the model's own files have it
-    ngrams: int = 0  # as of ClassifierConfig
+    pooling: str | None = None  # cls or mean; None: as in the model's files
+    ngrams: int = 0  # as in ClassifierConfig
     ngram_bits: int = 22
-    lora_rank: int = 0  # 0: every kernel is trained whole
+    lora_rank: int = 0  # 0: no LoRA, all kernels are trained
     # Published encoders were trained with 0.1. On a CPU that makes a step a quarter longer.
     attention_dropout_rate: float = 0.0
-    dropout_rate: float | None = None  # elsewhere in the encoder; None: as it was trained
+    dropout_rate: float | None = None  # elsewhere in the encoder; None: as in its configuration
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a name on the command line stands for."""
+    """The model and schedule behind a name of --recipe."""
 
     name: str
     tokenizer: str | None  # None: the pretrained model's own
     truncate: str
-    # Made anew, with the vocab_size and num_classes of the data; or from a pretrained encoder.
+    # From scratch, with the vocab_size and num_classes of the data; or from a pretrained encoder.
     model: ClassifierConfig | PretrainedConfig
     fit: FitConfig
-    batch_examples: int  # of average length: short texts come in batches of as many
-    buckets: int  # lengths of batches, each compiled once
+    batch_examples: int  # texts of average length per batch; sets the tokens per batch
+    buckets: int  # number of batch lengths, each of which is compiled once
     token_dropout: float = 0.0
     label_smoothing: float = 0.0
-    margin: bool = False  # a squared hinge instead of cross-entropy
-    evidence_weight: float = 1.0  # of n-grams beside the network, until validation says how much
-    unlabelled_weight: float = 0.5  # in the loss, of a text whose label was guessed
-    vectors: VectorConfig | None = None  # of texts, that help to guess
+    margin: bool = False  # True: squared hinge loss instead of cross-entropy
+    evidence_weight: float = 1.0  # of the n-grams' logits, until it is fitted on validation
+    unlabelled_weight: float = 0.5  # weight in the loss of a text with a pseudo-label
+    vectors: VectorConfig | None = None  # document vectors that improve the pseudo-labels
     validation_fraction: float = 0.1
-    dtype: str | None = None  # of the computation; None: that of train/optim/precision.py
+    dtype: str | None = None  # of the computation; None: chosen by train/optim/precision.py

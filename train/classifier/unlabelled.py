@@ -1,4 +1,4 @@
-"""Learning from texts without labels: n-grams, with vectors of texts, give them labels."""
+"""Training on unlabelled texts, with pseudo-labels from n-grams and document vectors."""
 
 import shutil
 from collections.abc import Sequence
@@ -17,23 +17,26 @@ from train.trainer.options import OptionError
 
 
 def unlabelled_texts(data: Dataset, recipe: Recipe, splits: Sequence[Split]) -> list[str]:
-    """Return the texts without labels that repeat none of these splits, nor any test text."""
+    """Return the unlabelled texts that repeat no text of these splits, nor any test text.
+
+    Raises OptionError if there are none, or if the recipe has no n-grams to label them.
+    """
     if not data.unsupervised:
         raise OptionError(
-            f"--unlabelled: {data.name} has no texts without labels; leave it out, or pass a "
+            f"--unlabelled: {data.name} has no unlabelled texts; leave it out, or pass a "
             "folder that has unsupervised.parquet or train/unsup"
         )
     if not getattr(recipe.model, "ngrams", 0):
         raise OptionError(
-            f"--unlabelled: n-grams give the labels, and the recipe has none for {data.name}; "
+            f"--unlabelled: pseudo-labels need n-grams, and the recipe has none for {data.name}; "
             "leave it out"
         )
     kept = drop_overlap(data.unsupervised, [text for split in splits for text in split.texts])
     if not len(kept):
         raise OptionError(
-            "--unlabelled: every text without a label repeats one that has a label; leave it out"
+            "--unlabelled: every unlabelled text repeats a labelled one; leave it out"
         )
-    print(f"            {len(kept):,} without labels, which the n-grams label")
+    print(f"            {len(kept):,} unlabelled, which get pseudo-labels")
     return [data.unsupervised[i] for i in kept]
 
 
@@ -47,12 +50,13 @@ def learn_unlabelled(
     seed: int,
     folder: Path,
 ) -> tuple[Int[np.ndarray, " n"], dict[str, Any]]:
-    """Return labels of the texts to train on and pseudo-labels of the others, and report entries.
+    """Return the labels of the training texts and pseudo-labels of the others, and report entries.
 
-    `texts` are those to train on, those without labels and those to validate, `labels` of the first
-    and the last; `solver` has the n-grams, fitted to the first. They give the pseudo-labels. Where
-    the recipe has vectors, these help, and the n-grams are fitted anew to what the vectors say; the
-    pseudo-labels are kept in the run's `folder`.
+    `texts` are the training, unlabelled and validation texts; `labels` those of training and
+    validation. `solver` has the n-grams, fitted to the training texts, which predict the
+    pseudo-labels. If the recipe has document vectors, these predict them together with the n-grams,
+    and the n-grams are fitted again, to the logits of the vectors. The pseudo-labels are then saved
+    in the run's `folder`.
     """
     unlabelled, validation = texts[1:]
     if recipe.vectors is None:
@@ -73,11 +77,11 @@ def learn_unlabelled(
         )
 
     found = kept_pseudo_labels(folder / "guesses.json", make)
-    shutil.rmtree(checkpoints, ignore_errors=True)  # large, and done with
+    shutil.rmtree(checkpoints, ignore_errors=True)  # large, and no longer needed
     accuracy = found.facts["guess_validation_accuracy"]
     print(
-        f"labels      right for {accuracy['both']:.1%} of validation, by n-grams alone "
-        f"{accuracy['ngrams']:.1%}, by vectors alone {accuracy['vectors']:.1%}; "
+        f"labels      pseudo-label accuracy on validation {accuracy['both']:.1%} (n-grams alone "
+        f"{accuracy['ngrams']:.1%}, vectors alone {accuracy['vectors']:.1%}); "
         f"{found.facts['guess_seconds']:.0f} s"
     )
     solver.distil(unlabelled, found.labels, found.logits, found.validated)

@@ -1,7 +1,7 @@
-"""What a training program needs to know of its data: texts, labels, and where they came from.
+"""The types of labelled data sets: texts, labels, and their source.
 
-Only the types live here, so that whatever reads or makes data can build them without importing the
-code that chooses between sources (`train.data.load`)."""
+Readers and generators of data build these types without importing `train.data.load`, which chooses
+between them."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,14 +15,14 @@ SENTIMENT = ("negative", "positive")
 
 
 class DataError(ValueError):
-    """Data that cannot be used: one line with what was expected, what came, and the way out.
+    """Data that cannot be used; the message is one line with the problem and a way to fix it.
 
-    Programs print it and exit with code 2, so it never holds a stack of causes."""
+    Programs print it and exit with code 2."""
 
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what the system says of reading a path into a DataError."""
+    """Convert an OSError while reading `path` into a DataError."""
     try:
         yield
     except OSError as error:
@@ -31,44 +31,44 @@ def readable(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Split:
-    """Texts with their labels, row by row."""
+    """Texts with their labels and groups, row by row."""
 
     texts: list[str]
     labels: np.ndarray  # int32 [n], each an index into Dataset.classes
     groups: list[str] | None  # the movie of each review ("" where unknown); None if none is known
-    unit: str = "movie"  # what a group is
+    unit: str = "movie"  # the name of a group, for messages
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def take(self, rows: np.ndarray) -> "Split":
-        """The rows with these indices, in this order."""
+        """Return the rows with these indices, in this order."""
         groups = None if self.groups is None else [self.groups[i] for i in rows]
         return Split([self.texts[i] for i in rows], self.labels[rows], groups, self.unit)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A training and a test split that share no text, and texts without labels that neither has."""
+    """A training and a test split that share no text, and unlabelled texts.
 
-    name: str  # "imdb", "sample", or the file's name: it goes into every result file
-    source: str  # a sentence: where the texts came from (base names only, never a machine's path)
+    No unlabelled text repeats a test text."""
+
+    name: str  # "imdb", "sample", or the file's name; written to every result file
+    source: str  # where the texts came from, as a phrase with base names, never full paths
     train: Split
     test: Split
     unsupervised: list[str]
     classes: tuple[str, ...]  # the name of each label
-    notes: tuple[str, ...] = ()  # what a reader of the results must be told
+    notes: tuple[str, ...] = ()  # remarks that a reader of the results must know
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What a source holds, before splits are made or cleaned: `test` is None where it has no test
-    split.
-    """
+    """The contents of a source, before splits are made or duplicates dropped."""
 
     source: str
     train: Split
-    test: Split | None = None
+    test: Split | None = None  # None if the source has no test split
     unsupervised: Sequence[str] = ()
     classes: tuple[str, ...] = SENTIMENT
     notes: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Tables:
 def tokens_sha256(
     parts: Iterable[tuple[Sequence[np.ndarray], Sequence[int] | np.ndarray]], text: str = ""
 ) -> str:
-    """Return the SHA-256 of all tokens and labels of these parts in their order, and of a text."""
+    """Return the SHA-256 of the tokens and labels of all parts, in order, and of `text`."""
     digest = hashlib.sha256()
     for examples, labels in parts:
         digest.update(np.array([len(ids) for ids in examples], np.int64).tobytes())

@@ -1,9 +1,8 @@
-"""Data sets from Hugging Face, IMDb among them: the local cache first, then the hub, and never a
-long wait for neither.
+"""Data sets from Hugging Face, such as IMDb: from the local cache, else from the hub.
 
-`datasets.load_dataset` takes half a minute of retries to find out that there is no network, and a
-name server that never answers holds it longer. So the hub is asked one question first, in a thread
-that is left behind after five seconds; a download, once begun, takes the time it takes."""
+Without a network, `datasets.load_dataset` retries for half a minute, and longer if a name server
+does not answer. So a short request is sent to the hub first, in a thread that is abandoned after
+five seconds. A download, once begun, has no time limit."""
 
 import contextlib
 import threading
@@ -20,11 +19,11 @@ PATIENCE = 5.0  # seconds
 
 
 class Unreachable(Exception):
-    """A data set is in no cache and the hub gave no answer; the text says what was tried."""
+    """A data set that is neither cached nor available from the hub; the text says why."""
 
 
 def load_imdb() -> Tables:
-    """IMDb as `datasets` has it cached or the hub gives it."""
+    """Load IMDb from the local cache or the hub."""
     parts, origin = load_parts(REPOSITORY)
     try:
         train, test = (_split(parts[name]) for name in ("train", "test"))
@@ -40,9 +39,10 @@ def load_imdb() -> Tables:
 
 
 def load_parts(repository: str) -> tuple[Any, str]:
-    """The splits of a data set by name, from the cache or the hub, and which of them it was.
+    """Load a data set from the cache or the hub; return its splits by name, and the origin.
 
-    No remote code is run: `datasets` 4 has none. Raises Unreachable where neither has it.
+    No remote code is run: `datasets` 4 has no support for it. Raises Unreachable if the data set is
+    in neither.
     """
     import datasets
 
@@ -54,27 +54,27 @@ def load_parts(repository: str) -> tuple[Any, str]:
             raise Unreachable(reason) from None
         try:
             return datasets.load_dataset(repository), "the Hugging Face Hub"
-        except Exception as error:  # whatever a broken download raises
+        except Exception as error:  # a broken download may raise anything
             raise Unreachable(f"the download failed: {one_line(error)}") from None
 
 
 def load_named(name: str, accepted: str) -> tuple[Any, str]:
-    """Do as `load_parts`, with a DataError that says what else may be passed."""
+    """Load a data set like `load_parts`; raise a DataError that names the `accepted` sources."""
     try:
         return load_parts(name)
     except Unreachable as error:
         raise DataError(
-            f"hub:{name} is not cached and the Hugging Face Hub gave none ({error}); pass "
-            f"{accepted}"
+            f"hub:{name} is not cached and cannot be loaded from the Hugging Face Hub ({error}); "
+            f"pass {accepted}"
         ) from None
 
 
 def probe(repository: str = REPOSITORY, patience: float = PATIENCE) -> str | None:
-    """Why the hub cannot be used, or None if it answered for a repository within `patience`
-    seconds.
+    """Check that the hub answers for a repository within `patience` seconds.
 
-    A time limit of the HTTP client does not cover the name look-up, so a daemon thread asks: if it
-    hangs, it is left to hang, and does not keep the program from ending."""
+    Returns None if it does, else the reason. The timeout of the HTTP client does not cover the name
+    lookup, so the request is made in a daemon thread. If it hangs, it is abandoned and does not
+    keep the program from ending."""
     import datasets
     from huggingface_hub import HfApi, constants
 
@@ -86,7 +86,7 @@ def probe(repository: str = REPOSITORY, patience: float = PATIENCE) -> str | Non
         try:
             HfApi().dataset_info(repository, timeout=patience)
             answers.append(None)
-        except Exception as error:  # any failure means the same: no data from there
+        except Exception as error:  # whatever the failure, the hub cannot be used
             answers.append(f"{constants.ENDPOINT}: {one_line(error)}")
 
     thread = threading.Thread(target=ask, daemon=True)
@@ -97,11 +97,10 @@ def probe(repository: str = REPOSITORY, patience: float = PATIENCE) -> str | Non
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """`datasets` looks into its cache alone, and does not warn that it did.
-
-    Its setting is read from the environment at import, so the module's own value is changed."""
+    """Make `datasets` use its cache only, without a warning."""
     import datasets
 
+    # The environment is read at import, so the module's own value must be changed.
     before = datasets.config.HF_HUB_OFFLINE
     verbosity = datasets.logging.get_verbosity()
     datasets.config.HF_HUB_OFFLINE = True

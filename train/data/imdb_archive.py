@@ -1,12 +1,12 @@
-"""The Large Movie Review Dataset as released: the aclImdb folder, or its archive read as a stream.
+"""Readers of the Large Movie Review Dataset as released: the aclImdb folder, or its archive.
 
     aclImdb/train/pos/ID_RATING.txt     one review; also train/neg, train/unsup, test/pos, test/neg
     aclImdb/train/urls_pos.txt          line ID (from 0) is the address of the review's movie
 
-An archive is material from elsewhere: nothing of it is written to disk, members with other names
-are passed over, links and devices are never followed, and no member is read that claims to be
-larger than any review or list could be. A few kilobytes can unpack to terabytes, so what is
-unpacked is counted."""
+The archive is read as a stream and not trusted: nothing is written to disk, members with other
+names are skipped, links and devices are never followed, and members that claim to be larger than
+any review or list are not read. A few kilobytes can unpack to terabytes, so the total of unpacked
+bytes is limited too."""
 
 import gzip
 import re
@@ -23,7 +23,7 @@ from transformer_jax.runtime.errors import one_line
 
 MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
 REVIEW_BYTES = 250_000_000  # of all reviews and lists; the release has 140 million
-ARCHIVE_BYTES = 1_000_000_000  # of everything that is unpacked; the release has 300 million
+ARCHIVE_BYTES = 1_000_000_000  # of everything unpacked; the release has 300 million
 ARCHIVE_HEADERS = 210_000  # the release has 100 thousand files, and some tars write two for each
 HEADER_BYTES = 1_000_000  # of a long name or a list of attributes
 MEMBER = re.compile(
@@ -37,18 +37,18 @@ MOVIE = re.compile(r"/title/(tt\d+)")
 
 
 def read_folder(path: Path) -> Tables:
-    """The release from its unpacked folder."""
+    """Read the release from its unpacked folder."""
     return _read_reviews(path.resolve().name, _folder_members(path))
 
 
 def read_archive(path: Path) -> Tables:
-    """The release from its .tar.gz; links and devices in the place of reviews are noted."""
+    """Read the release from its .tar.gz; ignored links and devices are reported in the notes."""
     skipped: list[str] = []
     try:
         tables = _read_reviews(path.name, _archive_members(path, skipped))
     except DataError:
         raise
-    # Headers that no tar writes raise ValueError, too many on top of each other RecursionError.
+    # Invalid headers raise ValueError, too many nested ones RecursionError.
     except (
         tarfile.TarError,
         gzip.BadGzipFile,
@@ -58,7 +58,7 @@ def read_archive(path: Path) -> Tables:
         RecursionError,
     ) as error:
         raise DataError(
-            f"{path.name}: not a whole .tar.gz ({one_line(error)}); fetch it again"
+            f"{path.name}: not a whole .tar.gz ({one_line(error)}); download it again"
         ) from None
     if skipped:
         note = f"ignored {len(skipped)} links or devices in {path.name}, such as {skipped[0]}"
@@ -67,10 +67,9 @@ def read_archive(path: Path) -> Tables:
 
 
 def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[str], bytes]]:
-    """Members with names of the release, streamed; nothing is written anywhere."""
+    """Yield the members that have names of the release, as a stream."""
     total = 0
-    # Python's own gzip below the tar stream: it checks the sum at the end, tarfile's "r|gz" does
-    # not.
+    # Python's gzip module verifies the checksum at the end; tarfile's "r|gz" does not.
     with (
         gzip.open(path) as unpacked,
         tarfile.open(
@@ -80,7 +79,7 @@ def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[
         ) as archive,
     ):
         while member := archive.next():
-            archive.members = []  # it would keep them all
+            archive.members = []  # tarfile would keep every member in memory
             match = MEMBER.fullmatch(member.name)
             if match is None:
                 continue
@@ -95,12 +94,12 @@ def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[
                 )
             file = archive.extractfile(member)
             yield match, file.read() if file else b""
-        while stream.read(1 << 20):  # to the end, so that the sum is checked
+        while stream.read(1 << 20):  # read to the end, so that the checksum is verified
             pass
 
 
 class _Counted:
-    """What `stream` gives, up to ARCHIVE_BYTES: 10 GB of zeros are 10 MB of gzip."""
+    """A stream limited to ARCHIVE_BYTES, because 10 GB of zeros are only 10 MB of gzip."""
 
     def __init__(self, stream: gzip.GzipFile, name: str):
         self.stream, self.name, self.count = stream, name, 0
@@ -110,19 +109,19 @@ class _Counted:
         self.count += len(content)
         if self.count > ARCHIVE_BYTES:
             raise DataError(
-                f"{self.name}: it unpacks to more than {ARCHIVE_BYTES:,} bytes, "
+                f"{self.name}: unpacks to more than {ARCHIVE_BYTES:,} bytes, "
                 "three times the release; pass the release, or its unpacked folder"
             )
         return content
 
 
 def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
-    """Return the class of the headers of one archive: not too many, and none claims to be huge."""
+    """Return a header class for one archive that limits the number of headers and their sizes."""
     count = 0
 
     class Header(tarfile.TarInfo):
-        # tarfile says that its `_proc_` methods may be overridden. This one is asked for every
-        # header, before anything behind it is read; `frombuf` is passed by in Pythons from 3.12.
+        # tarfile documents that its `_proc_` methods may be overridden. This one is called for
+        # every header before the content is read; `frombuf` is bypassed since Python 3.12.
         def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
             nonlocal count
             count += 1
@@ -130,23 +129,21 @@ def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
                 raise DataError(
                     f"{name}: more than {ARCHIVE_HEADERS:,} files; the release has 100 thousand"
                 )
-            # A long name or a list of attributes is read into memory whole, a file through to its
-            # end.
+            # Long names and attribute lists are read into memory whole; files are read in full.
             limit = HEADER_BYTES if self.type in EXTENSIONS else ARCHIVE_BYTES
             if not 0 <= self.size <= limit:
                 raise DataError(
                     f"{name}: {self.name[-60:]!r} claims {self.size:,} bytes, "
-                    f"at most {limit:,} expected; fetch it again"
+                    f"at most {limit:,} expected; download it again"
                 )
             return super()._proc_member(archive)
 
+        # Attributes are not needed, and parsing some of them takes hours in some Pythons.
         def _proc_pax(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-            """Passes over attributes: nothing here needs them, and some keep some Pythons busy for
-            hours.
-            """
+            """Skip the attributes of a file; raise DataError if they give it a size."""
             if b" size=" in archive.fileobj.read(self._block(self.size)):
                 raise DataError(
-                    f"{name}: it tells of a file of more than 8 GB; "
+                    f"{name}: it lists a file of more than 8 GB; "
                     "pass the release, or its unpacked folder"
                 )
             return self.fromtarfile(archive)
@@ -155,7 +152,7 @@ def _bounded_headers(name: str) -> type[tarfile.TarInfo]:
 
 
 def _short(match: re.Match[str]) -> str:
-    """The name from train or test on: what stands before may hold anything, line ends included."""
+    """Return the name from train or test on; the part before may contain anything."""
     return match[0][match.start(1) :]
 
 
@@ -177,7 +174,7 @@ def _bounded(size: int, where: str) -> int:
 
 
 def _read_reviews(name: str, members: Iterator[tuple[re.Match[str], bytes]]) -> Tables:
-    """The release, from its files in any order; rows are sorted by label, then by number."""
+    """Return the release from its files in any order; rows are sorted by label, then by number."""
     reviews: dict[tuple[str, str], dict[int, str]] = {}
     movies: dict[tuple[str, str], list[str]] = {}
     for match, content in members:
@@ -201,7 +198,7 @@ def _read_reviews(name: str, members: Iterator[tuple[re.Match[str], bytes]]) -> 
 
 
 def _labelled(name: str, part: str, reviews: dict, movies: dict) -> Split | None:
-    """One split of the release, or None if it is not there at all."""
+    """Return one split of the release, or None if it has no reviews."""
     texts: list[str] = []
     labels: list[int] = []
     groups: list[str] = []
@@ -209,7 +206,7 @@ def _labelled(name: str, part: str, reviews: dict, movies: dict) -> Split | None
     if not present:
         return None
     if len(present) == 1:
-        raise DataError(f"{name}: {part} has {present[0]} reviews alone; both neg and pos expected")
+        raise DataError(f"{name}: {part} has only {present[0]} reviews; both neg and pos expected")
     for label, kind in enumerate(present):
         urls = movies.get((part, kind), [])
         for number, text in sorted(reviews[part, kind].items()):

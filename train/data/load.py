@@ -1,13 +1,13 @@
-"""`--data`: from a word or a path to a training and a test split that share no text.
+"""Loading of the data set that `--data` names, with training and test splits that share no text.
 
-    auto      IMDb from the Hugging Face cache or hub; if neither answers the built-in sample
-    imdb      the same, or an error
+    auto      IMDb from the Hugging Face cache or hub; the built-in sample if it is in neither
+    imdb      IMDb, or an error
     sample    the built-in sample (train/data/sample_reviews.py)
     PATH      a folder with train.parquet and test.parquet, the aclImdb folder or its .tar.gz,
               or one .csv, .tsv, .jsonl or .parquet file with a text and a label column
 
-Whatever the source, training rows that repeat a test text are dropped, and so are unlabelled ones:
-a score on a text that was trained on says nothing."""
+For every source, training and unlabelled rows that repeat a test text are dropped, because a score
+on a text that was trained on is meaningless."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +28,9 @@ ACCEPTED = (
     "or a .csv, .tsv, .jsonl or .parquet file"
 )
 OFFLINE = (
-    "NOT IMDb: this run uses the BUILT-IN SAMPLE of generated reviews, because no copy of IMDb is "
-    "cached and the Hugging Face Hub gave none ({reason}). Its accuracy says nothing about IMDb. "
+    "NOT IMDb: this run uses the BUILT-IN SAMPLE of generated reviews, because IMDb is not cached "
+    "and cannot be loaded from the Hugging Face Hub ({reason}). Its accuracy says nothing about "
+    "IMDb. "
     f"For real data pass --data PATH: {ACCEPTED}."
 )
 
@@ -43,8 +44,10 @@ def load(
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
-    """The data set that `--data` names; columns, `classes` and `test_fraction` matter to files
-    alone.
+    """Load the data set that `--data` names.
+
+    The columns and `classes` apply to files only; `test_fraction` applies to sources without a
+    test split. Raises DataError for data that cannot be used.
     """
     if data == "sample":
         return _clean(sample(seed))
@@ -54,8 +57,8 @@ def load(
         except Unreachable as error:
             if data == "imdb":
                 raise DataError(
-                    "--data imdb: no copy of IMDb is cached and the Hugging Face Hub gave none "
-                    f"({error}); pass --data sample, or --data PATH: {ACCEPTED}"
+                    "--data imdb: IMDb is not cached and cannot be loaded from the Hugging Face "
+                    f"Hub ({error}); pass --data sample, or --data PATH: {ACCEPTED}"
                 ) from None
             fallback = sample(seed)
             return _clean(replace(fallback, notes=(OFFLINE.format(reason=error), *fallback.notes)))
@@ -77,7 +80,7 @@ def load_reviews(options: Any) -> Dataset:
 
 
 def _read(path: Path, text_column: str, label_column: str, classes: int) -> Tables:
-    """What stands at a path, whichever of the accepted formats it has."""
+    """Read a path in any of the accepted formats."""
     if path.is_dir():
         if (path / "train.parquet").is_file():
             return table_files.read_parquet_folder(path, text_column, label_column)
@@ -103,16 +106,14 @@ def _from_tables(name: str, source: Tables, seed: int, test_fraction: float) -> 
         rows, rule = draw(train, test_fraction, seed, "test")
         test = train.take(rows)
         train = train.take(np.setdiff1d(np.arange(len(train)), rows))
-        notes = (*notes, f"the source has no test split: one was split off {rule}")
+        notes = (*notes, f"the source has no test split: one was held out {rule}")
     return _clean(
         Dataset(name, source.source, train, test, list(source.unsupervised), source.classes, notes)
     )
 
 
 def _clean(data: Dataset) -> Dataset:
-    """Without the training and unlabelled rows that repeat a test text, and with a note of how
-    many.
-    """
+    """Drop training and unlabelled rows that repeat a test text, and note how many."""
     notes, train = list(data.notes), data.train
     kept = drop_overlap(train.texts, data.test.texts)
     if dropped := len(train) - len(kept):

@@ -1,7 +1,6 @@
-"""Which texts masked words are learned from: all of a data set but those that testing and
-validation read.
+"""The texts for masked language modelling: a data set without its test and validation texts.
 
-Labels are ignored, so the texts without one serve as well; they are the larger part of IMDb.
+Labels are ignored, so unlabelled texts are used as well; they are the larger part of IMDb.
 """
 
 from dataclasses import dataclass
@@ -11,31 +10,34 @@ import numpy as np
 from train.data.dataset import Dataset
 from train.data.splits import drop_overlap, split_validation
 
-MEASURED = 1000  # of the texts held out, at most: as many as tell two models apart
+MEASURED = 1000  # at most so many texts are held out: enough to tell two models apart
 
 
 @dataclass(frozen=True)
 class PretrainingTexts:
-    """Two parts that share no text, and in what has labels no movie, where movies are known."""
+    """A training and a held-out part that share no text.
+
+    Where movies are known, the labelled texts of both parts share no movie either.
+    """
 
     train: list[str]
     held_out: list[str]
-    rule: str  # what is held out, as a sentence
+    rule: str  # how the held-out texts were drawn, as a phrase
     notes: tuple[str, ...]
 
 
 def pretraining_texts(data: Dataset, validation_fraction: float, seed: int) -> PretrainingTexts:
-    """Return the texts of a data set, as `load` gives it, without those of its test split.
+    """Return the texts of a data set from `load`, without those of its test split.
 
-    Held out are those that a classifier validates on with the same fraction and seed; what repeats
-    one of them is dropped.
+    The held-out texts are at most MEASURED of the validation texts of a classifier with the same
+    fraction and seed. Unlabelled texts that repeat a validation text are dropped.
     """
     train, validation, rule = split_validation(data.train, validation_fraction, seed)
     kept = drop_overlap(data.unsupervised, validation.texts)
     texts = [*train.texts, *(data.unsupervised[i] for i in kept)]
     notes = []
     if not data.unsupervised:
-        notes.append(f"{data.name} has no texts without labels: those to train on are all there is")
+        notes.append(f"{data.name} has no unlabelled texts: only its training texts are used")
     if dropped := len(data.unsupervised) - len(kept):
         notes.append(f"dropped {dropped:,} unlabelled reviews that repeat a validation text")
     order = np.random.default_rng(seed).permutation(len(validation))

@@ -1,8 +1,8 @@
-"""`--data` of the translation model: pairs of texts in three parts.
+"""Loading of the pairs that `--data` of train.translate names, in three parts.
 
-DIR        train, val and test*, each as NAME.LANGUAGE(.gz), a text a line (Multi30k's layout)
-TSV        a line a pair: source, tab, target; a twentieth each is held out to validate and test
-hub:NAME   a data set on the Hugging Face hub with a column a language, or `translation`
+DIR        train, val and test*, each as NAME.LANGUAGE(.gz), one text per line (Multi30k's layout)
+TSV        one pair per line: source, tab, target; 5% each is held out for validation and test
+hub:NAME   a data set on the Hugging Face hub with a column per language, or `translation`
 sample     spelled-out numbers and dates, and their digits: no network (train/data/sample_pairs.py)
 """
 
@@ -20,12 +20,12 @@ from train.data.sample_pairs import sample_pairs
 HELD_OUT = 0.05
 ACCEPTED = "a folder of train/val/test*.LANGUAGE files, a .tsv file, hub:NAME or sample"
 
-Texts = tuple[list[str], list[str]]  # source and target, line by line
+Texts = tuple[list[str], list[str]]  # source and target texts
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Parts that share no pair."""
+    """Training, validation and test pairs; training pairs repeat none of the others."""
 
     name: str
     source: str  # where the pairs came from
@@ -37,7 +37,10 @@ class Pairs:
 
 
 def load_pairs(data: str, source: str, target: str, seed: int) -> Pairs:
-    """The pairs that `--data` names, in these two languages."""
+    """Load the pairs that `--data` names, in these two languages.
+
+    Raises DataError for data that cannot be used.
+    """
     if data == "sample":
         parts = sample_pairs(seed)
         origin = f"spelled-out numbers and dates, generated, seed {seed}"
@@ -71,7 +74,7 @@ def _from_folder(folder: Path, source: str, target: str) -> Pairs:
         if len(one) != len(other):
             raise DataError(
                 f"{folder}: {name}.{source} has {len(one):,} lines, {name}.{target} "
-                f"{len(other):,}; line by line they must be translations of each other"
+                f"{len(other):,}; each line must be the translation of the other's"
             )
         if not one:
             raise DataError(f"{folder}: {name}.{source} is empty")
@@ -79,9 +82,9 @@ def _from_folder(folder: Path, source: str, target: str) -> Pairs:
     kept = [pair for pair in zip(*parts[0], strict=True) if pair not in held]
     notes = ()
     if dropped := len(parts[0][0]) - len(kept):
-        notes = (f"dropped {dropped:,} training pairs that are held out too",)
+        notes = (f"dropped {dropped:,} training pairs that are also held out",)
     if not kept:
-        raise DataError(f"{folder}: every training pair is held out too")
+        raise DataError(f"{folder}: every training pair is also a validation or test pair")
     return Pairs(
         folder.resolve().name,
         f"{folder.resolve().name}, {names[2]}",
@@ -104,13 +107,13 @@ def _lines(folder: Path, name: str) -> list[str]:
         text = content.decode("utf-8")
     except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
-    # At line feeds alone: U+0085 and others stand inside texts.
+    # Split at line feeds only: U+0085 and others occur inside texts.
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def _from_tsv(path: Path, source: str, target: str, seed: int) -> Pairs:
-    pairs = {}  # each once, in their order
+    pairs = {}  # without duplicates, in order
     for number, line in enumerate(_lines(path.parent, path.name), 1):
         columns = line.split("\t")
         if len(columns) < 2:
@@ -119,7 +122,7 @@ def _from_tsv(path: Path, source: str, target: str, seed: int) -> Pairs:
     pairs = list(pairs)
     count = max(1, round(HELD_OUT * len(pairs)))
     if len(pairs) < 3:
-        raise DataError(f"{path} has {len(pairs)} different pairs; three are the least")
+        raise DataError(f"{path} has {len(pairs)} different pairs; at least three are needed")
     order = np.random.default_rng(seed).permutation(len(pairs))
     parts = order[2 * count :], order[:count], order[count : 2 * count]
     texts = (_columns([pairs[i] for i in np.sort(rows)]) for rows in parts)

@@ -1,9 +1,8 @@
-"""The words of the built-in sample: opinions, aspects of a film, neutral phrases, and the frames.
+"""The grammar of the built-in sample: opinions, aspects of a film, neutral phrases, and frames.
 
-What makes the sample hold what `train.data.sample_reviews` promises is a rule about this file:
-within a frame both opinions stand after the same kind of verb and before a phrase from the same
-list, so that no pair of neighbouring words tells which of the two decides. Keep to it when adding a
-frame."""
+Every frame must keep one rule, on which the claims of `train.data.sample_reviews` depend: both
+opinions follow the same kind of verb and precede a phrase from the same list, so that no pair of
+neighbouring words tells which of the two opinions is the verdict."""
 
 from collections.abc import Mapping
 
@@ -32,17 +31,17 @@ flashbacks|jokes|locations|love scenes|performances|puppets|quiet moments|sets|s
 twists
 """.replace("\n", "").split("|")
 
-# {name} is replaced by one entry of the list of that name, [a|b] by one of its alternatives, again
-# and again until nothing is left; an entry that is listed twice is drawn twice as often.
+# {name} is replaced by one entry of the list of that name, and [a|b] by one of its alternatives,
+# until none is left; an entry that is listed twice is drawn twice as often.
 GRAMMAR: Mapping[str, list[str]] = {
-    # Before an opinion: the same choice for both opinions of a frame.
+    # Before an opinion: the same list for both opinions of a frame.
     "deg": ["truly", "really", "simply"],
     "was": ["was", "was", "was {deg}"],
     "were": ["were", "were", "were {deg}"],
     "be": ["was", "felt", "seemed"],
     "view": ["view", "opinion", "judgement", "book"],
-    # After an opinion: one shared list, so the word after an adjective never tells which one
-    # decides.
+    # After an opinion: one shared list, so the word after an adjective never tells whether it is
+    # the verdict.
     "tail": [
         "from start to finish", "from the first scene to the last", "in nearly every scene",
         "for most of its two hours", "to my eyes and ears", "all the way through", "at every turn",
@@ -141,11 +140,12 @@ GRAMMAR: Mapping[str, list[str]] = {
     ],
 }  # fmt: skip
 
-# Frames by which of their two opinions ({x}, then {y}) is the reviewer's own verdict on the film.
-# {a} and {b} are two different aspects with their verb ("the plot was").
+# Frames have two opinions, first {x}, then {y}. In *_FIRST the first is the reviewer's verdict on
+# the film, in *_SECOND the second. {a} and {b} are two different aspects with their verb ("the plot
+# was").
 #
-# NEAR: what tells the verdict from the other opinion, "not" or whose view it is, stands two words
-# before the adjective. A model finds these first, and learns from them which adjectives praise.
+# NEAR: the cue that tells the verdict from the other opinion ("not", or whose view it is) is two
+# words before the adjective. A model learns these first, and from them which adjectives praise.
 NEAR_SECOND = [
     "It was not {deg} {x} {version}; it was {deg} {y} {version}.",
     "The {film} was not {deg} {x} {version}, it was {deg} {y} {version}.",
@@ -164,8 +164,8 @@ NEAR_FIRST = [
     "{they} and I do not agree: {the} was in my {view} {x} {tail}; it was in their {view} {y} {tail}.",
 ]  # fmt: skip
 
-# FAR: the clause has to be read. Every frame has "but" or "although", as the rule that a reader
-# applies: what follows "but" is the verdict, what follows "although" is not.
+# FAR: the whole clause has to be read. Every frame has "but" or "although"; the clause after "but"
+# is the verdict, the clause after "although" is not.
 FAR_SECOND = [
     # contrast
     "{a} {x} {tail}, but {b} {y} {tail}, {verdict}.",

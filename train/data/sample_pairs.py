@@ -1,10 +1,10 @@
-"""Pairs that need no network: a number or a date in words, and in digits.
+"""Generated translation pairs: a number or a date in words, and in digits. No network is needed.
 
     forty-two thousand and seventeen                   42017
     the twenty-third of March, nineteen eighty-four    1984-03-23
 
-The words of a number stand in the order of its digits, but a zero has none: what is written depends
-on what is missing. No number and no date is in two parts.
+The words of a number have the order of its digits, but a zero has no word, so the digits also
+depend on which words are absent. No number or date is in more than one part.
 """
 
 import calendar
@@ -24,7 +24,7 @@ SIZES = 10_000, 500, 1_000  # train, validation, test
 
 
 def sample_pairs(seed: int) -> list[tuple[list[str], list[str]]]:
-    """Source and target texts of the three parts, half numbers and half dates."""
+    """Generate source and target texts of train, validation and test: half numbers, half dates."""
     rng = random.Random(f"pairs {seed}")
     seen, parts = set(), []
     for size in SIZES:
@@ -39,7 +39,7 @@ def sample_pairs(seed: int) -> list[tuple[list[str], list[str]]]:
 
 
 def spelled(number: int) -> str:
-    """0 to 999,999 in English words.
+    """Return a number from 0 to 999,999 in English words.
 
     >>> spelled(402017)
     'four hundred and two thousand and seventeen'
@@ -58,7 +58,7 @@ def spelled(number: int) -> str:
 
 
 def ordinal(number: int) -> str:
-    """1 to 99 as a place in an order.
+    """Return the ordinal of a number from 1 to 99.
 
     >>> ordinal(23)
     'twenty-third'
@@ -69,7 +69,7 @@ def ordinal(number: int) -> str:
 
 
 def spelled_year(year: int) -> str:
-    """As it is said.
+    """Return a year in English words, as it is spoken.
 
     >>> spelled_year(1984), spelled_year(1905), spelled_year(2000)
     ('nineteen eighty-four', 'nineteen oh five', 'two thousand')

@@ -1,18 +1,17 @@
-"""The built-in sample: generated reviews in which only word order tells the label.
+"""The built-in sample: synthetic reviews labelled by word order alone.
 
-It stands in for IMDb where no network is. A sample whose label could be read off the vocabulary
-would make a bag of words look as good as a transformer, so every text has a twin with exactly the
-same words and punctuation and the opposite label: what differs is which of two opinions the review
-ends up holding.
+It replaces IMDb if there is no network. If the vocabulary determined the label, a bag of words
+would do as well as a transformer. So every text has a twin with exactly the same words and
+punctuation and the opposite label; they differ in which of two opinions is the verdict.
 
     The plot was dull from start to finish, but the acting was superb all evening.    positive
     The plot was superb from start to finish, but the acting was dull all evening.    negative
 
-Both twins are always in the same split, so counting words is right in one of the two: 50 % by
-construction. Both opinions stand in the same surroundings (a form of "to be" before, a neutral
-phrase from one shared list after), so a pair of neighbouring words says nothing either: what
-decides (but, although, not, whose view it is) is further away. The test split uses pairs of one
-praising and one blaming adjective that training never shows together.
+Both twins are always in the same split, so counting words is right for one of the two: 50 % by
+construction. Both opinions have the same neighbours (a form of "to be" before, a neutral phrase
+from one shared list after), so pairs of neighbouring words carry no information either: the cue
+(but, although, not, whose view it is) is further away. The test split uses pairs of one praising
+and one blaming adjective that never occur together in training.
 """
 
 import random
@@ -34,16 +33,19 @@ from train.data.sample_grammar import (
     SINGULAR,
 )
 
-WORDS = (15, 60)  # the least and most words of a review
-NEAR_SHARE = 0.3  # of frames whose cue stands near the adjective: the rest is learnt from these
-FIRST_SHARE = 0.5  # of frames whose first opinion is the verdict: "the last word counts" fails
-CLOSING_SHARE = 0.15  # of reviews with a neutral last sentence; more of them slow learning
+WORDS = (15, 60)  # minimum and maximum number of words of a review
+NEAR_SHARE = 0.3  # of frames whose cue is near the adjective, from which a model learns the rest
+FIRST_SHARE = 0.5  # of frames whose first opinion is the verdict, so that position is no cue
+CLOSING_SHARE = 0.15  # of reviews with a neutral last sentence; more of them slow down learning
 SLOT = re.compile(r"\{(\w+)\}|\[([^\]]+)\]")
-FIRST, SECOND = "<first>", "<second>"  # where the two opinions go, once all else is written
+FIRST, SECOND = "<first>", "<second>"  # placeholders of the two opinions, which are filled in last
 
 
 def sample(seed: int = 0, train: int = 8000, test: int = 2000) -> Dataset:
-    """`train` and `test` reviews (even numbers), the same ones for the same seed."""
+    """Generate a data set of `train` and `test` reviews; the seed determines all of them.
+
+    Raises DataError unless both numbers are even and at least 2, because texts come as twins.
+    """
     for name, size in (("train", train), ("test", test)):
         if size < 2 or size % 2:
             raise DataError(f"sample: {name} must be an even number of texts (twins), got {size}")
@@ -64,15 +66,16 @@ def sample(seed: int = 0, train: int = 8000, test: int = 2000) -> Dataset:
 
 
 def held_out(praise: str, blame: str) -> bool:
-    """Whether this pair of adjectives belongs to the test split: one in five of all pairs, such
-    that every adjective still meets four fifths of its opposites in training."""
+    """Return whether this pair of adjectives is reserved for the test split.
+
+    One in five of all pairs is, so that every adjective still occurs with four fifths of its
+    opposites in training."""
     return (PRAISE.index(praise) + BLAME.index(blame)) % 5 == 0
 
 
 def _split(rng: random.Random, size: int, test: bool, seen: set[str]) -> Split:
-    """`size` reviews as twins, in random order; the pair is the group, so no later split parts
-    twins.
-    """
+    """Generate `size` reviews as twins, in random order."""
+    # The group of a review is its pair of twins, so that no later split separates them.
     rows: list[tuple[str, int, str]] = []
     while len(rows) < size:
         negative, positive = _twins(rng, test)
@@ -87,7 +90,7 @@ def _split(rng: random.Random, size: int, test: bool, seen: set[str]) -> Split:
 
 
 def _twins(rng: random.Random, test: bool) -> tuple[str, str]:
-    """A negative and a positive review that differ only in where the two opinions stand."""
+    """Generate a negative and a positive review that differ only in the order of two opinions."""
     frame, first_decides = _frame(rng)
     praise, blame = _opinions(rng, test)
     praise_first = frame.replace(FIRST, praise).replace(SECOND, blame)
@@ -102,7 +105,7 @@ def _twins(rng: random.Random, test: bool) -> tuple[str, str]:
 
 
 def _frame(rng: random.Random) -> tuple[str, bool]:
-    """A sentence with two open places for opinions, and whether the first is the verdict."""
+    """Draw a sentence with placeholders for two opinions, and whether the first is the verdict."""
     near, first_decides = rng.random() < NEAR_SHARE, rng.random() < FIRST_SHARE
     seconds, firsts = (NEAR_SECOND, NEAR_FIRST) if near else (FAR_SECOND, FAR_FIRST)
     frame = rng.choice(firsts if first_decides else seconds)
@@ -112,7 +115,7 @@ def _frame(rng: random.Random) -> tuple[str, bool]:
 
 
 def _opinions(rng: random.Random, test: bool) -> tuple[str, str]:
-    """A praising and a blaming phrase; every pair of their adjectives is on this split's side."""
+    """Draw a praising and a blaming phrase whose pairs of adjectives all belong to this split."""
     while True:
         praise = rng.sample(PRAISE, 2 if rng.random() < 0.4 else 1)
         blame = rng.sample(BLAME, 2 if rng.random() < 0.4 else 1)
@@ -121,8 +124,7 @@ def _opinions(rng: random.Random, test: bool) -> tuple[str, str]:
 
 
 def _write(text: str, rng: random.Random, given: Mapping[str, str]) -> str:
-    """Replace each {name} by `given` or an entry of the grammar, each [a|b] by one of its
-    alternatives, until none is left."""
+    """Expand every {name}, from `given` or the grammar, and every [a|b], until none is left."""
 
     def choose(match: re.Match[str]) -> str:
         name, alternatives = match.groups()

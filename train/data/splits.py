@@ -1,8 +1,8 @@
-"""Splits that share nothing: no text, and no movie where movies are known.
+"""Splits that share no text, and no movie where movies are known.
 
-Two reviews of one movie resemble each other, and about one in a hundred IMDb reviews is a copy of
-another. A validation split that has the copy measures memory, so rows that share a movie or a text
-(whatever its spacing and case) are joined first, and only whole joins move."""
+Reviews of the same movie resemble each other, and about one in a hundred IMDb reviews is a copy of
+another. A validation split with such copies would measure memorization. So rows that share a movie
+or a text (ignoring spacing and case) are grouped first, and only whole groups are held out."""
 
 from collections.abc import Iterable
 
@@ -12,52 +12,53 @@ from train.data.dataset import DataError, Split
 
 
 def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
-    """The rest of `train`, its validation part of about `fraction` of the rows, and the rule as a
-    sentence.
+    """Split `train` into a training part and a validation part of about `fraction` of the rows.
 
-    What is drawn depends on the seed and the texts, not on the order of the rows."""
+    Returns both, and a phrase that says how the validation part was drawn. The split depends on the
+    seed and the texts, not on the order of the rows."""
     held, rule = draw(train, fraction, seed, "validation")
     kept = np.setdiff1d(np.arange(len(train)), held)
     return train.take(kept), train.take(held), rule
 
 
 def draw(split: Split, fraction: float, seed: int, part: str) -> tuple[np.ndarray, str]:
-    """The rows of a part of about `fraction` of `split`, in order, and the rule as a sentence."""
+    """Draw the rows of a part of about `fraction` of `split`; return them, sorted, and the rule.
+
+    The rule is a phrase that says how they were drawn. Raises DataError if the fraction is not
+    between 0 and 1, or if all texts belong together."""
     if not 0 < fraction < 1:
         raise DataError(f"the fraction of the {part} part must be between 0 and 1, got {fraction}")
     joined = _joined(split)
     if len(joined) < 2:
         raise DataError(
-            f"no {part} part can be split off: all {len(split)} texts are equal or of one movie; "
-            "two different ones are the least, many more make sense"
+            f"no {part} part can be held out: all {len(split)} texts are equal or of one movie; "
+            "at least two different ones are needed, preferably many more"
         )
     target = min(max(1, round(fraction * len(split))), len(split) - 1)
     taken: list[int] = []
     for i in np.random.default_rng(seed).permutation(len(joined)):
         if len(taken) + len(joined[i]) <= target:
             taken += joined[i]
-    if not taken:  # every join is larger than the part asked for
+    if not taken:  # every group is larger than the part asked for
         taken = list(min(joined, key=len))
     rows = np.sort(np.array(taken))
     return rows, _rule(split, rows, fraction, seed)
 
 
 def drop_overlap(texts: Iterable[str], others: Iterable[str]) -> np.ndarray:
-    """The rows of `texts` that repeat none of `others`."""
+    """Return the rows of `texts` that repeat none of `others`, ignoring white space and case."""
     seen = {same_text(text) for text in others}
     return np.array([i for i, text in enumerate(texts) if same_text(text) not in seen], np.int64)
 
 
 def same_text(text: str) -> str:
-    """Equal for texts that differ in white space and case alone."""
+    """Return a key that is equal for texts that differ only in white space and case."""
     return " ".join(text.split()).casefold()
 
 
 def _joined(split: Split) -> list[list[int]]:
-    """Rows joined by an equal movie or an equal text, in an order that the rows' order does not
-    change.
-
-    Union-find over rows; the first row with a key stands for all that have it."""
+    """Group rows that share a movie or a text, in an order independent of the rows' order."""
+    # Union-find over rows; the first row with a key represents all rows that have it.
     parent = list(range(len(split)))
 
     def root(i: int) -> int:

@@ -1,7 +1,7 @@
-"""Reading labelled texts from the formats people have them in; every fault is named with its place.
+"""Readers of labelled texts from CSV, TSV, JSONL and Parquet files; errors name file and line.
 
-Nothing is unpickled. Texts are never cut at anything but the format's own line end: str.splitlines
-would cut at U+0085, which IMDb spells ellipses with."""
+Nothing is unpickled. Texts are split at the format's own line end only: str.splitlines would also
+split at U+0085, which occurs in IMDb as an ellipsis."""
 
 import csv
 import io
@@ -14,14 +14,14 @@ import numpy as np
 from train.data.dataset import SENTIMENT, DataError, Split, Tables
 from transformer_jax.runtime.errors import one_line
 
-MOVIE_COLUMN = "movie"  # used where it exists
+MOVIE_COLUMN = "movie"  # optional
 
 
-Columns = tuple[list[str], list[object], list[str] | None]  # texts, labels as they stand, movies
+Columns = tuple[list[str], list[object], list[str] | None]  # texts, raw labels, movies
 
 
 def _read_csv(path: Path, text_column: str, label_column: str, delimiter: str = ",") -> Columns:
-    csv.field_size_limit(2**31 - 1)  # the default stops at a text of 131 thousand characters
+    csv.field_size_limit(2**31 - 1)  # the default limits a text to 131 thousand characters
     lines = io.StringIO(decode(path.read_bytes(), path.name), newline="")
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     texts, labels, movies = [], [], []
@@ -34,8 +34,8 @@ def _read_csv(path: Path, text_column: str, label_column: str, delimiter: str = 
             where = f"{path.name}, line {rows.line_num}"
             if len(row) != len(header):
                 raise DataError(
-                    f"{where}: {len(header)} columns expected as in the header, {len(row)} came; "
-                    "quote texts that hold the delimiter"
+                    f"{where}: expected {len(header)} columns as in the header, got {len(row)}; "
+                    "quote texts that contain the delimiter"
                 )
             texts.append(row[text])
             labels.append(_label(row[label], where))
@@ -69,7 +69,7 @@ def _read_jsonl(path: Path, text_column: str, label_column: str) -> Columns:
 
 
 def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Columns:
-    """Without `label_column`, labels are None."""
+    """Read a Parquet file; without `label_column` there are no labels."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -81,12 +81,12 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
             if movie is not None and MOVIE_COLUMN not in columns:
                 columns.append(MOVIE_COLUMN)
             table = file.read(columns)
-        table.validate(full=True)  # UTF-8 too
+        table.validate(full=True)  # checks UTF-8 too
         values = {name: table[name].to_pylist() for name in columns}
     except DataError:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if isinstance(error, OSError) and error.errno:  # the system's, not the decoder's
+        if isinstance(error, OSError) and error.errno:  # from the system, not the decoder
             raise
         raise DataError(f"{path.name}: not a sound Parquet file: {one_line(error)}") from None
     texts = [
@@ -105,8 +105,9 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
 
 
 def read_file(path: Path, text_column: str, label_column: str, classes: int = 2) -> Tables:
-    """One file with a name that ends in one of `READERS`; its labels are `classes` integers or
-    words.
+    """Read one file whose suffix is in `READERS`; its labels are `classes` integers or words.
+
+    Raises DataError, with the file and line, for content that cannot be used.
     """
     texts, values, groups = READERS[path.suffix.lower()](path, text_column, label_column)
     labels, names = _classes(values, path.name, classes)
@@ -122,8 +123,9 @@ READERS = {
 
 
 def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tables:
-    """train.parquet and, where they are, test.parquet and unsupervised.parquet (its labels are not
-    read).
+    """Read train.parquet and, if they exist, test.parquet and unsupervised.parquet.
+
+    Labels must be 0 (negative) or 1 (positive); those of unsupervised.parquet are not read.
     """
     splits: dict[str, Split] = {}
     for name in ("train", "test"):
@@ -152,7 +154,7 @@ def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tabl
 def _places(
     found: list[str], text_column: str, label_column: str, where: str
 ) -> tuple[int, int, int | None]:
-    """Where the columns stand in `found`; an error that names what is there if one is missing."""
+    """Return the indices of the columns in `found`; raise a DataError if one is missing."""
     for option, column in (("--text-column", text_column), ("--label-column", label_column)):
         if found.count(column) != 1:
             problem = "two columns" if column in found else "no column"
@@ -169,7 +171,7 @@ def _text(value: object, where: str, column: str) -> str:
 
 
 def _label(value: object, where: str) -> int | str:
-    """A label as an integer or a string; 1.0 is 1, as tables with gaps write it."""
+    """Return a label as an integer or a string; 1.0 becomes 1, as tables with gaps write it."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, str) and value.strip() and _is_whole(value):
@@ -180,7 +182,7 @@ def _label(value: object, where: str) -> int | str:
 
 
 def _movie(value: object, where: str) -> str:
-    """Which movie a text is of, "" where nobody knows."""
+    """Return the movie of a text, "" if unknown."""
     if value is None or isinstance(value, str | int):
         return str(value or "")
     raise DataError(
@@ -189,47 +191,48 @@ def _movie(value: object, where: str) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether it can be written: JSON may spell half of a character, as "\\ud800"."""
+    """Return whether a text has no lone surrogates, which JSON can contain, such as "\\ud800"."""
     return not re.search(r"[\ud800-\udfff]", text)
 
 
 def _shown(value: object) -> str:
-    """Short enough for a line of its own: a label column that is none holds whole reviews."""
+    """Return a value cut to 60 characters; a wrong label column may hold whole reviews."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:60]}..."
 
 
 def _as_integers(labels: list[str]) -> list[object]:
-    """CSV has strings only: they are integers if all of them are."""
+    """Convert labels of a CSV file to integers if all of them are integers."""
     if all(re.fullmatch(r"[+-]?\d{1,18}", label) for label in labels):
         return [int(label) for label in labels]
     return list(labels)
 
 
 def _classes(values: list[object], where: str, expected: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels as indices of classes: 0 and 1 are negative and positive; other integers and words are
-    their own names, in order."""
+    """Return labels as class indices, and the names of the classes."""
     if len({type(value) for value in values}) > 1:
         raise DataError(f"{where}: some labels are integers, some words; use one kind")
     distinct = sorted(set(values))
     if not distinct:
-        raise DataError(f"{where}: it has no rows; texts with {expected} different labels expected")
+        raise DataError(f"{where}: it has no rows; expected texts with {expected} different labels")
     if len(distinct) != expected:
         got = ", ".join(map(_shown, distinct[:4])) + (", ..." if len(distinct) > 4 else "")
         way_out = (
             "" if len(distinct) < 2 else f"; for as many classes pass --classes {len(distinct)}"
         )
         raise DataError(
-            f"{where}: {expected} different labels expected, got {len(distinct)}: {got}{way_out}"
+            f"{where}: expected {expected} different labels, got {len(distinct)}: {got}{way_out}"
         )
     index = {value: i for i, value in enumerate(distinct)}
+    # 0 and 1 are negative and positive; other integers and words are their own names.
     classes = SENTIMENT if distinct == [0, 1] else tuple(map(str, distinct))
     return np.array([index[value] for value in values], np.int32), classes
 
 
 def decode(content: bytes, where: str) -> str:
-    """Raises DataError where it is not UTF-8; a NUL byte is none either, but UTF-16 or no text at
-    all.
+    """Decode UTF-8, with or without a byte order mark; raise DataError with the line of an error.
+
+    A NUL byte is an error too: it means UTF-16, or no text at all.
     """
     if (place := content.find(0)) >= 0:
         line = content[:place].count(b"\n") + 1

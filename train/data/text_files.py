@@ -1,9 +1,9 @@
-"""`--data` of the language model: texts, piece by piece, so that they may be larger than memory.
+"""Loading of the texts that `--data` of train.lm names, in pieces, so they may exceed memory.
 
 FILE       one text; its last tenth is held out
-DIR        its *.txt files, a text each; every tenth, by the seed, is held out
-hub:NAME   the column `text` of a data set on the Hugging Face hub, a text a row
-sample     the built-in sample's generated reviews: no network, a few seconds
+DIR        its *.txt files, one text each; a tenth, drawn with the seed, is held out
+hub:NAME   the column `text` of a data set on the Hugging Face hub, one text per row
+sample     the generated reviews of the built-in sample: no network, a few seconds
 """
 
 from collections.abc import Callable, Iterator
@@ -25,18 +25,18 @@ Text = Iterator[str]  # in pieces
 
 @dataclass(frozen=True)
 class Texts:
-    """Two parts that share no text, each read anew whenever it is asked for."""
+    """A training and a held-out part that share no text; each call reads a part again."""
 
     name: str
     source: str
     train: Callable[[], Iterator[Text]]
     held_out: Callable[[], Iterator[Text]]
-    separate: bool  # several texts, of which none is seen by another
-    rule: str  # what is held out, as a sentence
+    separate: bool  # True: several texts that do not attend to each other
+    rule: str  # which texts are held out, as a phrase
 
 
 def load_texts(data: str, seed: int) -> Texts:
-    """The texts that `--data` names."""
+    """Load the texts that `--data` names; raise DataError if they cannot be used."""
     if data == "sample":
         found = sample(seed)
         return Texts(
@@ -66,7 +66,7 @@ def _from_file(path: Path) -> Texts:
         while (byte := file.read(1)) and byte[0] & 0xC0 == 0x80:  # inside a character
             middle += 1
     if not 0 < middle < size:
-        raise DataError(f"{path} has {size} bytes: too few to learn from and to hold some out")
+        raise DataError(f"{path} has {size} bytes: too few to train on and to hold some out")
     return Texts(
         path.name,
         f"{path.name}, {size:,} bytes",
@@ -81,8 +81,8 @@ def _from_folder(folder: Path, seed: int) -> Texts:
     files = sorted(folder.rglob("*.txt"))
     if len(files) < 2:
         raise DataError(
-            f"{folder} holds {len(files)} .txt files; two are the least: one to learn from, one "
-            "held out"
+            f"{folder} holds {len(files)} .txt files; at least two are needed: one to train on, "
+            "one held out"
         )
     held = _held_out(len(files), seed)
     return Texts(
@@ -101,7 +101,7 @@ def _from_hub(name: str, seed: int) -> Texts:
         raise DataError(f"hub:{name} has no split `train` with a column `text`")
     rows = parts["train"]
     if len(rows) < 2:
-        raise DataError(f"hub:{name} has {len(rows)} texts; two are the least")
+        raise DataError(f"hub:{name} has {len(rows)} texts; at least two are needed")
     held = _held_out(len(rows), seed)
     return Texts(
         name,
@@ -119,7 +119,7 @@ def _held_out(number: int, seed: int) -> set[int]:
 
 
 def _pieces(path: Path, start: int = 0, end: int | None = None) -> Text:
-    """Cut behind a line feed where there is one, so that no word is."""
+    """Yield a file in pieces, cut after a line feed where there is one, so that no word is cut."""
     try:
         with readable(path), open(path, "rb") as file:
             file.seek(start)

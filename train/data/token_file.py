@@ -1,6 +1,4 @@
-"""Texts as one long row of token ids on disk, read by memory mapping: training needs room for a
-batch, not for the texts.
-"""
+"""Token files: texts as one row of token ids on disk, memory-mapped to save memory."""
 
 import hashlib
 import shutil
@@ -18,7 +16,7 @@ from transformer_jax.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class TokenFile:
-    """The ids, and what they were before."""
+    """The token ids of some texts, and the size of these texts."""
 
     tokens: np.ndarray  # memory-mapped, [n]
     bytes: int  # of the texts in UTF-8
@@ -34,8 +32,9 @@ def token_files(
     *,
     framed: bool,
 ) -> Iterator[dict[str, TokenFile]]:
-    """A file for each part; the folder is removed at the end, however it comes: the texts are there
-    still.
+    """Write a token file for each part, and remove the folder at the end of the context.
+
+    It is removed after an error too, since the files can be made again from the texts.
     """
     try:
         yield {
@@ -49,7 +48,10 @@ def token_files(
 def write_tokens(
     path: Path, texts: Iterator[Iterator[str]], tokenizer: Tokenizer, *, framed: bool
 ) -> TokenFile:
-    """Writes the ids of every text; `framed` puts [CLS] before and [SEP] behind each."""
+    """Write the token ids of every text; with `framed`, each text is [CLS] ... [SEP].
+
+    Raises DataError if all texts are empty.
+    """
     dtype = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     digest, size, number = hashlib.sha256(), 0, 0
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,5 +78,5 @@ def write_tokens(
             if framed:
                 write(np.array([tokenizer.sep_id]))
         if not size:
-            raise DataError("the texts are empty: there is nothing to learn from")
+            raise DataError("the texts are empty: there is nothing to train on")
     return TokenFile(np.memmap(path, dtype, "r"), size, number, digest.hexdigest())

@@ -1,11 +1,11 @@
-"""The linear model that stands beside ours: TF-IDF of words and bigrams, then logistic regression.
+"""The linear baseline: TF-IDF of words and bigrams, then logistic regression.
 
-A term t of a text d, one of n, weighs `(1 + ln tf(t, d)) * (1 + ln((1 + n) / (1 + df(t))))`, each
-text scaled to length 1 (Salton & Buckley 1988, https://doi.org/10.1016/0306-4573(88)90021-0); the
-classifier is `softmax(W x + b)` with an L2 penalty on W. It sees which words and pairs of
-neighbours occur, not where: what a transformer gains over it comes from the order of words beyond
-that. It is meant to be hard to beat: the settings below were chosen on IMDb reviews of movies not
-trained on.
+The weight of a term t in a text d, one of n, is `(1 + ln tf(t, d)) * (1 + ln((1 + n) / (1 +
+df(t))))`; each text is scaled to length 1 (Salton & Buckley 1988,
+https://doi.org/10.1016/0306-4573(88)90021-0). The classifier is `softmax(W x + b)` with an L2
+penalty on W. It sees which words and bigrams occur, but not where, so a transformer can beat it
+only by using longer-range word order. It is meant to be a strong baseline: the settings below were
+chosen on IMDb reviews of movies that were not trained on.
 """
 
 import re
@@ -24,19 +24,19 @@ from train.evaluation.metrics import compared
 
 NAME = "TF-IDF (words and bigrams) + logistic regression"
 LINE_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)  # IMDb reviews keep this one tag
-# "?" and "!" carry opinion, and so may "I".
-TOKEN = r"\w+|[^\w\s]"  # one-letter words and each mark of punctuation too
+# Punctuation is included, because "?" and "!" carry opinion, and one-letter words, as "I" may too.
+TOKEN = r"\w+|[^\w\s]"
 INVERSE_PENALTY = 10.0
-FEW = 1000  # from this many texts on, a term must stand in two of them to be kept
+FEW = 1000  # with at least this many texts, a term must occur in two of them to be kept
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the linear model says of the test texts, and what it took to learn that."""
+    """The linear model's predictions for the test texts, and the cost of fitting it."""
 
     name: str
     probabilities: Float[np.ndarray, "n C"]
-    seconds: float  # reading the training texts and fitting; predicting is not counted
+    seconds: float  # of vectorizing the training texts and fitting; prediction is not included
     features: int
 
 
@@ -48,10 +48,10 @@ def linear_baseline(
     classes: int | None = None,
     seed: int = 0,
 ) -> Baseline:
-    """Fit on the training texts and give each test text the probability of each class.
+    """Fit the linear model on the training texts and predict class probabilities of the test texts.
 
-    `classes` is how many there are, where the training labels may lack the last ones. The solver
-    draws nothing at random, so `seed` changes no number; it is handed on for solvers that do.
+    `classes` is the number of classes, needed if the training labels lack the last ones. The
+    solver is deterministic, so `seed` has no effect; it is passed on for solvers that use it.
     """
     start = time.perf_counter()
     labels = np.asarray(train_labels)
@@ -64,7 +64,7 @@ def linear_baseline(
     )
     try:
         x = vectorizer.fit_transform(train_texts)
-    except ValueError:  # no term is left (all texts empty, say): only class counts can be learned
+    except ValueError:  # no term is left, e.g. all texts are empty: only class counts are learned
         x = None
     if x is None or len(np.unique(labels)) == 1:
         model = DummyClassifier(strategy="prior").fit(np.zeros((len(labels), 1)), labels)
@@ -87,7 +87,10 @@ def _clean(text: str) -> str:
 def compare_with_baseline(
     data: Dataset, train_split: Split, validation: Split, probabilities: Float[np.ndarray, "n C"]
 ) -> dict:
-    """Return what the report says of a linear model of all labelled texts, beside ours."""
+    """Fit the linear baseline to all labelled texts and return its report entries.
+
+    `probabilities` are those of our model for the test texts, with which it is compared.
+    """
     labels = np.concatenate([train_split.labels, validation.labels])
     linear = linear_baseline(
         train_split.texts + validation.texts,

@@ -1,4 +1,4 @@
-"""The picture of a training run: the loss as it falls, and the score on what is held out."""
+"""A plot of a training run: the loss by step, and the validation score by epoch."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from transformer_jax.runtime.files import write
 
 
 class Score(NamedTuple):
-    """What is drawn of evaluations, and how."""
+    """A validation metric that can be plotted, and its format."""
 
     key: str
     title: str
@@ -34,17 +34,17 @@ SCORES = (
     Score(
         "validation_accuracy", "Validation accuracy", partial(PercentFormatter, 1.0), "{:.2%}", True
     ),
-    Score("validation_bits_per_byte", "Held-out bits a byte", ScalarFormatter, "{:.4f}", False),
+    Score("validation_bits_per_byte", "Held-out bits per byte", ScalarFormatter, "{:.4f}", False),
     Score("validation_bleu", "Validation BLEU", ScalarFormatter, "{:.2f}", True),
 )
 RAW, LINE, MARK, INK = "#9fc2e8", "#1f5fa8", "#d1495b", "#444444"
 
 
 def draw_curves(metrics_jsonl: Path, png: Path) -> None:
-    """Draw the lines of `metrics.jsonl` into `png`: training steps on the left, evaluations right.
+    """Plot `metrics.jsonl` to `png`: the loss on the left, the validation score on the right.
 
-    A run that was killed and resumed writes some steps twice, and may leave half a line: the last
-    writing of a step counts, and what is no JSON object is passed over.
+    A run that was killed and resumed writes some steps twice and may leave half a line: the last
+    line of a step counts, and lines that are not JSON objects are skipped.
     """
     records = _read(Path(metrics_jsonl))
     training = _series(records, "loss")
@@ -63,7 +63,7 @@ def draw_curves(metrics_jsonl: Path, png: Path) -> None:
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of the `window` values around each one, of fewer where the series ends."""
+    """Return the centred moving average over `window` values, over fewer at the ends."""
     kernel = np.ones(min(window, len(values)))
     count = np.convolve(np.ones(len(values)), kernel, mode="same")
     return np.convolve(values, kernel, mode="same") / count
@@ -82,7 +82,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
 
 
 def _series(records: list[dict[str, Any]], key: str) -> np.ndarray:
-    """Columns step, epoch, value of the records that hold a number under `key`, by step; [n, 3]."""
+    """Return [n, 3] of (step, epoch, value) of the records with a number under `key`, by step."""
     rows = {r["step"]: r for r in records if r.get(key) is not None}
     points = [(step, rows[step].get("epoch") or 0, rows[step][key]) for step in sorted(rows)]
     points = np.array(points, dtype=float).reshape(-1, 3)
@@ -125,13 +125,13 @@ def _draw_score(axes: Axes, score: Score, evaluations: np.ndarray) -> None:
         _say(axes, "no evaluation yet")
         return
     _, epoch, value = evaluations.T
-    # The first of equals, as the training loop keeps it.
+    # The first of equal scores, like the training loop.
     best = int((value if score.higher_is_better else -value).argmax())
     axes.plot(epoch, value, "o-", color=LINE, linewidth=2, markersize=5)
     axes.plot(epoch[best], value[best], "o", color=MARK, markersize=10, zorder=3)
     text = f"best: {score.text.format(value[best])} (epoch {epoch[best]:g})"
     axes.set_title(text, loc="right", color=MARK, fontsize="medium")
-    if len(evaluations) == 1:  # matplotlib would zoom into a range of a tenth of an epoch
+    if len(evaluations) == 1:  # matplotlib would zoom in to a range of a tenth of an epoch
         axes.set_xlim(epoch[0] - 1, epoch[0] + 1)
 
 

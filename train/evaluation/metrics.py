@@ -1,6 +1,4 @@
-"""What is said of a classifier from its probabilities: accuracy, calibration, and whether two
-models differ.
-"""
+"""Metrics: accuracy and calibration of a classifier, McNemar's test of two, and BLEU."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,16 +14,23 @@ BINS = 15  # of the calibration error, as in the paper
 def score(
     probabilities: Float[np.ndarray, "n C"], labels: Int[np.ndarray, " n"], classes: Sequence[str]
 ) -> dict[str, Any]:
-    """All that is said of the test texts; the predicted class is the most probable one.
+    """Return accuracy, calibration, log loss and per-class scores of predicted probabilities.
 
-    - `accuracy_interval`, Wilson's 95 % interval (1927), for k right of n and p = k/n, z = 1.96:
-      `(p + z^2/2n ± z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`; inside [0, 1] also at p = 0 and 1.
-    - `calibration_error`, with the confidence of a text = its highest probability, sorted into 15
-      bins `(m-1)/15 < confidence <= m/15`: `sum_m |B_m|/n * |accuracy(B_m) - confidence(B_m)|`
-      (Guo et al. 2017, equation 3, https://arxiv.org/abs/1706.04599).
-    - `log_loss`: the mean of `-ln p[label]`, p no smaller than float64's epsilon.
-    - `per_class`: precision, recall and F1, 0 where there is nothing to divide by; `support` is how
-      many texts are of the class, so that a class that never occurs can be told from a failure.
+    The predicted class is the most probable one.
+
+    - `accuracy_interval`: Wilson's 95 % confidence interval (1927), with k of n correct, p = k/n
+      and z = 1.96: `(p + z^2/2n ± z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)`. It lies in [0, 1]
+      also at p = 0 and 1.
+    - `calibration_error`: the expected calibration error,
+      `sum_m |B_m|/n * |accuracy(B_m) - confidence(B_m)|` (Guo et al. 2017, equation 3,
+      https://arxiv.org/abs/1706.04599). The confidence of a text is its highest probability; there
+      are 15 bins `(m-1)/15 < confidence <= m/15`.
+    - `log_loss`: the mean of `-ln p[label]`, with p clipped below at float64's epsilon.
+    - `per_class`: precision, recall and F1, which are 0 if their denominator is 0. `support` is
+      the number of texts of the class; 0 means that the class does not occur.
+
+    Raises ValueError for probabilities of the wrong shape, rows that do not sum to 1, and labels
+    out of range.
     """
     probabilities = np.asarray(probabilities, np.float64)
     labels = np.asarray(labels)
@@ -63,9 +68,9 @@ def compared(
     labels: Int[np.ndarray, " n"],
     classes: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the accuracy of another model, or of a part alone, and McNemar's test against it.
+    """Return the accuracy of `part`, another model or a part alone, and McNemar's test against it.
 
-    Its b are the texts that the whole alone has right, its c those that the other alone has right.
+    In the test, b counts the texts that only `whole` has right, and c those that only `part` has.
     """
     found = score(part, labels, classes)
     return {
@@ -76,9 +81,10 @@ def compared(
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """Return BLEU as sacrebleu computes it, with 13a tokens and mixed case.
+    """Return BLEU as sacrebleu computes it, with 13a tokenization and case-sensitive.
 
-    Post, 2018, https://arxiv.org/abs/1804.08771.
+    `exact` is the fraction of texts that equal their reference. Source: Post, 2018,
+    https://arxiv.org/abs/1804.08771.
     """
     import sacrebleu
 
@@ -92,11 +98,12 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
 
 
 def mcnemar(correct_a: Bool[np.ndarray, " n"], correct_b: Bool[np.ndarray, " n"]) -> dict[str, Any]:
-    """Whether two models differ on the same texts (McNemar 1947, in the exact form).
+    """Compare two models on the same texts by McNemar's test (1947, exact form).
 
-    Only the texts that one model alone has right speak: b of them a's, c of them b's. If the models
-    were equally good, each would be a fair coin, so `p_value` is the two-sided binomial one of b
-    heads in b + c tosses; 1 where there are none.
+    Only the texts that exactly one model has right count: `b` of them model a, `c` of them model
+    b. If the models were equally good, either would be equally likely, so `p_value` is that of a
+    two-sided binomial test of b heads in b + c fair tosses; 1 if b + c is 0. Raises ValueError if
+    the arrays differ in shape.
     """
     a, b = np.asarray(correct_a, bool), np.asarray(correct_b, bool)
     if a.shape != b.shape:

@@ -1,6 +1,4 @@
-"""How weights were made, for a report: the counts and times of the training, the versions, the
-machine.
-"""
+"""Report entries on how weights were trained: counts, times, package versions, machine."""
 
 import os
 import platform
@@ -20,7 +18,7 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "transformer_jax", "numpy", "sciki
 
 
 def versions() -> dict[str, str]:
-    """The versions that a number depends on; a package that is not installed is left out."""
+    """Return the versions that results depend on; packages that are not installed are left out."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -31,7 +29,7 @@ def versions() -> dict[str, str]:
 
 
 def training_facts(progress: Progress) -> dict[str, Any]:
-    """What every report says of how its weights were made."""
+    """Return the entries of every report on how its weights were trained."""
     return {
         "freed_memory_kept": freed_memory_is_kept(),
         "devices": num_devices(),
@@ -50,7 +48,7 @@ def training_facts(progress: Progress) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the numbers were made on, without a host's name, so far as it can be known."""
+    """Return a description of the machine as far as it can be found out, without a host name."""
     found = {
         "processor": processor_name(),
         "cores": cores(),

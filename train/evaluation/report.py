@@ -1,7 +1,7 @@
-"""What a result says: from the scores of the test texts to `report.json` and `report.md`.
+"""Reports of a run: `report.json`, and `report.md` made from it.
 
-Everything in the Markdown stands in the JSON. What the caller does not give is left out of both:
-nothing here is assumed, and no number is made up for want of one.
+Everything in the Markdown is also in the JSON. Entries that the caller does not give are left out
+of both; no value is assumed.
 """
 
 import json
@@ -20,7 +20,7 @@ from transformer_jax.runtime.files import write_text
 SIGNIFICANT = 0.05
 SAMPLE = "sample"  # Dataset.name of train/data/sample_reviews.py
 SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
-# Of report.json and of "How it was made"; what is not named here follows.
+# Order of the entries in report.json and in "How it was made"; other entries follow.
 ORDER = """
     data split_rule test_accuracy test_accuracy_interval baseline mcnemar alone test recipe
     tokenizer seed parameters compute_dtype freed_memory_kept steps epochs best_epoch
@@ -35,8 +35,8 @@ SHOWN_ABOVE = """
 def write_report(run: Path, report: dict[str, Any]) -> None:
     """Write `report.json` and, from the same numbers, `report.md` into the run folder.
 
-    Floats keep 6 significant digits; NaN and infinities, which JSON cannot hold, become null. Each
-    file is replaced whole or not at all. The date (UTC) is added where the report has none.
+    Floats keep 6 significant digits; NaN and infinities, which JSON cannot represent, become null.
+    Each file is replaced atomically. The date (UTC) is added if the report has none.
     """
     report = _plain({"date": datetime.now(UTC).date().isoformat()} | report)
     rank = {key: i for i, key in enumerate(ORDER)}
@@ -48,18 +48,18 @@ def write_report(run: Path, report: dict[str, Any]) -> None:
 
 
 class _Model(NamedTuple):
-    """One of the models that a report compares."""
+    """A model that a report compares with others."""
 
     label: str  # in the summary
     name: str  # in the table
     accuracy: float
     interval: Sequence[float] | None
     seconds: float | None  # to train
-    mcnemar: Mapping[str, Any]  # against ours
+    mcnemar: Mapping[str, Any]  # of ours against this one
 
 
 def summary(report: dict[str, Any]) -> str:
-    """Return what a training program prints at its end: accuracies and verdicts."""
+    """Return the lines that train.imdb prints at its end: accuracies and comparisons."""
     lines = [SAMPLE_NOTE] if _is_sample(report) else []
     for model in _models(report):
         lines.append(f"{model.label:<17}{model.accuracy:.2%}{_interval(model.interval)}")
@@ -68,7 +68,7 @@ def summary(report: dict[str, Any]) -> str:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """Return the report for a reader who has not seen the program."""
+    """Return the report as Markdown, for a reader who does not know the program."""
     data, test = report.get("data") or {}, report.get("test") or {}
     name, task = data.get("name"), report.get("task", "Text classification")
     parts = [
@@ -85,15 +85,15 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _models(report: dict[str, Any]) -> list[_Model]:
-    """Ours, its parts and the linear baseline, so far as the report has their accuracy."""
+    """Return our model, its parts and the linear baseline, if the report has their accuracy."""
     alone, baseline = report.get("alone") or {}, report.get("baseline") or {}
     seconds = report.get("train_seconds")
-    if seconds is not None:  # of all that is fitted: n-grams and vectors of texts too
+    if seconds is not None:  # including the fits of n-grams and text vectors
         seconds += sum(report.get(key, 0.0) for key in ("evidence_seconds", "guess_seconds"))
     rows = [
         ("test accuracy", "transformer (ours)", report, seconds, None),
         *(
-            (f"{part} alone", f"its {part} alone", found, None, found.get("mcnemar"))
+            (f"{part} alone", f"{part} alone", found, None, found.get("mcnemar"))
             for part, key in (("n-grams", "evidence"), ("network", "head"))
             if (found := alone.get(key))
         ),
@@ -116,11 +116,11 @@ def _models(report: dict[str, Any]) -> list[_Model]:
 
 
 def _verdicts(report: dict[str, Any]) -> list[str]:
-    """A sentence each on the linear baseline and on its n-grams alone."""
+    """Return a sentence each that compares ours with the linear baseline and its own n-grams."""
     models = {model.label: model for model in _models(report)}
     if (ours := models.get("test accuracy")) is None:
         return []
-    others = (("linear baseline", "the linear baseline"), ("n-grams alone", "its n-grams alone"))
+    others = (("linear baseline", "the linear baseline"), ("n-grams alone", "the n-grams alone"))
     found = [_compared(ours, models[label], name) for label, name in others if label in models]
     if "linear baseline" in models:
         return found
@@ -132,10 +132,10 @@ def _compared(ours: _Model, other: _Model, name: str) -> str:
     points, p_value = 100 * (ours.accuracy - other.accuracy), other.mcnemar.get("p_value")
     numbers = f"{ours.accuracy:.2%} against {other.accuracy:.2%} on the test texts"
     if p_value is None:
-        return f"{numbers} of {name}, {points:+.2f} points (significance not tested)."
+        return f"{numbers} with {name}, {points:+.2f} points (significance not tested)."
     if p_value >= SIGNIFICANT or points == 0:
         return (
-            f"**Not distinguishable from {name} at p < {SIGNIFICANT}**: "
+            f"**No significant difference from {name} at the {SIGNIFICANT} level**: "
             f"{numbers}, {points:+.2f} points (McNemar p = {p_value:.2g})."
         )
     side = "Better" if points > 0 else "Worse"
@@ -154,9 +154,9 @@ def _comparison(report: dict[str, Any]) -> str:
     compared = report.get("mcnemar") or {}
     if "b" in compared and "c" in compared:
         text += (
-            f"\n\n{compared['b']:,} texts are classified correctly by the transformer and not by "
-            f"the baseline, {compared['c']:,} by the baseline alone. McNemar's exact test asks "
-            "how likely a share so uneven is between equally good models."
+            f"\n\n{compared['b']:,} texts are classified correctly by the transformer only, "
+            f"{compared['c']:,} by the linear baseline only. The p-value of McNemar's exact test "
+            "is the probability of a split at least this uneven between equally good models."
         )
     return text
 
@@ -164,7 +164,7 @@ def _comparison(report: dict[str, Any]) -> str:
 def _per_class(test: dict[str, Any]) -> str:
     rows = []
     for name, row in (test.get("per_class") or {}).items():
-        numbers = ["–"] * 3  # without a text of the class, they would say nothing
+        numbers = ["–"] * 3  # undefined if no text is of the class
         if row["support"]:
             numbers = [f"{row[key]:.4f}" for key in ("precision", "recall", "f1")]
         rows.append([name, *numbers, f"{row['support']:,}"])
@@ -187,15 +187,15 @@ def _calibration(test: dict[str, Any]) -> str:
     if "calibration_error" not in test:
         return ""
     return (
-        "## Calibration\n\nThe model gives the class it predicts a probability of "
-        f"{test['mean_confidence']:.2%} on average and is right in {test['accuracy']:.2%} of the "
+        "## Calibration\n\nThe predicted class has a mean probability of "
+        f"{test['mean_confidence']:.2%}; it is correct for {test['accuracy']:.2%} of the "
         f"texts. Expected calibration error: **{test['calibration_error']:.4f}** ({BINS} bins; "
         f"0 is perfect). Log loss: **{test['log_loss']:.4f}**."
     )
 
 
 def _made(report: dict[str, Any]) -> str:
-    """Command, data, recipe, versions, machine: everything the sections above did not show."""
+    """Return the last section: command, data, recipe, versions, machine and all other entries."""
     parts = ["## How it was made"]
     if report.get("command"):
         parts.append(f"```sh\n{report['command']}\n```")
@@ -211,7 +211,7 @@ def _made(report: dict[str, Any]) -> str:
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; the first column is text, the others of a wide one numbers."""
+    """Return a Markdown table; columns after the first are numbers if there are more than two."""
     rule = ["---", *(["---:"] if len(header) > 2 else ["---"]) * (len(header) - 1)]
     lines = [[_cell(x) for x in header], rule, *([_cell(x) for x in row] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -246,7 +246,7 @@ def _interval(interval: Sequence[float] | None, form: str = " (95% interval {})"
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON knows it: NumPy gone, floats of 6 significant digits, null for NaN."""
+    """Return a value for JSON: no NumPy types, floats of 6 significant digits, None for NaN."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

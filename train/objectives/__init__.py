@@ -1,1 +1,1 @@
-"""Losses and batches, one module a task."""
+"""Losses and batches, one module per task."""

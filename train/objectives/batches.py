@@ -1,4 +1,4 @@
-"""What the objectives share: batches that are made when asked for, and sums over them."""
+"""Code shared by the objectives: batches made on access, and sums over batches."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from flax import nnx
 
 @dataclass(frozen=True)
 class LazyBatches(Sequence[Any]):
-    """Batches made of plans when they are asked for; a slice is again such a list."""
+    """A sequence of batches, each made from its plan on access; a slice is also a LazyBatches."""
 
     plans: Sequence[Any]
     make: Callable[[Any], Any]
@@ -28,7 +28,7 @@ class LazyBatches(Sequence[Any]):
 def make_sums(
     graph: nnx.GraphDef, sums: Callable[[nnx.Module, Any], Sequence[jax.Array]], batches: Sequence
 ) -> Callable[[nnx.State], list[float]]:
-    """Return a function of the weights: `sums(model, batch)`, added up over all batches."""
+    """Return a function of the weights that adds up `sums(model, batch)` over all batches."""
 
     @jax.jit
     def of_batch(params, batch):

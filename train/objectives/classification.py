@@ -1,4 +1,4 @@
-"""What a text classifier minimises, and how its batches are made."""
+"""Losses of a text classifier, and token dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,11 @@ from transformer_jax.text.tokenizer import Tokenizer
 def cross_entropy(
     logits: Float[Array, "B C"], labels: Int[Array, " B"], smoothing: float = 0.0
 ) -> Float[Array, " B"]:
-    """-sum_c q_c log p_c with q = (1 - smoothing) onehot(label) + smoothing / C, p the softmax of
-    the logits z.
+    """Return the cross-entropy with label smoothing of each example.
 
-    That is logsumexp(z) - (1 - smoothing) z_label - smoothing mean(z): no array of q.
+    -sum_c q_c log p_c with q = (1 - smoothing) onehot(label) + smoothing / C, and p the softmax of
+    the logits z. It is computed as logsumexp(z) - (1 - smoothing) z_label - smoothing mean(z),
+    without an array for q.
     """
     logits = logits.astype(jnp.float32)
     of_label = jnp.take_along_axis(logits, labels[:, None], axis=1)[:, 0]
@@ -25,11 +26,13 @@ def cross_entropy(
 
 
 def squared_hinge(logits: Float[Array, "B C"], labels: Int[Array, " B"]) -> Float[Array, " B"]:
-    """sum over c other than the label of max(0, 1 - (z_label - z_c))^2, z the logits.
+    """Return the squared hinge loss of each example.
 
-    A text that is right by a margin of 1 pulls at nothing, where cross-entropy would make it ever
-    surer (Tang, 2013, https://arxiv.org/abs/1306.0239; over pairs as Crammer and Singer, 2001). Its
-    logits are no log-probabilities before a temperature makes them so.
+    It is the sum over classes c other than the label of max(0, 1 - (z_label - z_c))^2, z the
+    logits. An example that is right by a margin of 1 has no gradient, whereas cross-entropy would
+    keep raising its confidence (Tang, 2013, https://arxiv.org/abs/1306.0239; over pairs of
+    classes as in Crammer and Singer, 2001). The logits are not log-probabilities until they are
+    scaled by a temperature.
     """
     logits = logits.astype(jnp.float32)
     of_label = jnp.take_along_axis(logits, labels[:, None], axis=1)
@@ -40,9 +43,9 @@ def squared_hinge(logits: Float[Array, "B C"], labels: Int[Array, " B"]) -> Floa
 def drop_tokens(
     tokens: Int[Array, "B T"], rate: float, tokenizer: Tokenizer, rngs: nnx.Rngs
 ) -> Int[Array, "B T"]:
-    """Replaces each token with the mask token at this rate; [PAD], [CLS] and [SEP] stay.
+    """Replace each token by the mask token with probability `rate`; keep [PAD], [CLS] and [SEP].
 
-    A classifier that cannot rely on any one word has to read them all.
+    This keeps a classifier from relying on single words.
     """
     if rate == 0.0:
         return tokens
@@ -60,11 +63,12 @@ def make_loss(
     labelled: int | None = None,
     unlabelled_weight: float = 1.0,
 ):
-    """The mean cross-entropy of a batch, or squared hinge; rows that only fill its shape do not
-    count.
+    """Return a loss function: the mean cross-entropy of a batch, or squared hinge with `margin`.
 
-    With `labelled`, the examples from that one on have labels that were guessed, and count as much
-    as `unlabelled_weight`.
+    Rows that only fill the shape of the batch do not count. With `labelled`, examples whose index
+    is not below it have pseudo-labels and the weight `unlabelled_weight`.
+
+    Raises ValueError for `margin` with smoothing, and for token dropout without a mask token.
     """
     if margin and smoothing:
         raise ValueError("a squared hinge has no probabilities: label smoothing must be 0")

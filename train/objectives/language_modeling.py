@@ -1,8 +1,8 @@
-"""What a language model minimises, and its batches: windows over one long row of tokens.
+"""The loss and batches of a language model: windows over one long row of tokens.
 
-targets[b, t] is the token behind tokens[b, t]. Where several texts stand in the row, each begins
-with [CLS]: a token then sees its own text alone, and the [CLS] of the next is no target of the one
-before, so that no text moves another's loss.
+targets[b, t] is the token after tokens[b, t]. If the row has several texts, each begins with
+[CLS]. A token then attends to its own text only, and the [CLS] of the next text is not a target,
+so that no text affects the loss of another.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,19 +19,20 @@ from transformer_jax.models.language_model import LanguageModel
 
 
 class Windows(NamedTuple):
-    """A batch; a tuple, so that JAX takes it as it is."""
+    """A batch of windows; a tuple, which JAX accepts as a pytree."""
 
     tokens: Int32[np.ndarray, "B T"]
     targets: Int32[np.ndarray, "B T"]
     is_target: Bool[np.ndarray, "B T"]
-    segment_ids: Int32[np.ndarray, "B T"] | None  # None: all is one text
+    segment_ids: Int32[np.ndarray, "B T"] | None  # None: a single text
 
 
 def make_windows(
     row: Integer[np.ndarray, " n"], starts: Sequence[int], length: int, cls_id: int | None
 ) -> Windows:
-    """The windows that begin at `starts`; one that reaches beyond the row ends in nothing that
-    counts.
+    """Return the windows that begin at `starts`; positions beyond the end of the row do not count.
+
+    With `cls_id`, the row has several texts, which are told apart by `segment_ids`.
     """
     tokens = np.zeros((len(starts), length + 1), np.int32)
     there = np.zeros((len(starts), length + 1), bool)
@@ -54,9 +55,10 @@ def epoch_batches(
     seed: int,
     epoch: int,
 ) -> LazyBatches:
-    """Return windows side by side from a random first token on, in a random order.
+    """Return the batches of an epoch: adjacent windows from a random first token, in random order.
 
-    Every token is in one of them, but for the ends.
+    Every token is in one window, except for some at the ends of the row and in an incomplete last
+    batch, which is dropped.
     """
     rng = np.random.default_rng([seed, epoch])
     last = len(row) - length - 1
@@ -69,7 +71,7 @@ def epoch_batches(
 def every_window(
     row: Integer[np.ndarray, " n"], length: int, rows: int, cls_id: int | None
 ) -> LazyBatches:
-    """Return windows that do not overlap, in which every token but the first is a target once."""
+    """Return windows in which every token except the first is a target exactly once."""
     starts = np.arange(0, len(row) - 1, length)
     rows = min(rows, len(starts))
     beyond = np.full(-len(starts) % rows, len(row))  # empty windows fill the last batch
@@ -80,21 +82,21 @@ def every_window(
 def token_losses(
     model: LanguageModel, batch: Windows, rngs: nnx.Rngs | None = None
 ) -> Float[Array, "B T"]:
-    """-log p(target) in nats, 0 where there is no target."""
+    """Return -log p(target) of each token in nats, 0 where there is no target."""
     logits = model(batch.tokens, segment_ids=batch.segment_ids, rngs=rngs)
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.targets)
     return jnp.where(batch.is_target, losses, 0)
 
 
 def mean_loss(model: LanguageModel, batch: Windows, rngs: nnx.Rngs) -> Float[Array, ""]:
-    """What is minimised: nats a target."""
+    """Return the training loss: the mean over targets, in nats."""
     return token_losses(model, batch, rngs).sum() / jnp.maximum(batch.is_target.sum(), 1)
 
 
 def make_evaluation(
     graph: nnx.GraphDef, batches: LazyBatches
 ) -> Callable[[nnx.State], tuple[float, int]]:
-    """Return a function of the weights: nats and number of all targets."""
+    """Return a function of the weights that gives the summed loss in nats and the target count."""
     total = make_sums(graph, lambda model, batch: (token_losses(model, batch).sum(),), batches)
     targets = sum(int(batch.is_target.sum()) for batch in batches)
     return lambda params: (*total(params), targets)

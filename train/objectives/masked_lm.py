@@ -1,9 +1,8 @@
-"""What a masked language model minimises, and its batches: rows of which some words are hidden
-(Devlin et al., 2019).
+"""The loss and batches of a masked language model: rows with masked words (Devlin et al., 2019).
 
-A share of the words is chosen, whole ones: all pieces of a word or none. Of the chosen, 80% become
-[MASK], 10% other tokens that are drawn, 10% stay as they are; the model is to say what stood there.
-The logits of those places alone are computed.
+A fraction of the words is chosen, by whole words: all pieces of a word or none. 80% of the chosen
+words become [MASK], 10% random tokens, and 10% stay as they are. The model predicts the original
+tokens; logits are computed at the chosen positions only.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,32 +21,33 @@ from train.objectives.batches import LazyBatches, make_sums
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.pretrained import PretrainedTokenizer
 
-MASKED, DRAWN = 0.8, 0.1  # of the chosen words; the rest is kept
+MASKED, DRAWN = 0.8, 0.1  # fractions of the chosen words: masked, replaced; the rest is kept
 
 
 class MaskedBatch(NamedTuple):
-    """A batch; a tuple, so that JAX takes it as it is."""
+    """A batch of rows with masked tokens; a tuple, which JAX accepts as a pytree."""
 
     tokens: Int32[np.ndarray, "B T"]
-    text_ids: Int32[np.ndarray, "B T"]  # which passage of the row; 0 in padding
-    places: Int32[np.ndarray, "B M"]  # of the chosen tokens; M is the most that a row can have
-    targets: Int32[np.ndarray, "B M"]  # what stood there
+    text_ids: Int32[np.ndarray, "B T"]  # number of the passage in the row; 0 in padding
+    places: Int32[np.ndarray, "B M"]  # positions of chosen tokens; M: the most per row
+    targets: Int32[np.ndarray, "B M"]  # the original tokens there
     is_target: Bool[np.ndarray, "B M"]
 
 
 @dataclass(frozen=True)
 class Masking:
-    """How words are hidden."""
+    """The settings of masking: its rate, and the ids it needs."""
 
-    rate: float  # of the tokens that are no special ones
+    rate: float  # of the tokens that are not special
     mask_id: int
     pad_id: int
-    is_ordinary: Bool[np.ndarray, " V"]  # which ids are no special ones
+    is_ordinary: Bool[np.ndarray, " V"]  # False for special ids
 
     @classmethod
     def of(cls, tokenizer: PretrainedTokenizer, rate: float) -> "Masking":
-        """With the special tokens of a tokenizer; what it did not know is one, and is nothing to
-        learn.
+        """Return the masking for a tokenizer and a rate.
+
+        The out-of-vocabulary token counts as special, because there is nothing to learn from it.
         """
         names = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
         special = [getattr(tokenizer, f"{name}_id") for name in names]
@@ -57,11 +57,11 @@ class Masking:
 
     @cached_property
     def ordinary(self) -> Int[np.ndarray, " v"]:
-        """The ids of those that are no special ones."""
+        """The ids that are not special, in order."""
         return np.flatnonzero(self.is_ordinary)
 
     def places(self, length: int) -> int:
-        """The most tokens that are chosen of so many."""
+        """Return the largest number of tokens that are chosen in a row of `length` tokens."""
         return max(1, int(np.ceil(self.rate * length)))
 
     def hide(
@@ -70,9 +70,9 @@ class Masking:
         is_first: Bool[np.ndarray, " T"],
         rng: np.random.Generator,
     ) -> tuple[Int[np.ndarray, " T"], Int[np.ndarray, " M"]]:
-        """The tokens with some words hidden, and the places of those words.
+        """Mask some words of `tokens`; return the new tokens and the positions of these words.
 
-        Words are drawn until the next would be more than the rate allows.
+        Words are drawn until the next one would exceed the rate.
         """
         words = np.where(self.is_ordinary[tokens], np.cumsum(is_first), -1)
         found, sizes = np.unique(words[words >= 0], return_counts=True)
@@ -81,7 +81,7 @@ class Masking:
         chosen = np.sort(found[drawn[np.cumsum(sizes[drawn]) <= most]])
         fates = rng.random(len(chosen))
         places = np.flatnonzero(np.isin(words, chosen))
-        fate = fates[np.searchsorted(chosen, words[places])]  # that of the word
+        fate = fates[np.searchsorted(chosen, words[places])]  # the same for all pieces of a word
         others = rng.choice(self.ordinary, len(places))
         hidden = np.array(tokens)
         hidden[places] = np.where(fate < MASKED + DRAWN, others, hidden[places])
@@ -92,9 +92,9 @@ class Masking:
 def masked_batches(
     passages: Passages, length: int, batch_rows: int, masking: Masking, *, seed: int, epoch: int
 ) -> LazyBatches:
-    """Return an epoch: every passage once, packed into rows of `length` tokens.
+    """Return the batches of an epoch: every passage once, packed into rows of `length` tokens.
 
-    What is hidden in batch k comes from (seed, epoch, k).
+    The masking of batch k depends on (seed, epoch, k) only.
     """
     rows = packed_rows(passages.lengths, length, seed=seed, epoch=epoch)
 
@@ -113,7 +113,7 @@ def make_masked_batch(
     masking: Masking,
     rng: np.random.Generator,
 ) -> MaskedBatch:
-    """Return the arrays of rows, each given by its passages; rows that are missing are empty."""
+    """Return the batch of these rows, each a list of passages; missing rows stay empty."""
     most = masking.places(shape[1])
     tokens = np.full(shape, masking.pad_id, np.int32)
     text_ids = np.zeros(shape, np.int32)
@@ -133,13 +133,13 @@ def make_masked_batch(
 def hidden_logits(
     model: MaskedLanguageModel, batch: MaskedBatch, rngs: nnx.Rngs | None = None
 ) -> Float[Array, "B M V"]:
-    """Of what stood in the chosen places."""
+    """Return the logits at the chosen positions."""
     x = model.text(batch.tokens, batch.text_ids > 0, text_ids=batch.text_ids, rngs=rngs)
     return model.logits(jnp.take_along_axis(x, batch.places[..., None], axis=1))
 
 
 def mean_loss(model: MaskedLanguageModel, batch: MaskedBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
-    """What is minimised: -log p of a hidden token, in nats, the mean over all in the batch."""
+    """Return the training loss: the mean of -log p over the batch's chosen tokens, in nats."""
     nats, _ = _summed(hidden_logits(model, batch, rngs), batch)
     return nats / jnp.maximum(batch.is_target.sum(), 1)
 
@@ -147,7 +147,10 @@ def mean_loss(model: MaskedLanguageModel, batch: MaskedBatch, rngs: nnx.Rngs) ->
 def make_evaluation(
     graph: nnx.GraphDef, batches: Sequence[MaskedBatch]
 ) -> Callable[[nnx.State], tuple[float, float, int]]:
-    """Return a function of the weights: nats, right ones and number of all hidden tokens."""
+    """Return a function of the weights that gives, over all chosen tokens, loss, hits and count.
+
+    The loss is summed, in nats; hits are tokens predicted correctly.
+    """
     total = make_sums(
         graph, lambda model, batch: _summed(hidden_logits(model, batch), batch), batches
     )
@@ -164,10 +167,10 @@ def _summed(
 
 
 def unigram_loss(learn: Passages, held_out: Passages, masking: Masking) -> float:
-    """Nats a token of the held-out passages for who knows how often each token comes, and nothing
-    of its context.
+    """Return the loss of a unigram model on the held-out passages, in nats per token.
 
-    Counts of what is learned from, one added to each.
+    It predicts every token by its frequency in the training passages, with one added to each count,
+    regardless of context.
     """
     V = len(masking.is_ordinary)
     counts = np.bincount(learn.tokens, minlength=V)[masking.ordinary] + 1.0

@@ -1,4 +1,4 @@
-"""What an encoder-decoder minimises, and its batches: pairs of similar length, teacher-forced."""
+"""The loss and batches of an encoder-decoder: pairs of similar length, with teacher forcing."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from transformer_jax.text.batching import Plan
 
 
 class PairBatch(NamedTuple):
-    """A tuple, so that JAX takes it as it is. Rows that only fill the shape are all padding."""
+    """A batch of pairs; a tuple, which JAX accepts as a pytree. Surplus rows are all padding."""
 
     source: Int32[np.ndarray, "B S"]
     target: Int32[np.ndarray, "B T"]  # [CLS] y_1 ... y_n
@@ -29,7 +29,7 @@ def make_pair_batch(
     target_length: int,
     pad_id: int,
 ) -> PairBatch:
-    """The arrays of a planned batch; texts are framed, [CLS] ... [SEP]."""
+    """Return the arrays of a planned batch; each text is framed as [CLS] ... [SEP]."""
     lengths = plan.length, target_length, target_length
     arrays = [np.full((plan.rows, length), pad_id, np.int32) for length in lengths]
     for row, i in enumerate(plan.index):
@@ -45,7 +45,7 @@ def pair_batches(
     target_lengths: dict[int, int],
     pad_id: int,
 ) -> LazyBatches:
-    """Return the batches of these plans; `target_lengths` are by the length of a plan."""
+    """Return the batches of these plans; `target_lengths` maps a plan's length to its targets'."""
 
     def make(plan: Plan) -> PairBatch:
         return make_pair_batch(plan, sources, targets, target_lengths[plan.length], pad_id)
@@ -54,17 +54,17 @@ def pair_batches(
 
 
 def pair_lengths(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[int]:
-    """What a batch must hold of each pair: the target is fed without its last token."""
+    """Return the batch length that each pair needs; targets are fed without their last token."""
     return [max(len(one), len(other) - 1) for one, other in zip(sources, targets, strict=True)]
 
 
 def target_lengths(
     lengths: Sequence[int], targets: Sequence[np.ndarray], buckets: Sequence[int]
 ) -> dict[int, int]:
-    """What the targets of each bucket need, which may be far less than their sources; a multiple of
-    8 where it can be.
+    """Return the target length of each bucket, which may be far less than its source length.
 
-    A pair may move to a longer bucket, so each holds the targets of the shorter ones.
+    It is a multiple of 8 unless that exceeds the bucket. A pair may move to a longer bucket, so
+    each bucket also fits the targets of the shorter ones.
     """
     lengths, needed = np.asarray(lengths), np.array([len(ids) - 1 for ids in targets])
     return {
@@ -80,8 +80,9 @@ def summed_losses(
     smoothings: Sequence[float],
     rngs: nnx.Rngs | None = None,
 ) -> tuple[list[Float[Array, ""]], Float[Array, ""]]:
-    """The cross-entropies of all wanted tokens together, in nats, for these label smoothings; and
-    how many tokens there are.
+    """Return the summed cross-entropy of all target tokens, in nats, and the number of tokens.
+
+    There is one sum for each of the label smoothings.
     """
     logits = model(
         batch.source, batch.source != pad_id, batch.target, batch.target != pad_id, rngs=rngs
@@ -96,8 +97,9 @@ def summed_losses(
 
 
 def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
-    """What is minimised: label-smoothed nats a token (Szegedy et al., 2016,
-    https://arxiv.org/abs/1512.00567, section 7).
+    """Return the training loss: the label-smoothed cross-entropy per token, in nats.
+
+    Source: Szegedy et al., 2016, https://arxiv.org/abs/1512.00567, section 7.
     """
 
     def loss(model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
@@ -110,7 +112,7 @@ def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
 def make_evaluation(
     graph: nnx.GraphDef, batches: LazyBatches, pad_id: int, smoothing: float
 ) -> Callable[[nnx.State], tuple[float, float]]:
-    """Return a function of the weights: nats a token, and the same with smoothed labels."""
+    """Return a function of the weights: the loss in nats per token, plain and label-smoothed."""
 
     def sums(model: SequenceToSequence, batch: PairBatch) -> tuple[Array, ...]:
         losses, number = summed_losses(model, batch, pad_id, (0.0, smoothing))

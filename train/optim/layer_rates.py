@@ -1,10 +1,9 @@
-"""How fast each parameter moves beside the others, and from when on: by its place between
-embeddings and head.
+"""Learning-rate factors and start steps of single parameters, by their depth in the model.
 
     place   0 the embeddings, 1 to L the layers from the bottom up, L + 1 the head
 
-Lower layers know what every text needs, the head knows nothing yet (Howard and Ruder, 2018,
-https://arxiv.org/abs/1801.06146).
+In fine-tuning, lower layers hold general features and should change little, whereas the head is
+untrained (Howard and Ruder, 2018, https://arxiv.org/abs/1801.06146).
 """
 
 import re
@@ -23,17 +22,13 @@ LAYER = re.compile(r"(?:^|\.)encoder\.layers\.(\d+)\.")
 
 @dataclass(frozen=True)
 class Rates:
-    """Times the learning rate, and so times the weight decay; the defaults move all parameters
-    alike.
-    """
+    """Factors of the learning rate, and so of weight decay; by default all parameters have 1."""
 
-    layer_decay: float = 1.0  # of place p: layer_decay ** (L + 1 - p)
-    head: float = 1.0  # of the head, beside that
-    unfreeze: float = 0.0  # a share of all steps: place p stands still for L + 1 - p of them
-    frozen: tuple[str, ...] = ()  # prefixes of the names of parameters that never move
-    faster: tuple[
-        tuple[str, float], ...
-    ] = ()  # ((prefix of a parameter's name, times the rate), ...)
+    layer_decay: float = 1.0  # place p has the factor layer_decay ** (L + 1 - p)
+    head: float = 1.0  # factor of the head
+    unfreeze: float = 0.0  # fraction of all steps: place p is frozen for L + 1 - p times as many
+    frozen: tuple[str, ...] = ()  # name prefixes of parameters that are never updated
+    faster: tuple[tuple[str, float], ...] = ()  # ((prefix of a parameter's name, factor), ...)
 
     def __post_init__(self):
         if not 0.0 < self.layer_decay <= 1.0:
@@ -43,7 +38,10 @@ class Rates:
 
 
 def place(name: str, num_layers: int) -> int:
-    """Of a parameter, by its dotted name. A norm behind the last layer belongs to it."""
+    """Return the place of a parameter, given its dotted name.
+
+    A norm after the last layer belongs to that layer.
+    """
     if layer := LAYER.search(name):
         return int(layer[1]) + 1
     parts = name.split(".")
@@ -53,7 +51,7 @@ def place(name: str, num_layers: int) -> int:
 
 
 def factors(params: Any, rates: Rates) -> Any:
-    """What each parameter's rate is multiplied by, once it moves."""
+    """Return the learning-rate factor of each parameter, once it is trained."""
 
     def factor(name: str, below: int) -> float:
         if name.startswith(rates.frozen):
@@ -67,12 +65,12 @@ def factors(params: Any, rates: Rates) -> Any:
 
 
 def first_steps(params: Any, rates: Rates, total_steps: int) -> Any:
-    """The step, counted from 0, from which on each parameter moves."""
+    """Return the first step, counted from 0, at which each parameter is updated."""
     return _by_place(lambda name, below: round(below * rates.unfreeze * total_steps), params)
 
 
 def _by_place(rule: Callable[[str, int], Any], params: Any) -> Any:
-    """rule(name, places below the head) of every parameter."""
+    """Return rule(name, number of places below the head) for every parameter."""
     flat, tree = jax.tree_util.tree_flatten_with_path(params)
     names = [parameter_name(path) for path, _ in flat]
     num_layers = max((int(m[1]) + 1 for m in map(LAYER.search, names) if m), default=0)
@@ -81,8 +79,9 @@ def _by_place(rule: Callable[[str, int], Any], params: Any) -> Any:
 
 
 def scale_by_rates(rates: Rates, total_steps: int) -> optax.GradientTransformation:
-    """Multiplies the updates, those of weight decay included, by `factors`, or by 0 before
-    `first_steps`.
+    """Return a transformation that multiplies updates by `factors`, or by 0 before `first_steps`.
+
+    The updates include those of weight decay.
     """
 
     def init(params):
@@ -101,7 +100,10 @@ def scale_by_rates(rates: Rates, total_steps: int) -> optax.GradientTransformati
 
 
 def moving(optimizer: optax.GradientTransformation, rates: Rates) -> optax.GradientTransformation:
-    """The optimizer for what is not frozen: the rest has no state, and counts in no norm."""
+    """Apply an optimizer only to parameters that are not frozen.
+
+    Frozen ones get no optimizer state, and their gradients do not count in the clipping norm.
+    """
     if not rates.frozen:
         return optimizer
 

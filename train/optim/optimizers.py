@@ -1,7 +1,6 @@
-"""AdamW, with Muon for the matrices of the layers where asked for; warm-up, a schedule, clipping,
-what decays.
+"""The optimizer: AdamW, or Muon for layer matrices; schedule, clipping and weight decay.
 
-`rates` has what makes one parameter move faster than another.
+Learning-rate factors of single parameters are in `train.optim.layer_rates`.
 """
 
 from collections.abc import Callable
@@ -19,24 +18,26 @@ from transformer_jax.nn.parameters import parameter_name
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """AdamW: Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101.
+    """The settings of AdamW and Muon.
 
-    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon: the momentum of a matrix,
-    made orthogonal. What is no matrix of a layer is then moved by AdamW with Nesterov's momentum,
-    as in optax.
+    AdamW: Loshchilov and Hutter, 2019, https://arxiv.org/abs/1711.05101.
+
+    Muon: Jordan et al., 2024, https://kellerjordan.github.io/posts/muon. It orthogonalizes the
+    momentum of each layer matrix. All other parameters are then updated by AdamW with Nesterov
+    momentum, as in optax.
     """
 
     learning_rate: float = 1e-3
-    schedule: str = "cosine"  # "cosine" falls to zero at the last step, "constant" stays
-    warmup_fraction: float = 0.1  # of all steps, linear from zero
+    schedule: str = "cosine"  # "cosine" falls to zero at the last step, "constant" stays the same
+    warmup_fraction: float = 0.1  # fraction of all steps with a linear warm-up from zero
     weight_decay: float = 0.01
     decay_everything: bool = False  # False: kernels only; not embeddings, norms or biases
-    clip_norm: float | None = 1.0  # of the gradient of all parameters together
+    clip_norm: float | None = 1.0  # maximum global norm of the gradient; None: no clipping
     b1: float = 0.9
     b2: float = 0.999
     epsilon: float = 1e-8
-    rates: Rates = Rates()  # of single parameters, times the rate of all
-    muon_rate: float = 0.0  # the highest of the layers' kernels; 0: AdamW for all
+    rates: Rates = Rates()  # learning-rate factors of single parameters
+    muon_rate: float = 0.0  # peak Muon learning rate for layer kernels; 0: AdamW only
 
     def __post_init__(self):
         if self.schedule not in ("cosine", "constant"):
@@ -44,14 +45,14 @@ class OptimizerConfig:
         if self.muon_rate < 0:
             raise ValueError(f"muon_rate must be 0 or more; got {self.muon_rate}")
         if self.muon_rate and self.rates != Rates():
-            raise ValueError("rates scale the steps of AdamW: leave them out with a muon_rate")
+            raise ValueError("rates apply to AdamW only: leave them out, or set muon_rate to 0")
 
 
 def learning_rate_schedule(config: OptimizerConfig, total_steps: int) -> Callable:
-    """The learning rate as a function of the step, counted from 0."""
+    """Return the learning rate as a function of the step, counted from 0."""
     warmup = round(config.warmup_fraction * total_steps)
     if config.schedule == "constant":
-        # Without warm-up optax's schedule would stay at its first value for good.
+        # Without warm-up steps, optax's schedule stays at its initial value.
         first = 0.0 if warmup else config.learning_rate
         return optax.warmup_constant_schedule(first, config.learning_rate, warmup)
     return optax.warmup_cosine_decay_schedule(
@@ -60,14 +61,14 @@ def learning_rate_schedule(config: OptimizerConfig, total_steps: int) -> Callabl
 
 
 def decayed(params: Any, everything: bool = False) -> Any:
-    """True for every parameter that weight decay shrinks, by its group."""
+    """Return True for each parameter to which weight decay applies, by its group."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: everything or group_of(parameter_name(path)) in DECAYED, params
     )
 
 
 def matrices(params: Any) -> Any:
-    """Which axes of a matrix of a layer go in and come out; None for what is not Muon's."""
+    """Return the input and output axes of each layer matrix, None for parameters not of Muon."""
 
     def axes(path, leaf):
         name = parameter_name(path)
@@ -80,7 +81,7 @@ def matrices(params: Any) -> Any:
 
 
 def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
-    """Clip, then AdamW, or Muon and AdamW, on the schedule."""
+    """Build the optimizer: clipping, then AdamW, or Muon and AdamW, on the schedule."""
     rate = learning_rate_schedule(config, total_steps)
 
     def mask(params):
@@ -104,7 +105,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
             adam_b2=config.b2,
             eps=config.epsilon,
             weight_decay=config.weight_decay,
-            # optax has no mask for it, so that an untied head does not decay beside Muon.
+            # optax has no mask here, so with Muon an untied head has no weight decay.
             adam_weight_decay=config.weight_decay if config.decay_everything else 0.0,
             muon_weight_dimension_numbers=matrices,
         )

@@ -1,4 +1,4 @@
-"""Which dtype to compute in."""
+"""The dtype of the computation."""
 
 import jax.numpy as jnp
 
@@ -6,10 +6,10 @@ from transformer_jax.functional.precision import operands_dtype
 
 
 def compute_dtype(requested: str | None = None) -> str:
-    """The dtype asked for, or the faster: bfloat16 on a GPU, a TPU and a CPU with AMX, on others
-    float32.
+    """Return the requested dtype, or else the faster one on this machine.
 
-    The processor says so. A clock, which chose before, took now one and now the other for the same
+    The faster one is bfloat16 on a GPU, a TPU and a CPU with AMX, and float32 on other CPUs. It is
+    chosen by the processor's features, not by timing, which gave different dtypes for the same
     run.
     """
     return requested or str(operands_dtype(jnp.dtype(jnp.bfloat16)))

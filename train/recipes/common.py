@@ -1,4 +1,4 @@
-"""What the recipes of `train.lm`, `train.mlm` and `train.translate` share."""
+"""Options, stack and schedule shared by the recipes of `train.lm`, `.mlm` and `.translate`."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from transformer_jax.nn.config import StackConfig
 
 
 def learning_rate_option(default: str) -> Any:
-    """Return the option of the peak learning rate."""
-    return option(None, "R", f"the peak, of AdamW (default: {default})", must=ABOVE_0)
+    """Return the option of the peak learning rate of AdamW."""
+    return option(None, "R", f"peak learning rate of AdamW (default: {default})", must=ABOVE_0)
 
 
 def muon_rate_option(default: str) -> Any:
-    """Return the option of the peak learning rate of the layers' matrices."""
-    what = "the peak of the layers' matrices, which Muon updates; 0: AdamW updates all"
+    """Return the option of the peak learning rate of Muon, which updates the layers' matrices."""
+    what = "peak learning rate of Muon for layer weights; 0: AdamW only"
     return option(None, "R", f"{what} (default: {default})", must=NOT_NEGATIVE)
 
 
 def rms_stack(layers: int, embed_dim: int, heads: int, dropout: float, **more: Any) -> StackConfig:
-    """Return a stack of what is cheap on a CPU at no loss of quality: RMS norm, relu, no biases."""
+    """Return a stack that is cheap on a CPU at no loss of quality: RMS norm, relu, no biases."""
     return StackConfig(
         num_layers=layers,
         embed_dim=embed_dim,
@@ -38,7 +38,7 @@ def rms_stack(layers: int, embed_dim: int, heads: int, dropout: float, **more: A
 
 
 def muon_schedule(options: CommonOptions, epochs: int) -> FitConfig:
-    """Return the schedule of such a stack, with what the options change."""
+    """Return the training schedule for an `rms_stack`, with the options of the command line."""
     optimizer = OptimizerConfig(
         learning_rate=chosen(options.learning_rate, 5e-3),
         muon_rate=chosen(options.muon_rate, 0.04),

@@ -1,6 +1,4 @@
-"""The recipes of `train.imdb`: everything that decides what is learnt, apart from the data and the
-seed.
-"""
+"""The recipes of `train.imdb`: every setting that affects the result, except data and seed."""
 
 from dataclasses import replace
 
@@ -13,8 +11,8 @@ from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.nn.config import StackConfig
 
 # The classifier of "The Transformers, a complete architectural breakdown" (2026), listings
-# 1.20-1.38. Its six heads do not divide 256, so eight; its printed model has six layers, its
-# constructor asks for four.
+# 1.20-1.38. Eight heads, because its six do not divide 256. Four layers, as its constructor
+# asks for; the model that it prints has six.
 TUTORIAL = Recipe(
     name="tutorial",
     tokenizer="gpt2",
@@ -41,11 +39,12 @@ TUTORIAL = Recipe(
     buckets=1,
 )
 
-# Whole words, because sub-words lose three points here; short phrases that count wherever they
-# stand, and one layer of attention over what they mean together. It reads the strongest of every
-# four phrases: over all of them it takes twice the time. A table of its own in place of the
-# phrases' would learn the training texts by heart. Beside both the weights of n-grams, which a
-# solver finds and no step moves: right more often than the network, and wrong elsewhere.
+# The tokens are whole words, because sub-words lose three points here. The network has features
+# of short phrases, independent of their position, and one attention layer over them. Attention
+# reads the strongest of every four phrases; reading all takes twice the time. It shares the
+# embedding table of the phrases: a table of its own would memorize the training texts. A linear
+# n-gram part is added to the network; a solver fits it and gradient steps do not change it. It is
+# more often right than the network, and makes different errors.
 FAST = Recipe(
     name="fast",
     tokenizer="word:30000",
@@ -80,9 +79,9 @@ FAST = Recipe(
             warmup_fraction=0.05,
             clip_norm=1.0,
             b2=0.99,
-            # Adam moves every weight by about the rate; a word's has to go far in the few steps
-            # that meet it. What the head reads of the regions is a tenth of what norms give, so
-            # that its weights have far to go too.
+            # Adam moves every weight by about the learning rate, but the weights of a word must
+            # change a lot in the few steps in which it occurs. The region features are a tenth
+            # the size of normalized ones, so the weights of the head must become large too.
             rates=Rates(faster=(("regions.region", 5.0), ("head", 3.0))),
         ),
     ),
@@ -91,19 +90,19 @@ FAST = Recipe(
     token_dropout=0.3,
     margin=True,
     evidence_weight=6.0,
-    dtype="float32",  # lookups and sums, few products: in bfloat16 nothing is gained
+    dtype="float32",  # mostly lookups and sums, few matrix products: bfloat16 is no faster
 )
 
-# With --unlabelled there are three times as many texts, so fewer passes; and the network is right
-# as often as the n-grams.
+# With --unlabelled there are three times as many texts, so there are fewer epochs. The network is
+# then as accurate as the n-grams, so the n-grams get less weight.
 FAST_UNLABELLED = replace(FAST, fit=replace(FAST.fit, epochs=2), evidence_weight=3.0)
 
-# With --vectors the n-grams say what logistic regression says of the vectors: logarithms of odds
-# already.
+# With --vectors the n-grams are fitted to the logits of logistic regression on the text vectors,
+# which are log-odds already, so their weight starts at 1.
 FAST_VECTORS = replace(FAST_UNLABELLED, evidence_weight=1.0, vectors=VectorConfig())
 
-# `fast` on the built-in sample, which differs in kind: thirty words a text, none of which may be
-# missed, and a label that hangs on their order over whole sentences: its encoder reads every word.
+# `fast` on the built-in sample, whose texts differ from reviews: about thirty words, all of which
+# matter, and a label that depends on word order over whole sentences. Attention reads every word.
 SAMPLE = replace(
     FAST,
     model=replace(
@@ -125,13 +124,13 @@ SAMPLE = replace(
     buckets=2,
     token_dropout=0.0,
     margin=False,
-    dtype="float32",  # in bfloat16 it ended on 0.9545, not 0.9995
+    dtype="float32",  # bfloat16 ended at an accuracy of 0.9545, float32 at 0.9995
 )
 
-# A pretrained encoder knows its language and forgets it at high rates: the lower a layer, the less
-# it moves (Howard and Ruder, 2018, https://arxiv.org/abs/1801.06146). The head begins with random
-# numbers and has to arrive first, or what it knows not yet would pull at the layers (Kumar et al.,
-# 2022, https://arxiv.org/abs/2202.10054).
+# High learning rates make a pretrained encoder forget, so lower layers get lower rates (Howard and
+# Ruder, 2018, https://arxiv.org/abs/1801.06146). The head starts from random weights and gets a
+# higher rate, because an untrained head distorts the layers below it (Kumar et al., 2022,
+# https://arxiv.org/abs/2202.10054).
 FINETUNE = Recipe(
     name="finetune",
     tokenizer=None,
@@ -152,9 +151,10 @@ FINETUNE = Recipe(
     buckets=4,
 )
 
-# An encoder of `train.mlm` is small, has met these texts and was trained without dropout: what it
-# knows of words may go further, and has to. Words that are hidden it knows from before. Whole
-# reviews, as of `fast`, in passages of what it holds; and the same n-grams beside it.
+# An encoder of `train.mlm` is small, was pretrained on these texts and without dropout, so its
+# weights may and must change more: one higher rate for all layers. Token dropout is safe, because
+# pretraining had mask tokens. It reads whole reviews, like `fast`, in passages of the encoder's
+# length, and has the same n-grams.
 FINETUNE_RUN = replace(
     FINETUNE,
     model=replace(FINETUNE.model, max_length=FAST.model.max_length, dropout_rate=0.1, ngrams=3),
@@ -168,8 +168,8 @@ FINETUNE_RUN = replace(
     evidence_weight=3.0,
 )
 
-# Its words mean nothing by themselves: what of a label they tell, their order does, which is not
-# learnt at once. With a faster head it was not learnt at all: half were right after eight epochs.
+# In the built-in sample only word order determines the label, which takes longer to learn. With a
+# higher rate for the head it was not learned at all: 50% accuracy after eight epochs.
 FINETUNE_RUN_SAMPLE = replace(
     FINETUNE_RUN,
     model=replace(FINETUNE.model, dropout_rate=0.0),
@@ -182,12 +182,12 @@ FINETUNE_RUN_SAMPLE = replace(
     dtype="float32",
 )
 
-# With --lora: the encoder stays as it is, so nothing of it can be forgotten, and what stands beside
-# its kernels begins at zero: at a higher rate, the same in all layers (Hu et al., 2021,
+# With --lora the encoder is frozen, so it cannot forget, and the low-rank updates of its kernels
+# start at zero. So the rate is higher, and the same for all layers (Hu et al., 2021,
 # https://arxiv.org/abs/2106.09685, appendix D).
 FINETUNE_LORA = replace(
     FINETUNE,
-    dtype="float32",  # in bfloat16 the sum of a kernel and what is small beside it is the kernel
+    dtype="float32",  # in bfloat16 a small update added to a kernel would be rounded away
     fit=replace(
         FINETUNE.fit,
         optimizer=replace(

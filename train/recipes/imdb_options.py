@@ -1,4 +1,4 @@
-"""The options of `train.imdb`, and what they change of a recipe."""
+"""The options of `train.imdb`, and the recipe that they select and change."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,77 +33,91 @@ class ImdbOptions(CommonOptions):
     data: str = option(
         "auto",
         "WHAT",
-        "auto (default): IMDb, or the built-in sample where the hub cannot be reached; imdb; "
-        "sample; or a path: a folder of train/test.parquet, aclImdb or its .tar.gz, a CSV, TSV, "
-        "JSONL or Parquet file",
+        "auto (default): IMDb, or the built-in sample if the Hugging Face hub cannot be reached; "
+        "imdb: IMDb or an error; sample: generated reviews; or a path: a folder with "
+        "train.parquet and test.parquet, the aclImdb folder or its .tar.gz, or a CSV, TSV, JSONL "
+        "or Parquet file",
     )
-    text_column: str = option("text", "NAME", "of a file (default: text)")
-    label_column: str = option("label", "NAME", "of a file (default: label)")
+    text_column: str = option("text", "NAME", "column of the texts (default: text)")
+    label_column: str = option("label", "NAME", "column of the labels (default: label)")
     classes: int = option(
         2,
         "N",
-        "how many different labels there are (default: 2); another number in the data is a mistake",
+        "number of classes (default: 2); any other number of labels in the data is an error",
         least=2,
     )
     recipe: str | None = option(
         choices=tuple(RECIPES),
-        help="model and schedule (default: fast; with --pretrained finetune, and no other)",
+        help="model and training schedule (default: fast; always finetune with --pretrained)",
     )
     tokenizer: str | None = option(
-        None, "SPEC", "bpe:N, word:N, char or gpt2 (default: the recipe's)"
+        None,
+        "SPEC",
+        "bpe:N (byte-pair encoding) or word:N, trained to N tokens; char; or gpt2 (default: the "
+        "recipe's)",
     )
-    gpt2_files: str | None = option(None, "DIR", "encoder.json and vocab.bpe, if tiktoken has none")
+    gpt2_files: str | None = option(
+        None,
+        "DIR",
+        "folder with encoder.json and vocab.bpe, for a gpt2 tokenizer that tiktoken cannot load",
+    )
     unlabelled: bool = option(
         False,
-        help="learn from texts without labels too, by pseudo-labels of n-grams: twice as long",
+        help="also train on unlabelled texts, with pseudo-labels from n-grams; takes twice as long",
     )
     vectors: bool = option(
         False,
-        help="with --unlabelled: learn from vectors of texts too, half an hour on two cores",
+        help="with --unlabelled: also learn text vectors, which improve the pseudo-labels; takes "
+        "half an hour on two cores",
     )
     max_length: int | None = option(
         None,
         "N",
-        "how many tokens of a text are read; more than a pretrained encoder holds where it pools "
-        "by the mean",
+        "tokens read of each text (default: the recipe's); with mean pooling it may exceed the "
+        "limit of a pretrained encoder",
         least=3,
     )
-    truncate: str | None = option(choices=("head", "head-tail"), help="which part of a longer text")
-    learning_rate: float | None = option(
-        None, "R", "the peak (default: the recipe's)", must=ABOVE_0
+    truncate: str | None = option(
+        choices=("head", "head-tail"),
+        help="part kept of a longer text: its start, or start and end (default: the recipe's)",
     )
-    no_baseline: bool = option(False, help="leave out the linear model")
+    learning_rate: float | None = option(
+        None, "R", "peak learning rate (default: the recipe's)", must=ABOVE_0
+    )
+    no_baseline: bool = option(False, help="skip the linear baseline")
     pretrained: str | None = option(
         None,
         "MODEL",
-        "begin with this text encoder: a run of train.mlm or of --pretrained, a folder, or a "
-        "name on the hub",
+        "text encoder to fine-tune: a run folder of train.mlm or of --pretrained, the folder of "
+        "a published model, or its name on the Hugging Face hub",
     )
     pooling: str | None = option(
         choices=("cls", "mean"),
-        help="what the head reads (default: as the model's files say, else cls)",
+        help="vector that the head reads: of [CLS], or the mean over all tokens (default: from "
+        "the model's files, else cls)",
     )
     layer_decay: float | None = option(
         None,
         "X",
-        "the rate times X from each layer to the one below: X for the highest of L layers, X**L "
-        "for the lowest, X**(L+1) for the embeddings (default: "
-        f"{FINETUNE.fit.optimizer.rates.layer_decay:g}; with --lora "
+        "learning-rate factor per layer from the top down: X for the top of L layers, X**L for "
+        "the bottom one, X**(L+1) for the embeddings (default: "
+        f"{FINETUNE.fit.optimizer.rates.layer_decay:g}; with --lora or a run of train.mlm "
         f"{FINETUNE_LORA.fit.optimizer.rates.layer_decay:g})",
         must=(lambda decay: 0 < decay <= 1, "above 0 and at most 1"),
     )
     unfreeze: float | None = option(
         None,
         "P",
-        "the head alone learns for a share P of all steps, then one more layer from the top "
-        "after each further P, the embeddings last (default: all learn from the start)",
+        "gradual unfreezing: train only the head for a fraction P of all steps, then one more "
+        "layer from the top after each further P, the embeddings last (default: train everything "
+        "from the start)",
         must=(lambda share: 0 < share < 1, "above 0 and below 1"),
     )
     lora: int | None = option(
         None,
         "RANK",
-        "train the head and, beside each kernel of the layers, a product of two matrices of this "
-        "rank",
+        "low-rank adaptation: freeze the encoder, and train the head and an update of this rank "
+        "for each layer kernel",
         least=1,
     )
 
@@ -123,24 +137,24 @@ class ImdbOptions(CommonOptions):
     def _check_pretrained(self) -> None:
         if self.recipe not in (None, FINETUNE.name):
             raise OptionError(
-                f"--recipe {self.recipe} makes a model anew; leave it out, or leave out "
+                f"--recipe {self.recipe} trains a model from scratch; leave it out, or leave out "
                 "--pretrained"
             )
         if self.unlabelled:
             raise OptionError(
-                "--unlabelled does not go with --pretrained: it takes the n-grams of --recipe "
-                "fast to label texts"
+                "--unlabelled cannot be combined with --pretrained: pseudo-labels need the "
+                "n-grams of --recipe fast; leave one of them out"
             )
         for name in ("tokenizer", "gpt2_files"):
             if getattr(self, name) is not None:
                 raise OptionError(
-                    f"{flag_of(name)} does not go with --pretrained: the model has a tokenizer of "
-                    "its own"
+                    f"{flag_of(name)} cannot be combined with --pretrained, whose model has a "
+                    f"tokenizer of its own; leave {flag_of(name)} out"
                 )
 
 
 def recipe_of(options: ImdbOptions, data: str) -> Recipe:
-    """Return the recipe for data of this name, with what the options change."""
+    """Return the recipe for the data set named `data`, changed as the options ask."""
     recipe = RECIPES[options.recipe or (FINETUNE if options.pretrained else FAST).name]
     if recipe is FAST and data == "sample":
         recipe = SAMPLE
@@ -175,9 +189,9 @@ def _finetune(options: ImdbOptions, data: str) -> Recipe:
 
 
 def _is_of_mlm(pretrained: str) -> bool:
-    """Whether it is a run of `train.mlm`; what is wrong with one is said where it is read."""
+    """Return whether `pretrained` is a run folder of `train.mlm`."""
     try:
         read_spec(Path(pretrained) / CONFIG, "MaskedLanguageModel")
-    except RunFolderError:
+    except RunFolderError:  # a damaged run folder is reported where the model is loaded
         return False
     return True

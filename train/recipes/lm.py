@@ -1,4 +1,4 @@
-"""The recipe of `train.lm`: its options, and the model and schedule that they make."""
+"""The recipe of `train.lm`: its options, and the model and schedule built from them."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 @dataclass(frozen=True)
 class Recipe:
-    """Model and schedule; the size of the vocabulary comes with the texts."""
+    """The model and schedule; the vocabulary size is set once the texts are read."""
 
     model: LanguageModelConfig
     fit: FitConfig
@@ -25,19 +25,38 @@ class LanguageModelOptions(CommonOptions):
     may_change = CommonOptions.may_change | {"gpt2_files"}
 
     data: str = option(
-        "sample", "WHAT", "a text file, a folder of .txt files, hub:NAME, or sample (default)"
+        "sample",
+        "WHAT",
+        "sample (default): generated reviews; a text file; a folder of .txt files; or hub:NAME, "
+        "a data set on the Hugging Face hub",
     )
-    tokenizer: str = option("char", "SPEC", "char (default), bpe:N or gpt2")
-    gpt2_files: str | None = option(None, "DIR", "encoder.json and vocab.bpe, if tiktoken has none")
-    length: int = option(256, "T", "tokens of a window (default: 256)", least=2)
-    layers: int = option(4, "L", "default: 4", least=1)
-    embed_dim: int = option(128, "D", "default: 128", least=1)
-    heads: int = option(2, "N", "default: 2", least=1)
-    positions: str = option("rotary", choices=POSITION_SCHEMES)
+    tokenizer: str = option(
+        "char",
+        "SPEC",
+        "char (default); bpe:N, byte-pair encoding trained to N tokens; or gpt2",
+    )
+    gpt2_files: str | None = option(
+        None,
+        "DIR",
+        "folder with encoder.json and vocab.bpe, for a gpt2 tokenizer that tiktoken cannot load",
+    )
+    length: int = option(256, "T", "tokens per window (default: 256)", least=2)
+    layers: int = option(4, "L", "number of layers (default: 4)", least=1)
+    embed_dim: int = option(128, "D", "width of the model (default: 128)", least=1)
+    heads: int = option(2, "N", "attention heads per layer (default: 2)", least=1)
+    positions: str = option(
+        "rotary", None, "position scheme (default: rotary)", choices=POSITION_SCHEMES
+    )
     window: int | None = option(
-        None, "W", "a token sees so many before its own (default: all)", least=0
+        None,
+        "W",
+        "sliding-window attention: each token sees itself and the W tokens before it (default: "
+        "all)",
+        least=0,
     )
-    dropout: float = option(0.0, "P", "default: 0; for more than some five passes 0.1")
+    dropout: float = option(
+        0.0, "P", "dropout rate (default: 0); use 0.1 for more than about five epochs"
+    )
     learning_rate: float | None = learning_rate_option("0.005")
     muon_rate: float | None = muon_rate_option("0.04")
 
@@ -52,7 +71,7 @@ class LanguageModelOptions(CommonOptions):
 
 
 def recipe_of(options: LanguageModelOptions) -> Recipe:
-    """Return a small GPT of the sizes that the options name."""
+    """Return the recipe of a small GPT with the sizes of the options."""
     model = LanguageModelConfig(
         vocab_size=1,
         max_length=options.length,

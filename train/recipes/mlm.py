@@ -1,4 +1,4 @@
-"""The recipe of `train.mlm`: its options, and the model and schedule that they make."""
+"""The recipe of `train.mlm`: its options, and the model and schedule built from them."""
 
 from dataclasses import asdict, dataclass, replace
 
@@ -9,14 +9,13 @@ from train.trainer.step import FitConfig
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
-VALIDATION_FRACTION = (
-    FINETUNE.validation_fraction
-)  # so that what fine-tuning validates on is not read
+# The same as in fine-tuning, so that its validation texts are not trained on.
+VALIDATION_FRACTION = FINETUNE.validation_fraction
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the options change."""
+    """The sizes that the options can change."""
 
     length: int
     layers: int
@@ -27,23 +26,23 @@ class Sizes:
 
 
 SIZES = Sizes(length=256, layers=4, embed_dim=256, heads=4, epochs=1, batch_tokens=8192)
-# A quarter of a million tokens of 600 words: two minutes.
+# The sample has a quarter of a million tokens of 600 distinct words; this takes two minutes.
 SAMPLE_SIZES = Sizes(length=128, layers=2, embed_dim=128, heads=2, epochs=10, batch_tokens=2048)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Model and schedule; the size of the vocabulary comes with the texts."""
+    """The model and schedule; the vocabulary size is set once the texts are read."""
 
     model: TextEncoderConfig
     fit: FitConfig
     batch_tokens: int
     mask_rate: float
-    dtype: str | None  # of the computation; None: that of train/optim/precision.py
+    dtype: str | None  # of the computation; None: chosen by train/optim/precision.py
 
 
 def _size(name: str, metavar: str, what: str = "", *, least: int = 1):
-    usual = f"default: {getattr(SIZES, name)}, for the sample {getattr(SAMPLE_SIZES, name)}"
+    usual = f"default: {getattr(SIZES, name)}; sample: {getattr(SAMPLE_SIZES, name)}"
     return option(None, metavar, f"{what} ({usual})" if what else usual, least=least)
 
 
@@ -51,30 +50,36 @@ def _size(name: str, metavar: str, what: str = "", *, least: int = 1):
 class MaskedLanguageModelOptions(CommonOptions):
     """The options of `train.mlm`."""
 
-    data: str = option("auto", "WHAT", "as of train.imdb: auto (default), imdb, sample, or a path")
-    text_column: str = option("text", "NAME", "of a file (default: text)")
-    label_column: str = option("label", "NAME", "of a file (default: label)")
-    classes: int = option(2, "N", "how many labels (default: 2)", least=2)
-    tokenizer: str = option("word:30000", "SPEC", "word:N (default: 30000) or bpe:N")
-    length: int | None = _size("length", "T", "tokens of a row", least=3)
-    layers: int | None = _size("layers", "L")
-    embed_dim: int | None = _size("embed_dim", "D")
-    heads: int | None = _size("heads", "N")
-    positions: str = option("rotary", choices=POSITION_SCHEMES)
+    data: str = option("auto", "WHAT", "as for train.imdb: auto (default), imdb, sample, or a path")
+    text_column: str = option("text", "NAME", "column of the texts (default: text)")
+    label_column: str = option("label", "NAME", "column of the labels (default: label)")
+    classes: int = option(2, "N", "number of distinct labels in the data (default: 2)", least=2)
+    tokenizer: str = option(
+        "word:30000",
+        "SPEC",
+        "word:N (default: word:30000) or bpe:N (byte-pair encoding), trained to N tokens",
+    )
+    length: int | None = _size("length", "T", "tokens per row", least=3)
+    layers: int | None = _size("layers", "L", "number of layers")
+    embed_dim: int | None = _size("embed_dim", "D", "width of the model")
+    heads: int | None = _size("heads", "N", "attention heads per layer")
+    positions: str = option(
+        "rotary", None, "position scheme (default: rotary)", choices=POSITION_SCHEMES
+    )
     mask_rate: float = option(
         0.15,
         "P",
-        "the share of the words that are hidden (default: 0.15; more may be better)",
+        "fraction of the tokens to mask, by whole words (default: 0.15; more may be better)",
         must=(lambda rate: 0 < rate < 1, "above 0 and below 1"),
     )
-    dropout: float = option(0.0, "P", "default: 0")
+    dropout: float = option(0.0, "P", "dropout rate (default: 0)")
     learning_rate: float | None = learning_rate_option("0.005")
     muon_rate: float | None = muon_rate_option("0.04")
 
     def __post_init__(self):
         super().__post_init__()
         if self.tokenizer == "gpt2":
-            raise OptionError("--tokenizer gpt2 has no token for a mask; pass word:N or bpe:N")
+            raise OptionError("--tokenizer gpt2 has no mask token; pass word:N or bpe:N")
         recipe = recipe_of(self, self.data)
         if recipe.batch_tokens < recipe.model.max_length:
             raise OptionError(
@@ -84,7 +89,7 @@ class MaskedLanguageModelOptions(CommonOptions):
 
 
 def recipe_of(options: MaskedLanguageModelOptions, data: str) -> Recipe:
-    """Return a small BERT of the sizes that the options name, for data of this name."""
+    """Return the recipe of a small BERT with the sizes of the options, for the data set `data`."""
     usual = SAMPLE_SIZES if data == "sample" else SIZES
     given = {k: v for k in asdict(usual) if (v := getattr(options, k)) is not None}
     sizes = replace(usual, **given)
@@ -103,5 +108,5 @@ def recipe_of(options: MaskedLanguageModelOptions, data: str) -> Recipe:
         muon_schedule(options, sizes.epochs),
         chosen(options.batch_tokens, max(sizes.batch_tokens, sizes.length)),
         options.mask_rate,
-        "float32" if data == "sample" else None,  # its words are few, and few digits tell them
+        "float32" if data == "sample" else None,  # few words: bfloat16 is too coarse for them
     )

@@ -1,4 +1,4 @@
-"""The recipe of `train.translate`: its options, and the model and schedule that they make."""
+"""The recipe of `train.translate`: its options, and the model and schedule built from them."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ from transformer_jax.nn.config import StackConfig
 
 @dataclass(frozen=True)
 class Recipe:
-    """Model and schedule; the size of the vocabulary comes with the texts."""
+    """The model and schedule; the vocabulary size is set once the texts are read."""
 
     tokenizer: str
     model: SequenceToSequenceConfig
     fit: FitConfig
     batch_tokens: int
     label_smoothing: float
-    buckets: int  # how many lengths batches come in
+    buckets: int  # number of different batch lengths
 
 
 @dataclass(frozen=True)
@@ -31,26 +31,43 @@ class TranslationOptions(CommonOptions):
     data: str = option(
         "sample",
         "WHAT",
-        "a folder of train/val/test*.LANGUAGE(.gz), a .tsv, hub:NAME, or sample (default)",
+        "sample (default): generated numbers and dates; a folder of train, val and "
+        "test*.LANGUAGE files, which may be .gz; a .tsv file; or hub:NAME, a data set on the "
+        "Hugging Face hub",
     )
-    source: str = option("en", "LANGUAGE", "default: en")
-    target: str = option("de", "LANGUAGE", "default: de")
+    source: str = option("en", "LANGUAGE", "source language (default: en)")
+    target: str = option("de", "LANGUAGE", "target language (default: de)")
     tokenizer: str | None = option(
-        None, "SPEC", "char or bpe:N, of both languages (default: bpe:6000)"
+        None,
+        "SPEC",
+        "char, or bpe:N: byte-pair encoding trained to N tokens; one vocabulary for both "
+        "languages (default: bpe:6000; sample: bpe:400)",
     )
-    max_length: int = option(128, "N", "of a text (default: 128)", least=3)
-    layers: int | None = option(None, "L", "of each stack (default: 3)", least=1)
-    embed_dim: int | None = option(None, "D", "default: 128", least=1)
-    heads: int = option(4, "N", "default: 4", least=1)
-    norm: str = option("pre", None, "default: pre; 2017's is post", choices=("pre", "post"))
-    dropout: float | None = option(None, "P", "default: 0.15")
+    max_length: int = option(128, "N", "tokens read of each text (default: 128)", least=3)
+    layers: int | None = option(
+        None, "L", "layers in the encoder and in the decoder (default: 3; sample: 2)", least=1
+    )
+    embed_dim: int | None = option(None, "D", "width of the model (default: 128)", least=1)
+    heads: int = option(4, "N", "attention heads per layer (default: 4)", least=1)
+    norm: str = option(
+        "pre",
+        None,
+        "layer norm before each sublayer (pre, the default) or after it (post, as in 2017)",
+        choices=("pre", "post"),
+    )
+    dropout: float | None = option(None, "P", "dropout rate (default: 0.15; sample: 0)")
     label_smoothing: float | None = option(
-        None, "E", "default: 0.1; 0 of the sample", must=(lambda e: 0 <= e < 1, "in [0, 1)")
+        None,
+        "E",
+        "label smoothing (default: 0.1; sample: 0)",
+        must=(lambda e: 0 <= e < 1, "in [0, 1)"),
     )
-    beams: int = option(4, "W", "of the search at the end (default: 4)", least=1)
-    alpha: float = option(0.6, "A", "length penalty (default: 0.6)", must=NOT_NEGATIVE)
-    learning_rate: float | None = learning_rate_option("0.004; of the sample 0.002")
-    muon_rate: float | None = muon_rate_option("0.02; of the sample 0")
+    beams: int = option(4, "W", "beam width for the test texts (default: 4)", least=1)
+    alpha: float = option(
+        0.6, "A", "length penalty of the beam search (default: 0.6)", must=NOT_NEGATIVE
+    )
+    learning_rate: float | None = learning_rate_option("0.004; sample: 0.002")
+    muon_rate: float | None = muon_rate_option("0.02; sample: 0")
 
     def __post_init__(self):
         super().__post_init__()
@@ -63,7 +80,7 @@ class TranslationOptions(CommonOptions):
 
 
 def recipe_of(options: TranslationOptions) -> Recipe:
-    """Return a small model of 2017, of the sizes that the options name."""
+    """Return the recipe of a small Transformer of 2017 with the sizes of the options."""
     sample = options.data == "sample"
     D = options.embed_dim or 128
     dropout = chosen(options.dropout, 0.0 if sample else 0.15)

@@ -1,1 +1,1 @@
-"""What each program trains: its data, model and objective, and how the result is evaluated."""
+"""The tasks of the training programs: data, model, objective and evaluation of each."""

@@ -1,4 +1,4 @@
-"""Classification: a network and n-grams learn the labels of texts, beside a linear model."""
+"""Text classification by a network and n-grams, compared with a linear baseline."""
 
 import sys
 import textwrap
@@ -26,7 +26,7 @@ from transformer_jax.text.batching import Batch, Batches, epoch_plans
 
 
 class Classification(Task):
-    """A text classifier, measured by its accuracy on the test texts, which are read once."""
+    """A text classifier, evaluated once by its accuracy on the test texts."""
 
     select = "validation_accuracy"
 
@@ -59,7 +59,7 @@ class Classification(Task):
             self.start.load_tokenizer,
         )
         if recipe.token_dropout and tokenizer.mask_id is None:
-            print(f"note        {tokenizer.spec} has no mask token: no token dropout")
+            print(f"note        {tokenizer.spec} has no mask token: token dropout is off")
             recipe = replace(recipe, token_dropout=0.0)
         texts = *(split.texts for split in (*labelled, data.test)), unlabelled
         self.encoded = [
@@ -69,7 +69,7 @@ class Classification(Task):
         super().__init__(run, recipe, tokenizer, batch_tokens, recipe.dtype)
 
     def build(self) -> None:
-        """Fit the n-grams too; they give the texts without labels theirs."""
+        """Build the classifier, fit its n-grams, and make pseudo-labels of unlabelled texts."""
         train, validation, _, unlabelled = self.encoded
         tokenizer, recipe, data = self.tokenizer, self.recipe, self.data
         splits = self.train_split, self.validation, data.test
@@ -117,13 +117,13 @@ class Classification(Task):
         return int((batch.tokens != self.tokenizer.pad_id).sum())
 
     def validate(self, params: nnx.State) -> dict[str, float]:
-        """Return accuracy and log loss on the validation texts."""
+        """Return the accuracy and log loss on the validation texts."""
         probabilities = self.scorer(self.encoded[1], self.classifier.kept(params))
         found = score(probabilities, self.validation.labels, self.data.classes)
         return {"validation_accuracy": found["accuracy"], "validation_loss": found["log_loss"]}
 
     def evaluate(self, params: nnx.State) -> dict[str, Any]:
-        """Calibrate and save the weights, then score the test texts: the one reading of them."""
+        """Calibrate and save the weights, then score the test texts, which are used only here."""
         classifier, data = self.classifier, self.data
         validation, test, unlabelled = self.encoded[1:]
         params, weights = classifier.calibrated(
@@ -165,7 +165,7 @@ class Classification(Task):
         if not self.options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
             report |= compare_with_baseline(data, self.train_split, self.validation, probabilities)
-        # Where a finished run is extended, the test split was read before.
+        # If a finished run is extended, its test accuracy was measured before.
         if earlier := finished(self.folder, 0):
             accuracies = earlier.get("earlier_test_accuracies", [])
             report["earlier_test_accuracies"] = [*accuracies, earlier["test_accuracy"]]
@@ -183,7 +183,7 @@ class Classification(Task):
 
 
 def announce(note: str) -> None:
-    """Print what nobody may miss, on the standard error."""
+    """Print a framed note to standard error, so that it is not missed."""
     frame = "!" * 100
     lines = (f"! {line}" for line in textwrap.wrap(note, 96))
     print(frame, *lines, frame, sep="\n", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Language modelling: a decoder learns which token of a text comes next."""
+"""Language modelling: a decoder learns to predict the next token of a text."""
 
 import itertools
 import math
@@ -30,11 +30,11 @@ from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.serialization.specification import LanguageModelSpec
 from transformer_jax.text.tokenizer import Tokenizer, train_tokenizer
 
-SHOWN = 120  # tokens of the text that is printed after each epoch
+SHOWN = 120  # length in tokens of the sample printed after each epoch
 
 
 class LanguageModeling(Task):
-    """A language model of texts, measured by the loss on those that are held out."""
+    """A language model, evaluated by its loss on held-out texts."""
 
     loss = staticmethod(mean_loss)
     select = "validation_log_likelihood"
@@ -56,7 +56,7 @@ class LanguageModeling(Task):
         super().__init__(run, recipe, tokenizer, self.rows * self.length, "float32")
 
     def build(self) -> None:
-        """Write the tokens to disk; they are removed when training ends."""
+        """Write the tokens to temporary files, and build the model and its evaluation."""
         data, tokenizer, length = self.data, self.tokenizer, self.length
         self.cls_id = tokenizer.cls_id if data.separate else None
         texts = {"train": data.train, "held_out": data.held_out}
@@ -66,8 +66,8 @@ class LanguageModeling(Task):
         for name, part in (("learn from", train), ("hold out", held_out)):
             if len(part.tokens) <= length:
                 raise OptionError(
-                    f"the part of the texts to {name} has {len(part.tokens)} tokens, no more than "
-                    f"one window of {length}; pass more text or a smaller --length"
+                    f"the part of the texts to {name} has {len(part.tokens)} tokens, but must have "
+                    f"more than one window of {length}; pass more text or a smaller --length"
                 )
         config = replace(self.recipe.model, vocab_size=tokenizer.vocab_size)
         spec = LanguageModelSpec(config, data.name, data.separate)
@@ -89,7 +89,7 @@ class LanguageModeling(Task):
         return batch.tokens.size
 
     def validate(self, params: nnx.State) -> dict[str, float]:
-        """Return the loss on the held-out part, and print what the model writes."""
+        """Return the loss on the held-out part, and print a text that the model generates."""
         nats, targets = self.total_loss(params)
         model = nnx.merge(self.graph, params)
         held_out, seed = self.parts["held_out"], self.options.seed
@@ -101,7 +101,7 @@ class LanguageModeling(Task):
         }
 
     def evaluate(self, params: nnx.State) -> dict[str, Any]:
-        """Return the mean loss over the held-out tokens, and over bytes, for any tokenizer."""
+        """Return the held-out loss per token, and per byte, which any tokenizer can compare."""
         train, held_out = self.parts["train"], self.parts["held_out"]
         nats, targets = self.total_loss(params)
         return {
@@ -109,7 +109,7 @@ class LanguageModeling(Task):
             "data": {
                 "name": self.data.name,
                 "source": self.data.source,
-                "held_out": f"{self.data.rule}; its loss also chose the weights",
+                "held_out": f"{self.data.rule}; its loss also selected the weights",
                 "tokens": len(train.tokens),
                 "held_out_tokens": len(held_out.tokens),
                 "held_out_bytes": held_out.bytes,
@@ -121,12 +121,13 @@ class LanguageModeling(Task):
 
     @staticmethod
     def result(report: dict[str, Any]) -> str:
-        return f"{report['held_out_loss']:.4f} nats a token"
+        return f"{report['held_out_loss']:.4f} nats per token"
 
     def summary(self, report: dict[str, Any]) -> str:
         return (
             f"held out    {self.result(report)}, perplexity {report['perplexity']:.2f}, "
-            f"{report['bits_per_byte']:.4f} bits a byte; it also chose the weights"
+            f"{report['bits_per_byte']:.4f} bits per byte (the held-out loss also selected the "
+            "weights)"
         )
 
     def example(self) -> str:
@@ -134,7 +135,7 @@ class LanguageModeling(Task):
 
 
 def sample_text(model: LanguageModel, tokenizer: Tokenizer, tokens: np.ndarray, seed: int) -> str:
-    """Return the first of these tokens as text and, behind a bar, what the model adds."""
+    """Return the first of these tokens as a prompt and, after a "|", the model's continuation."""
     most = model.config.max_length
     prompt = np.asarray(tokens[: min(16, most // 2)], np.int32)[None]
     written = generate(

@@ -1,4 +1,4 @@
-"""Masked language modelling: a text encoder learns which words were taken out of texts."""
+"""Masked language modelling: a text encoder learns to predict the masked words of texts."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ from transformer_jax.text.tokenizer import train_tokenizer
 
 
 class MaskedLanguageModeling(Task):
-    """A masked language model, measured on the texts that `train.imdb` validates on."""
+    """A masked language model, evaluated on validation texts of `train.imdb`."""
 
     loss = staticmethod(mean_loss)
     select = "validation_log_likelihood"
@@ -45,7 +45,7 @@ class MaskedLanguageModeling(Task):
         print(
             f"data        {self.data.source}\n"
             f"            {len(texts.train):,} texts to train, {len(texts.held_out):,} held out, "
-            f"from those that train.imdb validates on: {texts.rule}"
+            f"from the validation texts of train.imdb: {texts.rule}"
         )
         tokenizer = run.tokenizer(
             lambda: as_published(train_tokenizer(options.tokenizer, texts.train)),
@@ -77,8 +77,8 @@ class MaskedLanguageModeling(Task):
         print(
             f"            {len(self.train_part.tokens):,} tokens to train, "
             f"{len(self.held_out.tokens):,} held out, in rows of {self.length}, "
-            f"{self.recipe.mask_rate:.0%} hidden; by word frequency alone {self.unigram_loss:.4f} "
-            "nats a token"
+            f"{self.recipe.mask_rate:.0%} masked; unigram baseline {self.unigram_loss:.4f} nats "
+            "per token"
         )
 
     def batches(self, epoch: int) -> LazyBatches:
@@ -92,7 +92,7 @@ class MaskedLanguageModeling(Task):
         return int((batch.text_ids > 0).sum())
 
     def validate(self, params: nnx.State) -> dict[str, float]:
-        """Return loss and accuracy on the hidden tokens of the held-out texts."""
+        """Return the loss and accuracy on the masked tokens of the held-out texts."""
         nats, right, targets = self.total_loss(params)
         return {
             "validation_loss": nats / max(targets, 1),
@@ -109,7 +109,7 @@ class MaskedLanguageModeling(Task):
                 "source": self.data.source,
                 "notes": [*self.data.notes, *texts.notes],
                 "held_out": f"{texts.rule}; the loss on {len(texts.held_out):,} of them also "
-                "chose the weights",
+                "selected the weights",
                 "texts": len(texts.train),
                 "tokens": len(self.train_part.tokens),
                 "held_out_tokens": len(self.held_out.tokens),
@@ -122,12 +122,12 @@ class MaskedLanguageModeling(Task):
 
     @staticmethod
     def result(report: dict[str, Any]) -> str:
-        return f"{report['held_out_loss']:.4f} nats a hidden token"
+        return f"{report['held_out_loss']:.4f} nats per masked token"
 
     def summary(self, report: dict[str, Any]) -> str:
         return (
-            f"held out    {self.result(report)}, {report['held_out_accuracy']:.2%} guessed; "
-            f"by word frequency alone {self.unigram_loss:.4f} nats"
+            f"held out    {self.result(report)}, {report['held_out_accuracy']:.2%} predicted "
+            f"correctly; unigram baseline {self.unigram_loss:.4f} nats"
         )
 
     def example(self) -> str:

@@ -1,4 +1,4 @@
-"""The skeleton of a training, from a run folder to its report, whatever is trained."""
+"""The base class of the tasks: the steps of a training run, from its folder to its report."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -21,17 +21,18 @@ from transformer_jax.serialization.run_folder import WEIGHTS, save_specification
 
 
 class Task(ABC):
-    """What a program trains: it reads the data when it is made, and `train` does the rest.
+    """The base class of a training task.
 
-    Each program has a subclass with its data, model, objective and evaluation. `begin` is called by
-    `build`, behind which a run can be resumed.
+    Each program has a subclass with its data, model, objective and evaluation. The constructor
+    reads the data; `train` does the rest. `build` must call `begin`, after which the run can be
+    resumed.
     """
 
-    data: Any  # with a name and a source
-    model: nnx.Module  # what is saved
-    loss: Callable  # of the model, a batch and random numbers
-    select: str  # the metric of `validate` that chooses the weights, the higher the better
-    written: tuple[str, ...] = ("report.md", "report.json")  # for a reader
+    data: Any  # has a name and a source
+    model: nnx.Module  # the model that is saved
+    loss: Callable  # of the model, a batch and random number generators
+    select: str  # the metric of `validate` that selects the weights; higher is better
+    written: tuple[str, ...] = ("report.md", "report.json")  # files named in the last lines
 
     def __init__(self, run: Run, recipe: Any, tokenizer: Any, batch_tokens: int, dtype: str | None):
         self.run, self.options, self.folder = run, run.options, run.folder
@@ -41,27 +42,27 @@ class Task(ABC):
 
     @abstractmethod
     def build(self) -> None:
-        """Make the model and its loss, and what `batches` and `validate` need."""
+        """Build the model, its loss, and everything that `batches` and `validate` need."""
 
     @abstractmethod
     def batches(self, epoch: int) -> Sequence[Any]:
-        """Return the batches of an epoch, which are made when asked for."""
+        """Return the batches of an epoch, each made on access."""
 
     @abstractmethod
     def count_tokens(self, batch: Any) -> int:
-        """Return the tokens of a batch, without padding."""
+        """Return the number of tokens in a batch, without padding."""
 
     @abstractmethod
     def validate(self, params: nnx.State) -> dict[str, float]:
-        """Return the metrics after an epoch."""
+        """Return the validation metrics after an epoch."""
 
     @abstractmethod
     def evaluate(self, params: nnx.State) -> dict[str, Any]:
-        """Return what the report says of the best weights."""
+        """Return the report entries on the task, computed with the best weights."""
 
     @abstractmethod
     def summary(self, report: dict[str, Any]) -> str:
-        """Return the lines that the program prints of a report."""
+        """Return the lines that the program prints at its end."""
 
     @abstractmethod
     def example(self) -> str:
@@ -70,7 +71,7 @@ class Task(ABC):
     @staticmethod
     @abstractmethod
     def result(report: dict[str, Any]) -> str:
-        """Return in a phrase what a report has found."""
+        """Return the main result of a report as a short phrase."""
 
     def train(self) -> None:
         """Build, fit and evaluate, and write the model and the report."""
@@ -80,7 +81,7 @@ class Task(ABC):
             parameters = sum(leaf.size for leaf in leaves)
             print(
                 f"model       {parameters:,} parameters, {self.tokenizer.spec}, "
-                f"{self.batch_tokens:,} tokens a batch, {self.dtype}"
+                f"{self.batch_tokens:,} tokens per batch, {self.dtype}"
             )
             with event_log(self.folder, self.options.tensorboard) as log:
                 config = replace(self.recipe.fit, dtype=self.dtype)
@@ -103,7 +104,7 @@ class Task(ABC):
         print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
 
     def begin(self, data_sha256: str, spec: Any, *beside: str) -> None:
-        """Write options and configuration; raise RunError where the run began with other data."""
+        """Write options and configuration; raise RunError if the run began with other data."""
         resolved = {"epochs": self.recipe.fit.epochs, "dtype": self.dtype}
         if self.options.data == "auto":
             resolved["data"] = self.data.name
@@ -112,9 +113,9 @@ class Task(ABC):
 
     @property
     def trained(self) -> nnx.Module:
-        """Return what gradient steps change."""
+        """The module whose parameters gradient steps change."""
         return self.model
 
     def keep(self, params: nnx.State) -> None:
-        """Write the weights with which the model is used."""
+        """Write the weights of the saved model."""
         save_weights(self.folder / WEIGHTS, params)

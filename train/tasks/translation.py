@@ -1,4 +1,4 @@
-"""Translation: an encoder-decoder learns pairs of texts."""
+"""Translation: an encoder-decoder learns from pairs of texts."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,11 +28,11 @@ from transformer_jax.serialization.specification import TranslatorSpec
 from transformer_jax.text.batching import bucket_lengths, epoch_plans, evaluation_plans
 from transformer_jax.text.tokenizer import train_tokenizer
 
-SHOWN = 3  # translations that are printed after each epoch
+SHOWN = 3  # number of translations printed after each epoch
 
 
 class Translation(Task):
-    """A translation model, measured by BLEU on the test pairs, which are read once."""
+    """A translation model, evaluated once by BLEU on the test pairs."""
 
     select = "validation_objective"
     written = (*Task.written, "translations.txt")
@@ -92,12 +92,12 @@ class Translation(Task):
         texts, references = (part[:SHOWN] for part in self.data.validation)
         for lines in zip(texts, self._translated(params, texts, 1), references, strict=True):
             tqdm.write("\n  {}\n  -> {}\n  == {}".format(*lines))
-        # A model that has learnt smoothed labels is unsure on purpose: by nats alone an early one
-        # would win.
+        # Label smoothing makes a model less confident on purpose. Selected by the plain loss, an
+        # early epoch would win.
         return {"validation_loss": nats, "validation_objective": -smoothed}
 
     def evaluate(self, params: nnx.State) -> dict[str, Any]:
-        """Translate the test part, the one reading of it, by the weights that validation chose."""
+        """Translate the test texts, which are used only here, and return their BLEU."""
         data, options = self.data, self.options
         found = self._translated(params, data.test[0], options.beams)
         lines = zip(data.test[0], found, data.test[1], strict=True)

@@ -1,16 +1,15 @@
-"""The training state on disk, by orbax: what it takes to go on, apart from the model that one
-keeps.
+"""Checkpoints: the training state on disk, written with orbax, from which a run is resumed.
 
     checkpoints/step-00000120-epochs-003/
         state/          orbax's arrays: parameters, their average, the optimizer, the step,
                         the best weights
-        progress.json   where the run stands beside the arrays
+        progress.json   counts, scores and times of the run
         SHA256SUMS      of every other file, written last; `sha256sum -c SHA256SUMS` reads it too
 
-A checkpoint is written under a name that begins with a dot and renamed when it is whole. orbax
-reads a flipped byte without a word, so every file is compared with the list before it is used; what
-does not agree is named, and the checkpoint before it is taken. Kept are the newest two and the one
-with the best score (`KEEP`).
+A checkpoint is written under a name that begins with a dot and renamed when it is complete. orbax
+does not detect a flipped byte, so every file is compared with SHA256SUMS before it is used; a
+mismatch is reported, and the checkpoint before it is loaded instead. The newest two checkpoints
+(`KEEP`) and the one with the best score are kept. The model to use is saved elsewhere.
 """
 
 import errno
@@ -34,40 +33,40 @@ from transformer_jax.runtime.files import write_text
 logging.getLogger("absl").setLevel(logging.WARNING)  # orbax reports every save at INFO
 
 SUMS, PROGRESS, STATE = "SHA256SUMS", "progress.json", "state"
-KEEP = 2  # of the newest; the one with the best score beside them
+KEEP = 2  # number of newest checkpoints to keep, in addition to the one with the best score
 
 
 class CheckpointError(Exception):
-    """A checkpoint that could not be written."""
+    """A checkpoint that could not be written; the message says why."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, beside the arrays."""
+    """The counts, scores and times of a run, saved with its arrays."""
 
     step: int = 0
-    epoch: int = 0  # how many are done, validated included
+    epoch: int = 0  # epochs completed, validation included
     tokens: int = 0
     best_score: float | None = None
     best_epoch: int | None = None
     best_step: int | None = None
     best_metrics: dict | None = None
-    metrics_bytes: int = 0  # how much of metrics.jsonl belongs to this state
-    losses: tuple[float, ...] = ()  # of the steps since its last line; NaN where one was skipped
+    metrics_bytes: int = 0  # length of metrics.jsonl at this state
+    losses: tuple[float, ...] = ()  # of the steps since its last line; NaN for a skipped step
     losses_tokens: int = 0
     losses_seconds: float = 0.0
     skipped: int = 0  # steps whose loss or gradient was not finite
     skipped_in_a_row: int = 0
     train_seconds: float = 0.0  # compilation, validation and saving included
-    step_seconds: float = 0.0  # in training steps alone
-    save_seconds: float = 0.0  # in writing checkpoints, this one not yet counted
+    step_seconds: float = 0.0  # in training steps only
+    save_seconds: float = 0.0  # in writing checkpoints before this one
 
 
 def save(folder: Path, state: Any, progress: Progress) -> None:
-    """Writes one more checkpoint and removes those that `KEEP` does not ask for.
+    """Write a checkpoint and remove older ones: all but the newest `KEEP` and the best.
 
-    Raises CheckpointError, and leaves the older ones as they were, if the disk is full or will not
-    have it.
+    Raises CheckpointError if the disk is full or writing fails; older checkpoints then stay as
+    they were.
     """
     name = f"step-{progress.step:08d}-epochs-{progress.epoch:03d}"
     target, beside = folder / name, folder / f".{name}.part"
@@ -83,7 +82,7 @@ def save(folder: Path, state: Any, progress: Progress) -> None:
         shutil.rmtree(target, ignore_errors=True)
         os.rename(beside, target)
         _prune(folder)
-    except Exception as error:  # orbax and tensorstore raise their own for what the system said
+    except Exception as error:  # orbax and tensorstore wrap the system's errors in their own
         shutil.rmtree(beside, ignore_errors=True)
         raise CheckpointError(f"cannot write {target}: {one_line(error)}") from error
 
@@ -91,21 +90,22 @@ def save(folder: Path, state: Any, progress: Progress) -> None:
 def load(
     folder: Path, state: Any, warn: Callable[[str], None] = lambda line: None
 ) -> tuple[Any, Progress] | None:
-    """The newest whole checkpoint in the shape of `state`, or None; what is passed over goes to
-    `warn`.
+    """Load the newest undamaged checkpoint with the structure of `state`, as (state, progress).
+
+    Returns None if there is none. Skipped checkpoints are reported to `warn`.
     """
     for path in reversed(_all(folder)):
         if (problem := damage(path)) is None:
             try:
                 return _read(path, state)
-            except Exception as error:  # the files are as they were written, and orbax objects
+            except Exception as error:  # the files are undamaged, but orbax cannot load them
                 problem = f"is of another model or version: {one_line(error)}"
-        warn(f"{path} {problem}; the checkpoint before it is taken")
+        warn(f"{path} {problem}; using the checkpoint before it")
     return None
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint's files, or None."""
+    """Return what is wrong with a checkpoint's files, as a phrase, or None if they are intact."""
     try:
         text = (path / SUMS).read_text(encoding="utf-8")
         found = _sums(path)
@@ -116,7 +116,7 @@ def damage(path: Path) -> str | None:
         if name not in found:
             return f"is damaged: {name} is missing"
         if found[name] != sum_:
-            return f"is damaged: {name} is not what {SUMS} says"
+            return f"is damaged: {name} does not match {SUMS}"
     return None if text == _listed(found) else f"is damaged: {SUMS} does not list all files"
 
 
@@ -135,13 +135,10 @@ def _read(path: Path, state: Any) -> tuple[Any, Progress]:
     return found, Progress(**progress)
 
 
+# If orbax cannot create a folder, it raises an error, but its threads keep the process alive for
+# another 20 minutes. So a full disk is detected here, before orbax starts.
 def _try_room(probe: Path, state: Any) -> None:
-    """Takes the room that orbax is going to need, and gives it back; OSError if there is not
-    enough.
-
-    Where orbax cannot make a folder, it says so but its threads keep the process from ending for 20
-    minutes.
-    """
+    """Raise OSError if the disk has no room for the files and folders that orbax will write."""
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + 2**20
     if shutil.disk_usage(probe.parent).free < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -152,15 +149,15 @@ def _try_room(probe: Path, state: Any) -> None:
 
 def _options() -> ocp.Context:
     context = ocp.Context()
-    # Weights do not shrink, and the list of sums is the better check: together two thirds of a
-    # save.
+    # Weights do not compress, and SHA256SUMS is the better check. Without both a save takes a
+    # third of the time.
     context.array.saving.use_compression = False
     context.array.saving.enable_post_merge_validation = False
     return context
 
 
 def _prune(folder: Path) -> None:
-    """Removes all but the newest `KEEP` and the one whose average has the best score."""
+    """Remove all but the newest `KEEP` and the one whose averaged weights have the best score."""
     whole = _all(folder)
     if len(whole) <= KEEP:
         return
@@ -168,26 +165,25 @@ def _prune(folder: Path) -> None:
     best = f"step-{progress['best_step'] or 0:08d}-epochs-{progress['best_epoch'] or 0:03d}"
     for path in whole[:-KEEP]:
         if path.name != best:
-            # Renamed first: half of a checkpoint must not stand under the name of a whole one.
+            # Rename first, so that a half-removed checkpoint never has the name of a complete one.
             os.rename(path, path.with_name(f".{path.name}.part"))
     _clear(folder)
 
 
 def _clear(folder: Path) -> None:
-    """Removes what a kill has left half written or half removed."""
+    """Remove checkpoints that a killed process left half written or half removed."""
     for path in folder.glob(".*.part"):
         shutil.rmtree(path)
 
 
 def _all(folder: Path) -> list[Path]:
-    """Every checkpoint, oldest first; a step of more digits than the name gives room is a later
-    one.
-    """
+    """Return every checkpoint, oldest first."""
+    # By length first: a step number may outgrow the digits that the name reserves.
     return sorted(folder.glob("step-*"), key=lambda path: (len(path.name), path.name))
 
 
 def _sums(folder: Path) -> dict[str, str]:
-    """The sum of every file but the list itself, by name."""
+    """Return the SHA-256 of every file except SHA256SUMS itself, by name."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / SUMS)
     return {path.relative_to(folder).as_posix(): _sha256(path) for path in files}
 

@@ -1,6 +1,4 @@
-"""What can go wrong while training that is nobody's mistake: one line, what is kept, and the way
-on.
-"""
+"""Failures of the machine during training, such as a full disk, reported as one line."""
 
 import errno
 from collections.abc import Iterator
@@ -13,9 +11,9 @@ from train.trainer.checkpoints import CheckpointError
 
 
 class TrainingError(Exception):
-    """Training cannot go on; what the last checkpoint has is kept.
+    """A failure that ends training; the last checkpoint is kept.
 
-    `mendable` says whether the same run can go on once something outside it is mended.
+    `mendable` says whether the run can be resumed once the cause outside it is fixed.
     """
 
     def __init__(self, message: str, *, mendable: bool):
@@ -25,16 +23,16 @@ class TrainingError(Exception):
 
 @contextmanager
 def faults_of(run: Path, batch_tokens: int) -> Iterator[None]:
-    """Turns a full disk and a full memory into a TrainingError that says what to do."""
+    """Convert errors of a full disk or full memory to a TrainingError that says what to do."""
     try:
         yield
     except CheckpointError as error:
-        raise TrainingError(f"{error}; make room or mend it", mendable=True) from error
+        raise TrainingError(f"{error}; free disk space or fix the cause", mendable=True) from error
     except OSError as error:
         where = error.filename or run
         raise TrainingError(
             f"cannot write {where}: {error.strerror or error}; "
-            + ("make room" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "mend it"),
+            + ("free disk space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "fix that"),
             mendable=True,
         ) from error
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -48,5 +46,6 @@ def faults_of(run: Path, batch_tokens: int) -> Iterator[None]:
 
 
 def out_of_memory(error: Exception) -> bool:
+    """Return whether an error of Python or XLA means that memory ran out."""
     signs = ("RESOURCE_EXHAUSTED", "out of memory", "bad_alloc")
     return isinstance(error, MemoryError) or any(s.lower() in str(error).lower() for s in signs)

@@ -1,9 +1,9 @@
-"""The one training loop of every program: batches in, the best weights by validation out.
+"""The training loop of every program: it trains on batches and keeps the best validated weights.
 
-The model's state is split off once and donated to one jitted step, so Python walks no module while
-it trains. Everything random comes from (seed, step) and every order from (seed, epoch): a state and
-the number of its step are all that it takes to resume, and resuming gives the bits that not
-stopping would have given.
+The model's state is extracted once and donated to one jitted step, so Python traverses no module
+during training. Random numbers depend on (seed, step) only, and the order of the batches on
+(seed, epoch). So the state and its step number are all that resuming needs, and a resumed run is
+bit-identical to an uninterrupted one.
 """
 
 import math
@@ -29,32 +29,32 @@ from train.trainer.step import FitConfig, TrainState, copied, make_train_step
 from transformer_jax.parallel.mesh import replicate, split_rows
 
 LOG_EVERY = 10  # steps between lines of metrics.jsonl, and between reads of the loss
-SKIPPED_LIMIT = 10  # steps in a row without a finite loss and gradient, after which the run stops
+SKIPPED_LIMIT = 10  # the run stops after so many consecutive non-finite losses or gradients
 
 
 class Objective(Protocol):
-    """What is minimised, and what chooses the weights that are kept."""
+    """The loss to minimise, and the validation metric that selects the weights."""
 
     trained: nnx.Module
     loss: Callable[[nnx.Module, Any, nnx.Rngs], jax.Array]  # of a batch
-    select: str  # the metric that chooses, the higher the better
+    select: str  # the metric that selects the weights; higher is better
 
     def batches(self, epoch: int) -> Sequence[Any]:
-        """Return the batches of an epoch, which are made when asked for."""
+        """Return the batches of an epoch, each made on access."""
 
     def count_tokens(self, batch: Any) -> int:
-        """Return the tokens of a batch, without padding."""
+        """Return the number of tokens in a batch, without padding."""
 
     def validate(self, params: nnx.State) -> dict[str, float]:
-        """Return the metrics after an epoch."""
+        """Return the validation metrics after an epoch."""
 
     def keep(self, params: nnx.State) -> None:
-        """Store weights: the first ones, then those that are the best so far."""
+        """Save weights: first the initial ones, then each new best."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """The best weights by validation, and how far training came."""
+    """The best weights by validation, and the progress of training."""
 
     params: Any
     progress: Progress
@@ -68,11 +68,11 @@ def fit(
     log: Callable[[dict], None] = lambda line: None,
     resume: bool = False,
 ) -> FitResult:
-    """Minimise the objective over the batches of every epoch, in a run folder.
+    """Train by minimising the objective over the batches of every epoch, in a run folder.
 
-    Every line of metrics.jsonl also goes to `log`. Raises Stopped after Ctrl-C or SIGTERM, with
-    everything saved; TrainingError when SKIPPED_LIMIT steps in a row had no finite loss and
-    gradient; CheckpointError and OSError when the disk does not take what is written.
+    Every line of metrics.jsonl is also passed to `log`. Raises Stopped after Ctrl-C or SIGTERM,
+    once everything is saved; TrainingError when SKIPPED_LIMIT consecutive steps had a loss or
+    gradient that is not finite; CheckpointError and OSError when writing to disk fails.
     """
     loop = _Loop(objective, config, run, resume)
     objective.keep(loop.best)
@@ -88,7 +88,7 @@ def fit(
 
 
 class _Loop:
-    """The state of a training, and what moves it on."""
+    """The state of a training run, and the steps that advance it."""
 
     metrics: MetricsLog
     bar: tqdm
@@ -96,7 +96,7 @@ class _Loop:
 
     def __init__(self, objective: Objective, config: FitConfig, run: Path, resume: bool):
         self.objective, self.config, self.folder = objective, config, run / "checkpoints"
-        # The number of steps up to the end of each epoch.
+        # The cumulative number of steps at the end of each epoch.
         self.ends = list(accumulate(len(objective.batches(e)) for e in range(config.epochs)))
         steps = self.ends[-1] if self.ends else 0
         self.total_steps = steps if config.max_steps is None else min(steps, config.max_steps)
@@ -116,11 +116,9 @@ class _Loop:
         self.started = self.saved - self.progress.train_seconds
 
     def run(self) -> None:
-        """Train and validate every epoch that is left."""
+        """Train and validate for each remaining epoch."""
         if self.metrics.missing_bytes:
-            self.bar.write(
-                f"{self.metrics.path} lacks lines that were there at the last checkpoint"
-            )
+            self.bar.write(f"{self.metrics.path} lacks lines that it had at the last checkpoint")
         self.window = Window(self.progress)
         for epoch in range(self.progress.epoch, self.config.epochs):
             begins = self.ends[epoch - 1] if epoch else 0
@@ -148,7 +146,7 @@ class _Loop:
             self._save()
 
     def _log(self, epoch: int) -> None:
-        """Write a line on the steps since the last one."""
+        """Write a line of metrics for the steps since the last line."""
         self.window.read()
         self.progress = self.window.added_to(self.progress)
         step, losses = self.progress.step, self.window.losses
@@ -163,19 +161,19 @@ class _Loop:
         }
         if skipped := len(losses) - len(finite):
             line["skipped"] = skipped
-            self.bar.write(f"step {step}: {skipped} without a finite loss and gradient skipped")
+            self.bar.write(f"step {step}: skipped {skipped} steps with NaN or infinite values")
         self.metrics.write(**line)
         if (in_a_row := self.progress.skipped_in_a_row) >= SKIPPED_LIMIT:
             raise TrainingError(
                 f"the loss or its gradient was NaN or infinite in {in_a_row} steps in a row, up "
-                f"to step {step}; the weights from before are kept. Try a new run with --dtype "
-                "float32, or with a lower learning rate in the recipe",
+                f"to step {step}; the weights from before are kept. Start a new run with --dtype "
+                "float32 or a lower learning rate (--learning-rate)",
                 mendable=False,
             )
         if finite:
             self.shown["loss"] = f"{line['loss']:.3f}"
         self.bar.set_postfix(self.shown | {"tok/s": f"{rate:,.0f}"}, refresh=False)
-        self.window = Window(Progress())  # an empty one
+        self.window = Window(Progress())  # empty
 
     def _validate(self, epoch: int) -> None:
         """Keep the averaged weights if they are the best so far."""
@@ -201,7 +199,7 @@ class _Loop:
             self._save()
 
     def _save(self) -> None:
-        """Write a checkpoint; stop then, if that was asked for."""
+        """Write a checkpoint, then stop if a signal asked for it."""
         self.window.read()
         begun = time.perf_counter()
         self._update(
@@ -219,7 +217,7 @@ class _Loop:
 
 
 class Window:
-    """The steps since the last line of metrics.jsonl: what the next line is made of."""
+    """The steps since the last line of metrics.jsonl, which the next line summarises."""
 
     def __init__(self, progress: Progress):
         self.losses: list[Any] = list(progress.losses)
@@ -227,18 +225,18 @@ class Window:
         self.since = time.perf_counter()
 
     def add(self, loss: jax.Array, tokens: int) -> None:
-        """Count one more step, without waiting for the device."""
+        """Add one step, without waiting for the device."""
         self.losses.append(loss)
         self.tokens += tokens
 
     def read(self) -> None:
-        """Wait for the device."""
+        """Wait for the device and turn the losses into floats."""
         self.losses = [float(value) for value in jax.device_get(self.losses)]
         now = time.perf_counter()
         self.seconds, self.since = self.seconds + now - self.since, now
 
     def added_to(self, progress: Progress) -> Progress:
-        """Return the counts with those of this window, which was read."""
+        """Return `progress` with the counts of this window added; call `read` first."""
         in_a_row = progress.skipped_in_a_row
         for value in self.losses:
             in_a_row = 0 if math.isfinite(value) else in_a_row + 1

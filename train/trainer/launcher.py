@@ -1,4 +1,4 @@
-"""What every program does around training: options, run folder, one-line errors, exit code."""
+"""The frame of every training program: options, run folder, one-line errors, exit code."""
 
 import shlex
 import sys
@@ -31,7 +31,7 @@ from transformer_jax.runtime.errors import TokenizerError
 
 
 class Trainable(Protocol):
-    """What a program trains, with the data of a run."""
+    """The task of a training program: it holds the data of a run and trains on it."""
 
     def __init__(self, run: Run):
         """Read the data; write nothing."""
@@ -41,12 +41,12 @@ class Trainable(Protocol):
 
     @staticmethod
     def result(report: dict[str, Any]) -> str:
-        """Return in a phrase what a report has found."""
+        """Return the main result of a report as a short phrase."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a training program is made of."""
+    """A training program: its module, help text, options and task."""
 
     module: str  # python -m MODULE
     description: str
@@ -54,7 +54,7 @@ class Program:
     task: type[Trainable]
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Train in a run folder, print a mistake as one line, and return the exit code."""
+        """Train in a run folder, print any error as one line, and return the exit code."""
         arguments = sys.argv[1:] if arguments is None else arguments
         try:
             parser = make_parser(self.options, self.module, self.description)
@@ -70,8 +70,8 @@ class Program:
     def _stoppable(
         self, folder: Path, options: CommonOptions | None, arguments: Sequence[str]
     ) -> int:
-        """Without options the run of the folder is resumed."""
-        go_on = f"go on with\n    {self._command('--resume', folder)}"
+        """Train, or resume the run in `folder` if there are no options; return the exit code."""
+        go_on = f"resume with\n    {self._command('--resume', folder)}"
         try:
             with stoppable(), held(folder, new=options is not None):
                 self._train(folder, options, arguments)
@@ -95,7 +95,8 @@ class Program:
                 refuse_other_data(folder, options.data)
                 print(
                     f"{folder} is finished: {report['epochs']} epochs, {self.task.result(report)}; "
-                    f"see {folder / 'report.md'}. --epochs {options.epochs + 1} or more goes on"
+                    f"see {folder / 'report.md'}. Pass --epochs {options.epochs + 1} or more to "
+                    "continue"
                 )
                 return
         run = Run(self.module, folder, options, began_with, self._command(*arguments))

@@ -1,6 +1,4 @@
-"""metrics.jsonl: one line for every few steps and for every validation, and how much of it a
-checkpoint knows.
-"""
+"""metrics.jsonl, a log with one line every few steps and one per validation; TensorBoard events."""
 
 import json
 import os
@@ -12,26 +10,28 @@ from train.trainer.run import RunError
 
 
 class MetricsLog:
-    """Appends lines; every line is in the file before the next step begins.
+    """A log file to which lines are appended; each is in the file before the next step begins.
 
-    A run that goes on cuts what was written after its checkpoint and writes those lines again. The
-    file is cut in place, so a kill between the two loses nothing that the checkpoint knows of.
+    A resumed run removes the lines written after its checkpoint (all beyond `keep_bytes`) and
+    writes them again. The file is truncated in place, so if the process is killed in between, no
+    line from before the checkpoint is lost. Every line is also passed to `also`.
     """
 
     def __init__(self, path: Path, keep_bytes: int, also: Callable[[dict], None]):
         self.path, self._also = path, also
         self._file = open(path, "ab")  # noqa: SIM115 (closed by __exit__)
         size = os.fstat(self._file.fileno()).st_size
-        self.missing_bytes = max(0, keep_bytes - size)  # cut by something else
+        self.missing_bytes = max(0, keep_bytes - size)  # removed by something else
         self._file.truncate(min(keep_bytes, size))
         self._file.seek(0, os.SEEK_END)
 
     def sync(self) -> int:
-        """How many bytes are on the disk: all of them."""
+        """Write everything to disk (fsync) and return the length of the file in bytes."""
         os.fsync(self._file.fileno())
         return self._file.tell()
 
     def write(self, **line) -> None:
+        """Write one line, as JSON, to the end of the file."""
         self._file.write((json.dumps(line, allow_nan=False) + "\n").encode())
         self._file.flush()
         self._also(line)
@@ -45,7 +45,7 @@ class MetricsLog:
 
 @contextmanager
 def event_log(run: Path, tensorboard: bool) -> Iterator[Callable[[dict], None]]:
-    """Yield where the lines of metrics.jsonl also go: TensorBoard when asked for, else nowhere."""
+    """Yield a function that writes a line of metrics to TensorBoard, or discards it."""
     if not tensorboard:
         yield lambda line: None
         return

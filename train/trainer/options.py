@@ -9,13 +9,13 @@ from typing import Any, ClassVar, NoReturn, TypeVar, get_args
 
 from train.trainer.step import FitConfig
 
-MOST = 2**31  # beyond 32 bits two seeds are one, and no array has an axis of 31
+MOST = 2**31  # seeds beyond 32 bits would coincide, and no array has an axis this long
 
 Options = TypeVar("Options", bound="CommonOptions")
 
 
 class OptionError(ValueError):
-    """An option that does not fit the data or the other options."""
+    """An option that does not fit the data or the other options; the message is one line."""
 
 
 def option(
@@ -27,10 +27,10 @@ def option(
     least: int | None = None,
     must: tuple[Callable[[Any], bool], str] | None = None,
 ) -> Any:
-    """Return a field that is an option, of type int, float, str, or bool for a switch.
+    """Return a dataclass field that becomes a command-line option.
 
-    A given value is at least `least`, and passes the test of `must`, which says in words what it
-    asks for.
+    The field's type is int, float, str, or bool for a switch. A given value must be at least
+    `least` and pass `must`, a pair of a test and its description for the error message.
     """
     argument = {"metavar": metavar, "help": help, "choices": choices}
     argument = {key: value for key, value in argument.items() if value is not None}
@@ -43,30 +43,38 @@ NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "0 or more")
 
 @dataclass(frozen=True)
 class CommonOptions:
-    """The options of every training program; each adds its own."""
+    """The options of every training program; each program adds its own."""
 
-    # What may be given anew when a run is resumed, and what stands together in the help
+    # Options that may differ when a run is resumed, and the groups of options in the help.
     may_change: ClassVar = frozenset({"data", "epochs", "checkpoint_minutes", "tensorboard"})
     groups: ClassVar[dict[str, tuple[str, ...]]] = {}
 
-    epochs: int | None = option(None, "E", "passes over the training texts", least=0)
+    epochs: int | None = option(
+        None, "E", "passes over the training texts (default: the recipe's)", least=0
+    )
     max_steps: int | None = option(None, "N", "stop after N updates", least=0)
-    batch_tokens: int | None = option(None, "N", "tokens in a batch, padding included", least=3)
-    dtype: str | None = option(choices=("float32", "bfloat16"), help="default: the recipe's")
-    seed: int = option(0, "S", "of everything random (default: 0)", least=0)
-    out: str | None = option(None, "DIR", "the run folder (default: runs/PROGRAM-DATE-TIME)")
+    batch_tokens: int | None = option(
+        None, "N", "tokens per batch, padding included (default: the recipe's)", least=3
+    )
+    dtype: str | None = option(
+        choices=("float32", "bfloat16"),
+        help="dtype of the computation; parameters stay float32 (default: the recipe's)",
+    )
+    seed: int = option(0, "S", "random seed (default: 0)", least=0)
+    out: str | None = option(None, "DIR", "run folder to create (default: runs/PROGRAM-DATE-TIME)")
     resume: str | None = option(
         None,
         "RUN",
-        "continue a run that was stopped, bit for bit; with a larger --epochs also a finished one",
+        "continue an interrupted run, with bit-identical results; with a larger --epochs also a "
+        "finished one",
     )
     checkpoint_minutes: float | None = option(
         None,
         "M",
-        "between checkpoints (default: 5); also made at every best validation score",
+        "minutes between checkpoints (default: 5); every best validation score is also saved",
         least=0,
     )
-    tensorboard: bool = option(False, help="also write TensorBoard events")
+    tensorboard: bool = option(False, help="also write TensorBoard events (needs tensorboardX)")
 
     def __post_init__(self):
         for each in dataclasses.fields(self):
@@ -81,18 +89,18 @@ class CommonOptions:
                 raise OptionError(f"{flag} must be {must[1]}; got {value}")
 
     def fit_config(self, config: FitConfig) -> FitConfig:
-        """Return the config of the recipe with what these options change of it."""
+        """Return the recipe's `config`, changed as these options ask."""
         names = ("epochs", "max_steps", "seed", "checkpoint_minutes")
         return replace(config, **{k: v for k in names if (v := getattr(self, k)) is not None})
 
 
 def flag_of(name: str) -> str:
-    """Return the option on the command line of a field of this name."""
+    """Return the command-line flag of a field, such as --max-steps of `max_steps`."""
     return f"--{name.replace('_', '-')}"
 
 
 def type_of(each: dataclasses.Field) -> type:
-    """Return the type of an option's values, None apart."""
+    """Return the type of an option's values, without None."""
     return next((kind for kind in get_args(each.type) if kind is not type(None)), each.type)
 
 
@@ -126,7 +134,7 @@ def make_parser(
 
 
 def given_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the options on a command line, without those that it leaves at their default."""
+    """Return the options that are given on a command line, without those left at their default."""
     unset = object()
     names = (action.dest for action in parser._actions)
     found = parser.parse_args(arguments, argparse.Namespace(**dict.fromkeys(names, unset)))
@@ -134,7 +142,7 @@ def given_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> 
 
 
 def make_options(options: type[Options], values: dict[str, Any]) -> Options:
-    """Return options of these values; raise OptionError where they make no possible model."""
+    """Return options with these values; raise OptionError if no model can be built from them."""
     try:
         return options(**values)
     except ValueError as error:
@@ -142,7 +150,7 @@ def make_options(options: type[Options], values: dict[str, Any]) -> Options:
 
 
 def is_possible(each: dataclasses.Field, value: object) -> bool:
-    """Return whether the command line can give an option this value."""
+    """Return whether the command line could give this option this value."""
     if value is None:
         return each.default is None
     choices = each.metadata["argument"].get("choices", [value])
@@ -150,5 +158,5 @@ def is_possible(each: dataclasses.Field, value: object) -> bool:
 
 
 def chosen(given: Any, default: Any) -> Any:
-    """Return what the command line says, or else the default."""
+    """Return `given` unless it is None, else `default`."""
     return default if given is None else given

@@ -1,6 +1,4 @@
-"""The run of a training program: a folder of its own, held by one process, with the options that it
-began with.
-"""
+"""The run of a training program: a folder locked by one process, and the options of the run."""
 
 import dataclasses
 import fcntl
@@ -30,31 +28,34 @@ OPTIONS, LOCK = "options.json", ".lock"
 
 
 class RunError(ValueError):
-    """A run folder that cannot be used."""
+    """A run folder that cannot be used; the message is one line."""
 
 
 def new_folder(out: str | None, name: str) -> Path:
-    """Return the folder of a new run: --out, or runs/NAME-DATE-TIME, which does not exist yet."""
+    """Return the folder of a new run: `out`, or a runs/NAME-DATE-TIME that does not exist yet."""
     if out:
         return Path(out)
     stem = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     others = (stem.with_name(f"{stem.name}-{n}") for n in range(2, 1000))
-    # A clock that was set back names a run twice.
+    # After the clock was set back, a name may be taken.
     return next((path for path in (stem, *others) if not path.exists()), stem)
 
 
 @contextmanager
 def held(folder: Path, *, new: bool) -> Iterator[None]:
-    """Keeps other processes out of the folder until this one ends, however it ends.
+    """Keep other processes out of a run folder for the duration of the context, by a lock.
 
-    A new run's folder is made, and removed again if nothing was put into it: a mistake leaves none.
-    The lock is the system's (flock) and dies with the process.
+    The folder of a new run is created, and removed again if it is empty at the end, so that a
+    failed start leaves nothing behind. The lock is the system's (flock) and ends with the process.
+
+    Raises RunError if the folder is locked, cannot be written, does not exist although the run is
+    not `new`, or is not empty although it is.
     """
-    made = not os.path.exists(folder)  # Path.exists raises where a name is too long
+    made = not os.path.exists(folder)  # Path.exists raises if the name is too long
     if not (made or folder.is_dir()):
         raise RunError(f"{folder} is not a folder; pass another {'--out' if new else '--resume'}")
     if made and not new:
-        raise RunError(f"{folder} is not a run to go on with: there is no such folder")
+        raise RunError(f"cannot resume {folder}: there is no such folder")
     path, lock = folder / LOCK, None
     parents = [parent for parent in folder.parents if not os.path.exists(parent)]
     try:
@@ -73,13 +74,13 @@ def held(folder: Path, *, new: bool) -> Iterator[None]:
             )
         if new and any(entry.name != LOCK for entry in folder.iterdir()):
             raise RunError(
-                f"{folder} is not empty and would be written over; pass another --out"
+                f"{folder} is not empty and would be overwritten; pass another --out"
                 + (f", or --resume {folder}" if (folder / OPTIONS).exists() else "")
             )
         yield
     finally:
         if lock is not None:
-            with lock:  # removed while it is held, so that nobody holds what is no longer there
+            with lock:  # removed while locked, so that no other process locks a removed file
                 path.unlink(missing_ok=True)
                 if made and not any(folder.iterdir()):
                     for each in (folder, *parents):
@@ -87,12 +88,12 @@ def held(folder: Path, *, new: bool) -> Iterator[None]:
 
 
 def _lock(path: Path):
-    """The open lock file, or None if another process has it."""
+    """Return the locked lock file, open, or None if another process has locked it."""
     while True:
         file = open(path, "ab")  # noqa: SIM115 (`held` closes it)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its last holder may have removed it between the two lines above.
+            # The previous process may have removed the file between the two lines above.
             if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
                 return file
         except BlockingIOError:
@@ -105,20 +106,20 @@ def _lock(path: Path):
 
 @dataclass(frozen=True)
 class Run:
-    """A training that begins, or is resumed."""
+    """A run of a training program, new or resumed."""
 
     program: str
     folder: Path
     options: Any  # the program's own kind of CommonOptions
-    began_with: str | None = None  # the SHA-256 of the data, where it is resumed
+    began_with: str | None = None  # the SHA-256 of the run's data; None for a new run
     command: str = ""
 
     def begin(self, data_sha256: str, *beside: str, **resolved: Any) -> None:
-        """Write what `resumed_options` reads: from here on the run can be resumed.
+        """Write the options to the run folder, from which `resumed_options` can resume the run.
 
-        The SHA-256 is of the data, and of what the options `beside` name; `resolved` are the values
-        of options that were left to the program. Raises RunError where the run is resumed with
-        other data.
+        `data_sha256` covers the data and the inputs named by the options `beside`; `resolved` are
+        the values of options whose default the program chose. Raises RunError if a resumed run is
+        given other data.
         """
         if self.began_with not in (None, data_sha256):
             others = "".join(f", or the {name} model," for name in beside)
@@ -136,19 +137,23 @@ class Run:
     def tokenizer(
         self, learn: Callable[[], Any], load: Callable[[Path], Any] = load_own_tokenizer
     ) -> Any:
-        """Return the run's own tokenizer where it is resumed, else one that is trained now."""
+        """Return the tokenizer of a resumed run, loaded from its folder, else a new one."""
         if self.began_with is not None:
             try:
                 return load(self.folder)
             except TokenizerError as error:
-                print(f"note        {error}; it is learned again")
+                print(f"note        {error}; training the tokenizer again")
         return learn()
 
 
 def resumed_options(
     folder: Path, program: str, options: type[CommonOptions], arguments: Sequence[str]
 ) -> tuple[CommonOptions, str]:
-    """Return the options of a run, changed as `arguments` say, and the SHA-256 of its data."""
+    """Return the options of the run to resume, changed by `arguments`, and its data's SHA-256.
+
+    Raises RunError if the run belongs to another program or version, or if `arguments` change an
+    option that must stay the same.
+    """
     saved, data_sha256 = _read_options(folder, program)
     known = {each.name: each for each in dataclasses.fields(options)}
     if set(saved) != set(known) - {"out", "resume"}:
@@ -168,7 +173,7 @@ def resumed_options(
         if name == "epochs" and value < (saved[name] or 0):
             raise RunError(
                 f"--epochs {value} is fewer than the {saved[name]} that {folder} began with; a "
-                "run only grows"
+                "run can only be extended"
             )
     values = saved | given | {"out": None, "resume": str(folder)}
     return make_options(options, values), data_sha256
@@ -182,16 +187,14 @@ def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
         if not isinstance(data_sha256, str):
             raise TypeError(data_sha256)
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        raise RunError(
-            f"{folder} is not a run to go on with: it has no readable {OPTIONS}"
-        ) from None
+        raise RunError(f"cannot resume {folder}: it has no readable {OPTIONS}") from None
     if began != program:
         raise RunError(f"{folder} is a run of {began!r:.60}, not of {program}")
     return saved, data_sha256
 
 
 def finished(folder: Path, epochs: int) -> dict[str, Any] | None:
-    """Return the report of a run that was trained for at least so many epochs, or None."""
+    """Return the report of a run that was trained for at least `epochs` epochs, or None."""
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         return report if report["settings"]["fit"]["epochs"] >= epochs else None
@@ -200,7 +203,7 @@ def finished(folder: Path, epochs: int) -> dict[str, Any] | None:
 
 
 def refuse_other_data(folder: Path, data: str) -> None:
-    """Raise RunError where a finished run, which reads no data again, began with other data."""
+    """Raise RunError if `data` is not the --data of a finished run, which reads no data again."""
     began = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))["options"]["data"]
     if data != "auto" and Path(data).resolve() != Path(began).resolve():
         raise RunError(

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that is granted between two steps."""
+"""Handling of Ctrl-C and SIGTERM: training saves and stops between two steps."""
 
 import signal
 import sys
@@ -9,7 +9,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """The run was asked to stop; what it has is saved."""
+    """An interruption by a signal, raised once the state is saved, or before training begins."""
 
     def __init__(self, number: int = signal.SIGINT):
         super().__init__(signal.Signals(number).name)
@@ -17,16 +17,17 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopWish:
-    """Which signal came, if one did."""
+    """The signal that was received, or None."""
 
     number: int | None = None
 
 
 @contextmanager
 def stop_wish() -> Iterator[StopWish]:
-    """The first signal is noted, the next one ends the process as the system does: at once.
+    """Record the first signal in the yielded StopWish; let the next one end the process at once.
 
-    Nothing has to be tidied up then: files are written beside their place, so the older ones stand.
+    Ending at once is safe: files are written under another name and then renamed, so the older
+    ones stay intact.
     """
     wish = StopWish()
     stop_if_asked()
@@ -35,7 +36,7 @@ def stop_wish() -> Iterator[StopWish]:
         wish.number = number
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        print("\nfinishing this step and saving; once more to stop at once", file=sys.stderr)
+        print("\nfinishing this step and saving; repeat Ctrl-C to stop at once", file=sys.stderr)
 
     with _handler(note):
         yield wish
@@ -43,16 +44,16 @@ def stop_wish() -> Iterator[StopWish]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Around a whole program: either signal raises Stopped, where no `stop_wish` takes it."""
+    """Raise Stopped on either signal, unless a `stop_wish` is active; for a whole program."""
     with _handler(_Stop()):
         yield
         stop_if_asked()
 
 
+# It remembers the signal, because an exception raised within a C callback, such as one of the
+# garbage collector, is lost.
 class _Stop:
-    """Raises Stopped, and remembers it: what is raised within a callback of C, as the garbage
-    collector's, is lost.
-    """
+    """A signal handler that raises Stopped and remembers the signal."""
 
     number: int | None = None
 
@@ -62,7 +63,7 @@ class _Stop:
 
 
 def stop_if_asked() -> None:
-    """Raises the Stopped that was lost on its way, if one was."""
+    """Raise Stopped if a signal came whose exception was lost in a C callback."""
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, _Stop) and handler.number is not None:
         raise Stopped(handler.number)
@@ -70,7 +71,7 @@ def stop_if_asked() -> None:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """A signal that comes within is raised behind it."""
+    """Raise Stopped at the end of the context if a signal arrives within it."""
     came = []
     with _handler(lambda number, frame: came.append(number)):
         yield
@@ -82,7 +83,7 @@ def undisturbed() -> Iterator[None]:
 def _handler(handler) -> Iterator[None]:
     try:
         before = [signal.signal(each, handler) for each in SIGNALS]
-    except ValueError:  # not the main thread, which alone may ask
+    except ValueError:  # only the main thread can set handlers
         yield
         return
     try:

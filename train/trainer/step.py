@@ -1,4 +1,4 @@
-"""One update of the weights, compiled."""
+"""One compiled update of the weights: the training state, its configuration and the step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +14,18 @@ from transformer_jax.parallel.mesh import keep_replicated
 
 
 class TrainState(NamedTuple):
+    """The arrays that a training step updates."""
+
     step: jax.Array
     params: Any
-    average: Any  # exponential moving average of the parameters: what is validated and kept
+    average: Any  # exponential moving average of the parameters, which is validated and kept
     optimizer: Any
 
     @classmethod
     def first(cls, params: Any, optimizer: optax.GradientTransformation) -> "TrainState":
-        """Before any step; the average has buffers of its own, since it is donated beside the
-        parameters.
+        """Return the state before the first step.
+
+        The average has its own buffers, because it is donated together with the parameters.
         """
         state = jax.jit(optimizer.init)(params)
         return cls(jnp.zeros((), jnp.int32), params, copied(params), state)
@@ -30,16 +33,18 @@ class TrainState(NamedTuple):
 
 @jax.jit
 def copied(params: Any) -> Any:
-    """Return the same values in buffers of their own."""
+    """Return a copy of `params` with buffers of its own."""
     return jax.tree.map(jnp.copy, params)
 
 
 @dataclass(frozen=True)
 class FitConfig:
+    """The settings of a training run: its length, precision, averaging and optimizer."""
+
     epochs: int = 10
-    max_steps: int | None = None  # stop earlier; the schedule ends where the run ends
+    max_steps: int | None = None  # stops earlier; the learning-rate schedule ends there too
     seed: int = 0
-    dtype: str = "float32"  # of activations and products; parameters stay float32
+    dtype: str = "float32"  # of activations and matrix products; parameters stay float32
     average_decay: float = 0.999
     checkpoint_minutes: float = 5.0  # between checkpoints; also at every best validation score
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -52,15 +57,15 @@ class FitConfig:
 def make_train_step(
     graph: Any, loss: Callable, optimizer: optax.GradientTransformation, config: FitConfig
 ) -> Callable[[TrainState, Any], tuple[TrainState, jax.Array]]:
-    """One jitted update; the state that goes in is overwritten.
+    """Return the jitted function of one update: (state, batch) to (state, loss).
 
-    Where the loss or any gradient is NaN or infinite, the weights, their average and the optimizer
-    stay as they were, and the loss that comes out is NaN.
+    The input state is donated. If the loss or any gradient is NaN or infinite, the weights, their
+    average and the optimizer state stay as they were, and the returned loss is NaN.
     """
     key = jax.random.key(config.seed)
 
     def objective(params, batch, step):
-        # Parameters are float32; what is computed with them is cast once, here.
+        # Parameters are float32; they are cast once, here, to the dtype of the computation.
         cast = jax.tree.map(lambda p: p.astype(config.dtype), params)
         rngs = nnx.Rngs(dropout=jax.random.fold_in(key, step))
         return loss(nnx.merge(graph, cast), batch, rngs)
@@ -69,13 +74,13 @@ def make_train_step(
         value, gradient = jax.value_and_grad(objective)(state.params, batch, state.step)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        # A short memory at first: the average forgets the random start.
+        # The decay is smaller at first, so that the average forgets the random initialization.
         decay = jnp.minimum(config.average_decay, (1 + state.step) / (10 + state.step))
         average = optax.incremental_update(params, state.average, 1 - decay)
         after = TrainState(state.step, params, average, optimizer_state)
         finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
-        # The step counts all the same: its number is what dropout and the order of batches hang on.
+        # A skipped step still counts: dropout and the order of batches depend on its number.
         kept = keep_replicated(kept._replace(step=state.step + 1))
         return kept, jnp.where(finite, value, jnp.nan)
 

@@ -49,7 +49,7 @@ def test_the_counts_are_those_of_the_ngrams_that_enough_learned_texts_hold(longe
 
 
 def test_texts_without_a_common_ngram_and_ngrams_too_long_for_their_number_are_errors():
-    with pytest.raises(ValueError, match="no n-gram stands in 2 of 2 texts"):
+    with pytest.raises(ValueError, match="no n-gram occurs in 2 of 2 texts"):
         ngram_counts([np.array([1]), np.array([2]), np.array([1])], 2, 1, 2)
     with pytest.raises(ValueError, match="do not fit 63 bits"):
         ngram_counts([np.array([2**22])] * 3, 3, 3, 1)

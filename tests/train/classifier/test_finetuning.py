@@ -333,10 +333,10 @@ def test_options_change_the_recipe_and_nothing_else():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--pretrained", "PLACE/gpt2"], "gpt2 is no text encoder; BERT and its kin are"),
+        (["--pretrained", "PLACE/gpt2"], "gpt2 is not a text encoder; pass one such as BERT"),
         (["--pretrained", "PLACE/none"], "none is not a folder; pass one that holds config.json"),
         (["--pretrained", "PLACE"], "has no config.json"),
-        (["--pretrained", "PLACE/bert", "--recipe", "fast"], "--recipe fast makes a model anew"),
+        (["--pretrained", "PLACE/bert", "--recipe", "fast"], "--recipe fast trains a model from"),
         (["--recipe", "finetune"], "--recipe finetune needs --pretrained MODEL"),
         (["--lora", "2"], "--lora needs --pretrained MODEL"),
         (["--vectors"], "--vectors needs --unlabelled"),

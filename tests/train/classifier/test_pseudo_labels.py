@@ -166,7 +166,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(
     assert main(["--resume", str(run), "--checkpoint-minutes", "5"]) == 0
     assert differences(run, runs / name) == []
     assert not (run / "vectors").exists()
-    assert "learned again" not in capsys.readouterr().out
+    assert "training the tokenizer again" not in capsys.readouterr().out
 
 
 def test_more_epochs_go_on_with_the_guesses(runs, tmp_path, monkeypatch):
@@ -183,11 +183,11 @@ def test_more_epochs_go_on_with_the_guesses(runs, tmp_path, monkeypatch):
     [
         (
             ["--recipe", "tutorial"],
-            "--unlabelled: n-grams give the labels, and the recipe has none",
+            "--unlabelled: pseudo-labels need n-grams, and the recipe has none",
         ),
-        (["--pretrained", "somewhere"], "--unlabelled does not go with --pretrained"),
-        (["--data", "FILE"], "--unlabelled: texts.csv has no texts without labels"),
-        (["--data", "COPIES"], "--unlabelled: every text without a label repeats one that has a"),
+        (["--pretrained", "somewhere"], "--unlabelled cannot be combined with --pretrained"),
+        (["--data", "FILE"], "--unlabelled: texts.csv has no unlabelled texts"),
+        (["--data", "COPIES"], "--unlabelled: every unlabelled text repeats a labelled one"),
     ],
 )
 def test_a_mistake_is_one_line(words, message, data, tmp_path, capsys):

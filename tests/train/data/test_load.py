@@ -138,10 +138,10 @@ def test_equal_texts_do_not_straddle_a_made_test_split(tmp_path):
         ("a.csv", b"text,label\ngood,1\nb\xe4d,0\n", "a.csv, line 3: byte 0xe4 is not UTF-8"),
         ("a.csv", b"review,label\ngood,1\n", "no column 'text' among 'review', 'label'"),
         ("a.csv", b"text,label,label\ngood,1,1\n", "two columns 'label'"),
-        ("a.csv", b"text,label\nwell, good,1\n", "line 2: 2 columns expected as in the header, 3"),
+        ("a.csv", b"text,label\nwell, good,1\n", "expected 2 columns as in the header, got 3"),
         ("a.csv", b'text,label\n"open,1\n', "a.csv, line 2: unexpected end of data"),
         ("a.csv", b"text,label\ngood,1\nbad,\n", "line 3: the label must be an integer or a word"),
-        ("a.csv", b"text,label\ngood,1\nfine,1\n", "2 different labels expected, got 1: 1"),
+        ("a.csv", b"text,label\ngood,1\nfine,1\n", "expected 2 different labels, got 1: 1"),
         ("a.csv", b"text,label\n", "it has no rows"),
         ("a.csv", b"", "no column 'text' among none"),
         ("a.csv", b"text,label\nsame,1\nSame,0\n", "all 2 texts are equal"),
@@ -422,7 +422,7 @@ def test_a_part_is_never_empty():
         kept, held, _ = split_validation(split, fraction, 0)
         assert len(kept) and len(held)
     alone = Split(["a", "b"], np.zeros(2, np.int32), ["tt1", "tt1"])
-    with pytest.raises(DataError, match="no validation part can be split off"):
+    with pytest.raises(DataError, match="no validation part can be held out"):
         split_validation(alone, 0.5, 0)
     with pytest.raises(DataError, match="between 0 and 1"):
         split_validation(split, 1.0, 0)

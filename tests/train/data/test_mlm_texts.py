@@ -73,4 +73,4 @@ def test_a_thousand_texts_are_measured_at_most():
     data = Dataset("many", "made here", train, train.take(np.arange(0)), [], ("a", "b"))
     found = pretraining_texts(data, 0.1, 0)
     assert len(found.held_out) == 1000 and len(found.train) == 18_000
-    assert found.notes == ("many has no texts without labels: those to train on are all there is",)
+    assert found.notes == ("many has no unlabelled texts: only its training texts are used",)

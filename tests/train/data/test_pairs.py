@@ -48,7 +48,7 @@ def test_a_folder_is_read_line_by_line(folder):
     assert pairs.train[1] == [f"train\u0085 de {i}" for i in range(5)]
     assert pairs.validation == (["val en 0", "val en 1"], ["val de 0", "val de 1"])
     assert len(pairs.test[0]) == len(pairs.test[1]) == 3
-    assert pairs.notes == ("dropped 1 training pairs that are held out too",)
+    assert pairs.notes == ("dropped 1 training pairs that are also held out",)
 
 
 def test_a_table_is_split_without_repeats(tmp_path):

@@ -192,7 +192,7 @@ def test_one_table_holds_both_models(tmp_path):
     [
         (0.8, 0.021, "Better than the linear baseline by 30.00 points"),
         (0.4, 0.021, "Worse than the linear baseline by 10.00 points"),
-        (0.8, 0.2, "Not distinguishable from the linear baseline at p < 0.05"),
+        (0.8, 0.2, "No significant difference from the linear baseline at the 0.05 level"),
     ],
 )
 def test_verdict_says_better_worse_or_not_distinguishable(tmp_path, ours, p_value, verdict):
@@ -214,8 +214,8 @@ def test_the_parts_stand_between_the_whole_and_the_linear_model(tmp_path):
     lines = read(tmp_path)[1].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("| transformer (ours)"))
     assert lines[start + 1 : start + 4] == [
-        "| its n-grams alone | 75.00% | 40.00 to 90.00% |  | 0.01 |",
-        "| its network alone | 62.50% |  |  | 0.25 |",
+        "| n-grams alone | 75.00% | 40.00 to 90.00% |  | 0.01 |",
+        "| network alone | 62.50% |  |  | 0.25 |",
         "| linear | 50.00% |  | 2.5 | 0.021 |",
     ]
     assert "| alone |" not in "\n".join(lines)
@@ -227,17 +227,17 @@ def test_the_parts_stand_between_the_whole_and_the_linear_model(tmp_path):
 @pytest.mark.parametrize(
     ("ngrams", "p_value", "sentence"),
     [
-        (0.75, 0.01, "Better than its n-grams alone by 5.00 points: 80.00% against 75.00%"),
-        (0.85, 0.01, "Worse than its n-grams alone by 5.00 points: 80.00% against 85.00%"),
+        (0.75, 0.01, "Better than the n-grams alone by 5.00 points: 80.00% against 75.00%"),
+        (0.85, 0.01, "Worse than the n-grams alone by 5.00 points: 80.00% against 85.00%"),
         (
             0.75,
             0.2,
-            "Not distinguishable from its n-grams alone at p < 0.05: 80.00% against 75.00%",
+            "No significant difference from the n-grams alone at the 0.05 level: 80.00%",
         ),
         (
             0.80,
             0.01,
-            "Not distinguishable from its n-grams alone at p < 0.05: 80.00% against 80.00%",
+            "No significant difference from the n-grams alone at the 0.05 level: 80.00%",
         ),
     ],
 )

@@ -165,7 +165,7 @@ def test_what_is_no_text_is_said(tmp_path):
         load_texts(str(tmp_path / "none"), 0)
     with pytest.raises(DataError, match="has 0 bytes: too few"):
         load_texts(str(tmp_path / "empty"), 0)
-    with pytest.raises(DataError, match=r"holds 0 \.txt files; two are the least"):
+    with pytest.raises(DataError, match=r"holds 0 \.txt files; at least two are needed"):
         load_texts(str(tmp_path / "folder"), 0)
     with pytest.raises(DataError, match="is not UTF-8"):
         write_tokens(

@@ -43,8 +43,8 @@ def test_a_full_memory_names_batch_tokens():
 
 def test_a_full_disk_is_told_apart_from_a_full_memory():
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run/metrics.jsonl")
-    assert told(full) == "cannot write run/metrics.jsonl: No space left on device; make room"
-    assert "mend it" in told(OSError(errno.EROFS, os.strerror(errno.EROFS), "run/x"))
+    assert told(full) == "cannot write run/metrics.jsonl: No space left on device; free disk space"
+    assert "fix that" in told(OSError(errno.EROFS, os.strerror(errno.EROFS), "run/x"))
     assert told(CheckpointError("cannot write x: RESOURCE_EXHAUSTED: No space left")).startswith(
         "cannot write x"
     )
@@ -91,7 +91,7 @@ def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(tmp_p
         said = [line for line in capsys.readouterr().err.splitlines() if "No space left" in line]
         assert code in (1, 2) and len(said) == 1, (spare, code, said)
         if (run / "options.json").exists():
-            assert code == 1 and "Then go on with" in said[0]
+            assert code == 1 and "Then resume with" in said[0]
             if (run / "model.safetensors").exists():
                 load_classifier(run)
                 loadable += 1
@@ -132,7 +132,7 @@ def test_a_tokenizer_cut_short_is_learned_again_and_the_same(tmp_path, capsys):
     (run / "tokenizer.json").write_text(whole[: len(whole) // 2])
     (run / "report.json").unlink()
     assert main(["--resume", str(run)]) == 0
-    assert "it is learned again" in capsys.readouterr().out
+    assert "training the tokenizer again" in capsys.readouterr().out
     assert (run / "tokenizer.json").read_text() == whole
     data.write_text(data.read_text().replace("superb", "dreary"))
     (run / "report.json").unlink()

@@ -77,7 +77,7 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_that_goes_on(
         error = process.finish()
     assert process.returncode == code, error
     assert "finishing this step and saving" in error
-    command = re.search(r"go on with\n +(python -m train\.imdb --resume .*)", error).group(1)
+    command = re.search(r"resume with\n +(python -m train\.imdb --resume .*)", error).group(1)
     _, _, _, *arguments = shlex.split(command)
     with runner.train(*arguments) as process:
         error = process.finish()

@@ -158,7 +158,10 @@ def test_options_come_back_and_those_that_may_change_do(tmp_path):
             "--seed cannot change within a run, and .* began with 3; leave --seed out",
         ),
         (["--seed", "0"], "--seed cannot change"),  # the default, but asked for
-        (["--epochs", "1"], "--epochs 1 is fewer than the 2 that .* began with; a run only grows"),
+        (
+            ["--epochs", "1"],
+            "--epochs 1 is fewer than the 2 that .* began with; a run can only be extended",
+        ),
         (["--out", "elsewhere"], "--out cannot change within a run; leave --out out"),
     ],
 )
@@ -179,5 +182,5 @@ def test_another_program_or_version_is_refused(tmp_path):
         resumed(tmp_path)
     for damaged in ("", "{", "[]", "{}", '{"program": "train.x", "data_sha256": "", "options": 3}'):
         (tmp_path / OPTIONS).write_text(damaged)
-        with pytest.raises(RunError, match="is not a run to go on with"):
+        with pytest.raises(RunError, match="cannot resume"):
             resumed(tmp_path)
