@@ -248,7 +248,7 @@ def goals(found: Sequence[Goal]) -> list[str]:
         (
             [goal.claim + (f" ({goal.extrapolated})" if goal.extrapolated else ""),
              float(goal.wanted), goal.measured,
-             f"{'met' if goal.met else 'missed'}, {goal.measured / goal.wanted:.2f} of it"]
+             f"{'met' if goal.met else 'missed'}: {goal.measured / goal.wanted:.2f} times the goal"]
             for goal in found
         ),
     )  # fmt: skip
@@ -281,7 +281,7 @@ class Page:
         self.records, self.sizes, self.shown = run.records, run.sizes, shown
         self.laws = analysis.laws(run.records)
         self.lines = [
-            "# What attention costs",
+            "# The cost of attention",
             "",
             "This page shows how the time, operations and memory of attention and of other layers "
             "grow with the length of a text. It is for readers who decide between layers, or "
@@ -356,6 +356,8 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
 
 def attention_sections(page: Page) -> None:
     records, gradient = page.records, page.subject(GRADIENT)
+    figure = page.figure("cost", "time of attention by loops, NumPy and this library, by length")
+    page.lines += ["", *figure] if figure else []
     page.section("Goals", goals(analysis.goals(records)))
     page.section(
         "Attention",
