@@ -151,7 +151,7 @@ def test_goals_are_met_or_missed_by_so_much_and_say_what_was_extrapolated(run):
     assert first.measured == pytest.approx(1e-4 * 512**2 / seconds)
     assert first.met and "extrapolated by T^2.00 from T <= 64" in first.extrapolated
     assert second.measured == 6.0 and not second.met
-    assert "missed, 0.75 of it" in page.goals([second])[-1]
+    assert "missed: 0.75 times the goal" in page.goals([second])[-1]
 
 
 def test_counted_alone_attention_crosses_at_two_and_six_widths():
@@ -177,7 +177,7 @@ def test_the_command_writes_page_figures_and_records(tmp_path, capsys):
     assert "the summary of one that has no subject" in text
     assert str(tmp_path) not in text
     shown = [line.split("](")[1].rstrip(")") for line in text.splitlines() if line.startswith("![")]
-    assert len(shown) == 5
+    assert len(shown) == 6
     for path in shown:
         svg = (tmp_path / "docs" / "benchmarks" / path).read_text()
         assert svg.startswith("<?xml") and str(tmp_path) not in svg

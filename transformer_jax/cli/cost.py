@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--window", type=int, help="assume that a token attends to this many tokens on each side"
     )
     parser.add_argument(
-        "--tokens", type=float, help="also show the cost of training on this many tokens (1e9)"
+        "--tokens", type=float, help="also show the cost of training on this many tokens, as 1e9"
     )
     parser.add_argument(
         "--xla", action="store_true", help="also show the operations that XLA counts (run folders)"
