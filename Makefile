@@ -7,21 +7,21 @@ PINS := constraints.txt
 # pip would compile every installed file to bytecode, in as long again; Python does so on import.
 INSTALL = $(RUN) -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(PINS) --editable
 SUITE = $(RUN) -m pytest -n auto --dist loadfile
-# Said to make, that is: a variable DATA of the shell may mean anything.
+# Only as an argument of make: a variable DATA of the shell may mean anything.
 WHERE := $(if $(filter command,$(origin DATA)),--data "$(DATA)")
 BEST := runs/imdb-best
 
 .PHONY: imdb imdb-best test test-slow commands newest peers bench docs lint types clean
 .DEFAULT_GOAL := imdb
 
-imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH for your own texts
+imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH: your own texts
 	$(RUN) -m train.imdb $(WHERE) $(ARGS)
 
-imdb-best: $(STAMP)  ## the most accurate: learns from texts without labels too; called again it goes on; BEST=DIR for another
+imdb-best: $(STAMP)  ## the most accurate, from unlabelled texts too; running it again resumes; BEST=DIR: its folder
 	$(RUN) -m train.imdb $(if $(wildcard $(BEST)/options.json),--resume "$(BEST)" $(WHERE),\
 		--unlabelled --vectors --out "$(BEST)" $(or $(WHERE),--data imdb)) $(ARGS)
 
-test: $(STAMP)  ## the whole suite but what is marked slow
+test: $(STAMP)  ## all tests but those marked slow
 	$(SUITE) $(FILES) $(ARGS)
 
 test-slow: $(STAMP)
@@ -31,7 +31,10 @@ commands: $(STAMP)  ## every documented command at its smallest
 	$(RUN) -m pytest -n auto --dist worksteal tests/commands -m commands $(ARGS)
 
 newest:  ## the contracts and the commands, with the newest Python and jax
-	$(MAKE) --no-print-directory test commands VENV=.venv-newest PINS=constraints-newest.txt PYTHON="$$(.ci/newest-python)" FILES=tests/contracts
+	@if "$$(.ci/newest-python)" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
+		$(MAKE) --no-print-directory test commands VENV=.venv-newest PINS=constraints-newest.txt \
+			PYTHON="$$(.ci/newest-python)" FILES=tests/contracts; \
+	else echo "make newest: SKIPPED, the newest jax needs Python 3.12 or newer, and there is none"; fi
 
 peers: $(STAMP)  ## installs PyTorch, and compares with it
 	$(INSTALL) ".[peers]"
