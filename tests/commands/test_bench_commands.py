@@ -45,10 +45,16 @@ def test_the_tutorial_in_torch_says_how_it_is_used(python, tmp_path):
     python(["bench.tutorial_torch", "--help"], tmp_path)
 
 
-@pytest.mark.parametrize("program", ["docs.build.errata", "docs.build.tables"])
+@pytest.mark.parametrize(
+    "program", ["docs.build.architecture", "docs.build.errata", "docs.build.tables"]
+)
 def test_the_page_is_written_as_it_is_kept(program, python, root, copy):
     python([program], copy)
-    for page in [*(root / "docs").rglob("*.md"), root / "README.md"]:
+    for page in [
+        *(root / "docs").rglob("*.md"),
+        *(root / "docs").rglob("*.svg"),
+        root / "README.md",
+    ]:
         assert (copy / page.relative_to(root)).read_bytes() == page.read_bytes(), page.name
 
 
