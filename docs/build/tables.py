@@ -310,23 +310,24 @@ def attention() -> str:
     """Return the figure of the cost of attention, and a sentence on it."""
     bench, T = results("bench"), 1024
     records = [record for record in bench["records"] if record["subject"] == "attention"]
-    (ours,) = (
-        milliseconds(record["seconds"])
+    found = {
+        record["implementation"]: milliseconds(record["seconds"])
         for record in records
-        if (record["implementation"], record["length"]) == ("transformer_jax", T)
-    )
-    ratios = {r["implementation"]: r for r in records if r.get("ratio") and r["length"] == 512}
+        if record["length"] == T and "ratio" not in record
+    }
+    ratios = {r["implementation"]: r["ratio"] for r in records if r.get("ratio")}
     machine = bench["machine"]
     figure = "![Time of attention by length](docs/figures/benchmarks-cost.svg)"
     return f"{figure}\n\n" + sentences(
-        f"Jitted attention over {T} tokens (8 heads of 64, float32, forward) takes {ours} ms on "
-        f"{machine['cores']} cores of {machine['processor']}. Called alternately at 512 tokens, "
-        + ", ".join(f"{peer} takes {ratios[name]['ratio']:.2g}" for name, peer in PEERS.items())
-        + " times as long ([more](docs/benchmarks/benchmarks.md))."
+        f"Jitted attention over {T} tokens (8 heads of 64, float32, forward) takes "
+        f"{found['transformer_jax']} ms on {machine['cores']} cores of {machine['processor']}; "
+        f"NumPy takes {found['NumPy']}, `jax.nn` {found['jax.nn']}, `flax.nnx` "
+        f"{found['flax.nnx']}, PyTorch {found['PyTorch']} ms. In alternating calls at 512 tokens "
+        f"`jax.nn` takes {ratios['jax.nn']:.2f} and PyTorch {ratios['PyTorch']:.2f} times as long "
+        "([more](docs/benchmarks/benchmarks.md))."
     )
 
 
-PEERS = {"NumPy": "NumPy", "jax.nn": "`jax.nn`", "flax.nnx": "`flax.nnx`", "PyTorch": "PyTorch"}
 TEXTS |= {
     "make imdb": verdict,
     "classifier": classifier,
