@@ -244,7 +244,7 @@ def crossings(found: Sequence[Crossing]) -> list[str]:
 def goals(found: Sequence[Goal]) -> list[str]:
     """Return a table of goals and measurements."""
     return table(
-        ["goal", "at least", "measured", ""],
+        ["goal", "times faster, at least", "measured", ""],
         (
             [goal.claim + (f" ({goal.extrapolated})" if goal.extrapolated else ""),
              float(goal.wanted), goal.measured,
@@ -363,8 +363,9 @@ def attention_sections(page: Page) -> None:
         "Attention",
         page.about(
             ATTENTION,
-            "One example, {N} heads of {H} features, float32. Twice the length needs four times "
-            "the work.",
+            "One example, {N} heads of {H} features, float32. Doubling the length quadruples the "
+            "arithmetic; measured times also depend on caches and on the implementation. The "
+            "columns are explained under [How to read it](#how-to-read-it).",
         ),
         page.figure("attention", "time of attention against length, both axes logarithmic"),
         page.subject(ATTENTION),
@@ -372,14 +373,14 @@ def attention_sections(page: Page) -> None:
     )
     page.section(
         "Loops against compiled code",
-        ["Medians of interleaved calls, in which a slowdown of the machine affects both."],
+        ["Medians of alternating calls, so that a slow moment of the machine affects both."],
         page.figure("ratios", "time of each implementation over that of transformer_jax"),
         ratios(records),
     )
     page.section(
         "Memory of attention",
         [
-            "MiB in addition to the arguments: the compiler's plan (tracemalloc for NumPy) / the "
+            "MiB in addition to the arguments: planned by XLA (tracemalloc for NumPy) / measured "
             "growth of the process.",
         ],
         page.figure("memory", "memory against length, both axes logarithmic"),

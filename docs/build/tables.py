@@ -200,7 +200,8 @@ def training() -> str:
         f"n-grams reached {listed([accuracy(run['alone']['head']) for run in again])} "
         "([unlabelled texts](../research/unlabelled.md)).",
         f"{tutorial()} [Experiments](../research/experiments.md) lists everything that was tried, "
-        "failures too; [mistakes](../research/mistakes.md) shows reviews that the classifier gets wrong.",
+        "failures too; [mistakes](../research/mistakes.md) shows reviews that the classifier gets "
+        "wrong.",
     ]))  # fmt: skip
 
 
@@ -226,8 +227,8 @@ def tutorial() -> str:
     best = max(point["accuracy"] for point in points[TUTORIAL][0])
     return (
         "The tutorial that this project started from prints an accuracy of 80.74%. `train.imdb` "
-        f"passes it after {seconds:.0f} s of training ({compiling:.0f} s of them compile time). The "
-        f"tutorial's PyTorch program, run beside it, was at {best:.2%} after half an hour "
+        f"passes it after {seconds:.0f} s of training ({compiling:.0f} s of them compile time). "
+        f"The tutorial's PyTorch program, run beside it, was at {best:.2%} after half an hour "
         "([race](../research/race.md))."
     )
 
@@ -320,9 +321,9 @@ def attention() -> str:
     figure = "![Time of attention by length](docs/figures/benchmarks-cost.svg)"
     return f"{figure}\n\n" + sentences(
         f"Jitted attention over {T} tokens (8 heads of 64, float32, forward) takes "
-        f"{found['transformer_jax']} ms on {machine['cores']} cores of {machine['processor']}; "
-        f"NumPy takes {found['NumPy']}, `jax.nn` {found['jax.nn']}, `flax.nnx` "
-        f"{found['flax.nnx']}, PyTorch {found['PyTorch']} ms. In alternating calls at 512 tokens "
+        f"{found['transformer_jax']} ms on {machine['cores']} cores of {machine['processor']}, "
+        f"NumPy {found['NumPy']}, `jax.nn` {found['jax.nn']}, PyTorch {found['PyTorch']} ms. In "
+        "alternating calls at 512 tokens "
         f"`jax.nn` takes {ratios['jax.nn']:.2f} and PyTorch {ratios['PyTorch']:.2f} times as long "
         "([more](docs/benchmarks/benchmarks.md))."
     )
