@@ -228,7 +228,7 @@ def tutorial() -> str:
     return (
         "The tutorial that this project started from prints an accuracy of 80.74%. `train.imdb` "
         f"passes it after {seconds:.0f} s of training ({compiling:.0f} s of them compile time). "
-        f"The tutorial's PyTorch program, run beside it, was at {best:.2%} after half an hour "
+        f"The tutorial's own PyTorch program was at {best:.2%} after half an hour "
         "([race](../research/race.md))."
     )
 
