@@ -1,1 +1,4 @@
-"""The benchmarks that `pytest --benchmark-only` runs."""
+"""The benchmarks that `pytest --benchmark-only` runs.
+
+To add one, write `test_NAME.py` here, and its title in `TITLES` of `bench.pages.benchmarks`.
+"""
