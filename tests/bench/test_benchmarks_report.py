@@ -200,7 +200,7 @@ def test_the_same_measurements_give_the_same_figures(run, tmp_path):
          for name, figure in page.figures(page.reduced(run)).items()]
         for when in ("once", "again")
     )  # fmt: skip
-    assert len(once) == 5 and once == again
+    assert len(once) == 6 and once == again
 
 
 def test_every_implementation_of_a_figure_has_a_colour_of_its_own():

@@ -562,7 +562,7 @@ def test_a_vocabulary_without_a_mask_token_goes_with_the_default_recipe_and_says
     options = "--max-steps 1 --no-baseline --batch-tokens 512 --max-length 16 --dtype float32"
     options += f" --tokenizer gpt2 --gpt2-files {place / 'gpt2'}"
     assert train(["--data", str(data), "--out", str(run), *options.split()]) == 0
-    assert "gpt2 has no mask token: no token dropout" in capsys.readouterr().out
+    assert "gpt2 has no mask token: token dropout is off" in capsys.readouterr().out
     assert json.loads((run / "report.json").read_text())["settings"]["token_dropout"] == 0
 
 
