@@ -114,7 +114,7 @@ def imdb() -> Table:
         "`make imdb`: transformer with n-grams": (run, fitting_seconds(run)),
         "`make imdb-best`: learns from unlabelled reviews too": (best, fitting_seconds(best)),
     }
-    header = ["model", "test accuracy", "95% interval", "training"]
+    header = ["model, seed 0", "test accuracy", "95% interval", "training"]
     return header, (
         [name, accuracy(found), interval(found), duration(seconds)]
         for name, (found, seconds) in rows.items()
@@ -166,11 +166,12 @@ def classifier() -> str:
 def against_ngrams() -> str:
     runs = seeds("imdb")
     gains = [100 * (run["test_accuracy"] - ngrams(run)["test_accuracy"]) for run in runs]
-    ps = [f"{ngrams(run)['mcnemar']['p_value']:.1g}" for run in runs]
+    ps = [ngrams(run)["mcnemar"]["p_value"] for run in runs]
     return (
         f"Three seeds of `make imdb` reach {listed([accuracy(run) for run in runs])}: "
-        f"{listed([f'{gain:.2f}' for gain in gains])} points above a linear model "
-        f"of their n-grams (McNemar p = {listed(ps)})."
+        f"{listed([f'{gain:.2f}' for gain in gains])} points above a linear model of the same "
+        f"n-grams (McNemar p = {listed([f'{p:.1g}' for p in ps])}; {sum(p < 0.05 for p in ps)} of "
+        f"{len(ps)} gains are significant)."
     )
 
 
@@ -195,8 +196,8 @@ def training() -> str:
         "([ablation](../research/ablation.md)).",
         f"`make imdb-best` also learns from unlabelled reviews. It reaches {mean_accuracy(best)} "
         f"(mean of three seeds) in {minutes(min(took))} to {minutes(max(took))} minutes and needs "
-        "10 GiB of memory. In two repeats beside other work, which took "
-        f"{listed([minutes(fitting_seconds(run)) for run in again])} minutes, the network without "
+        "10 GiB of memory. In two repeats on a busy machine (of "
+        f"{listed([minutes(fitting_seconds(run)) for run in again])} minutes) its network without "
         f"n-grams reached {listed([accuracy(run['alone']['head']) for run in again])} "
         "([unlabelled texts](../research/unlabelled.md)).",
         f"{tutorial()} [Experiments](../research/experiments.md) lists everything that was tried, "
@@ -269,7 +270,7 @@ def writing() -> str:
         f"On two CPU cores: tiny Shakespeare, {characters['held_out_loss']:.3f} nats per "
         f"character after {minutes(characters['train_seconds'])} minutes; Multi30k, English to "
         f"German, BLEU {pairs['bleu']:.1f} after {minutes(pairs['train_seconds'])} minutes "
-        "([translation](docs/research/translation.md), [speed](docs/benchmarks/generation.md))."
+        "([more](docs/research/translation.md))."
     )
 
 
@@ -322,10 +323,10 @@ def attention() -> str:
     return f"{figure}\n\n" + sentences(
         f"Jitted attention over {T} tokens (8 heads of 64, float32, forward) takes "
         f"{found['transformer_jax']} ms on {machine['cores']} cores of {machine['processor']}, "
-        f"NumPy {found['NumPy']}, `jax.nn` {found['jax.nn']}, PyTorch {found['PyTorch']} ms. In "
-        "alternating calls at 512 tokens "
-        f"`jax.nn` takes {ratios['jax.nn']:.2f} and PyTorch {ratios['PyTorch']:.2f} times as long "
-        "([more](docs/benchmarks/benchmarks.md))."
+        f"NumPy {found['NumPy']}, `jax.nn` {found['jax.nn']}, PyTorch {found['PyTorch']} ms. At "
+        f"512 tokens, in alternating calls, `jax.nn` takes {ratios['jax.nn']:.2f}, PyTorch "
+        f"{ratios['PyTorch']:.2f} and NumPy {ratios['NumPy']:.2f} times as long "
+        "([more](docs/benchmarks/benchmarks.md), [GPU](docs/benchmarks/gpu.md))."
     )
 
 
