@@ -285,8 +285,8 @@ class Page:
             "",
             "This page shows how the time, operations and memory of attention and of other layers "
             "grow with the length of a text. It is for readers who decide between layers, or "
-            "between this library and plain NumPy, `jax.nn`, Flax or PyTorch. [Attention by mask and "
-            "length](attention.md) has long texts and another machine, [GPU](gpu.md) an H100.",
+            "between this library and plain NumPy, `jax.nn`, Flax or PyTorch. [Attention by mask "
+            "and length](attention.md) has long texts and another machine, [GPU](gpu.md) an H100.",
             *warnings(run),
         ]
 
