@@ -3,6 +3,7 @@
 python -m docs.build.architecture       writes docs/figures/architecture.svg
 """
 
+import argparse
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -33,6 +34,9 @@ LAYER = [
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        prog="python -m docs.build.architecture", description=__doc__.splitlines()[0]
+    ).parse_args()
     with subplots(1, 2, (9.0, 5.6)) as (figure, (steps, layer)):
         for axes in (steps, layer):
             axes.set(xlim=(0, 10), ylim=(0, 14))

@@ -5,19 +5,17 @@ from statistics import mean
 import pytest
 
 from bench.pages.race import OURS, TUTORIAL
-from docs.build.tables import (
+from docs.build.filled import TABLES, TEXTS, filled
+from docs.build.results import (
     DOCS,
-    PAGES,
-    TABLES,
-    TEXTS,
     accuracy,
     earlier_run,
-    filled,
     fitting_seconds,
     interval,
     results,
     seeds,
 )
+from docs.build.tables import PAGES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
