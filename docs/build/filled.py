@@ -40,5 +40,8 @@ def _table(name: str) -> str:
 
 
 def _text(name: str) -> str:
-    text = markdown.written(TEXTS[name]())
-    return text if text.endswith("```\n") else text.rstrip("\n")
+    text = markdown.written(TEXTS[name]()).rstrip("\n")
+    last = text.split("\n")[-1]
+    # Behind the last line, where there is room: README is short.
+    fits = len(last) + len("<!-- end -->") <= markdown.WIDTH and last != "```"
+    return text if fits else text + "\n"

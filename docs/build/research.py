@@ -94,10 +94,10 @@ def few_labels() -> Table:
 def pretraining() -> Table:
     encoder, run = results("imdb-mlm"), results("imdb-mlm-classifier")
     first, second = (minutes(found["train_seconds"]) for found in (encoder, run))
-    predicted = f"{encoder['held_out_loss']:.2f} nats, {encoder['held_out_accuracy']:.1%} predicted correctly"
+    right = f"{encoder['held_out_accuracy']:.1%} predicted correctly"
     return ["", ""], [
         ["held-out words, unigram baseline", f"{encoder['unigram_loss']:.2f} nats"],
-        [f"held-out words, after {first} minutes", predicted],
+        [f"held-out words, after {first} minutes", f"{encoder['held_out_loss']:.2f} nats, {right}"],
         [f"test accuracy, after {second} minutes more", f"**{accuracy(run)}** ({interval(run)})"],
         ["calibration error", f"{run['test']['calibration_error']:.3f}"],
         ["TF-IDF bigrams + logistic regression", accuracy(run["baseline"])],
