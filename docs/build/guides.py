@@ -73,7 +73,7 @@ def classifier() -> list[str]:
     return [
         f"{against_ngrams()} `make imdb-best` reaches {mean_accuracy(best)} (mean of three seeds) "
         f"in about {10 * round(max(map(fitting_seconds, best)) / 600)} minutes. The test split is "
-        "read once, at the end; models are selected on held-out movies "
+        "read once; models are selected on held-out movies "
         "([more](docs/guides/training.md))."
     ]
 

@@ -58,7 +58,7 @@ def as_array(rule, T=T, S=S):
 
 
 def published_slopes(n):
-    """As get_slopes of the authors has it: github.com/ofirpress/attention_with_linear_biases."""
+    """The slopes of the authors' get_slopes: github.com/ofirpress/attention_with_linear_biases."""
 
     def of_a_power_of_two(n):
         start = 2 ** (-(2 ** -(math.log2(n) - 3)))

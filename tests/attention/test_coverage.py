@@ -1,4 +1,4 @@
-"""What a mask says about blocks is never wrong: `some` holds where anything is seen, `every` only
+"""A mask is never wrong about blocks: `some` holds where anything is seen, `every` only
 where all is.
 """
 
@@ -107,7 +107,7 @@ EXACT = {
 
 @cache
 def exact(grid):
-    """By name what `rendered_and_said` returns."""
+    """Return the results of `rendered_and_said`, by name."""
     found = jax.device_get(rendered_and_said(list(EXACT.values()), grid))
     return dict(zip(EXACT, found, strict=True))
 

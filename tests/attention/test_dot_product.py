@@ -279,7 +279,7 @@ def one_head_at_a_time(inputs_q, inputs_kv, mask, parameters, bias):
 
 
 def concatenated_heads(inputs_q, inputs_kv, mask, parameters, bias):
-    """As most books write it: one wide projection, split into heads, concatenated, and W^O [N O,
+    """The form of most books: one wide projection, split into heads, concatenated, and W^O [N O,
     M].
     """
     wq, wk, wv, wo, bq, bk, bv, bo = parameters
@@ -420,7 +420,7 @@ def test_a_soft_cap_far_above_the_products_is_none(weights_of, one_draw):
 
 
 def test_two_parts_of_the_keys_are_joined_by_their_logsumexp(one_draw):
-    """What a ring of devices does: each part's output, times exp of its share of the
+    """A ring of devices adds up each part's output, times exp of its share of the
     log-denominator.
     """
     query, key, value = one_draw
@@ -514,7 +514,7 @@ def test_an_alignment_sums_to_one_and_its_output_is_a_mean_of_the_values():
 
 
 def test_queries_and_keys_of_other_widths_are_aligned():
-    """What a dot product cannot: D = 13 features of the query, 17 of the key. Swapping two keys
+    """Unlike a dot product it takes D = 13 features of the query, 17 of the key. Swapping two keys
     swaps two weights.
     """
     query, key, *rest = additive_inputs()

@@ -1,4 +1,4 @@
-"""Who sees and is seen, found by blocks, is what the rendered mask says."""
+"""The masked rows that are found by blocks are those of the rendered mask."""
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +105,7 @@ def test_nothing_of_size_T_x_S_is_made(length):
 
 
 def test_only_blocks_that_are_seen_in_part_are_rendered():
-    """Of 16 blocks under a causal mask the four on the diagonal."""
+    """Under a causal mask, the four of 16 blocks on the diagonal."""
     rendered = []
 
     class Counted(type(causal())):
@@ -124,7 +124,7 @@ def test_a_group_of_heads_keeps_a_key_that_any_of_them_sees():
 
     @jax.jit
     def kept(mask):
-        """Where zeros have not taken the place of NaN."""
+        """NaN that was not replaced by zeros."""
         seen = find_masked_rows(dense(mask), 2, 3)
         zeroed = (
             seen.zero_keys(jnp.full((1, 3, 2, 1), jnp.nan)),

@@ -52,7 +52,7 @@ def benchmark(seconds, **extra):
 
 
 def benchmarks():
-    """What pytest-benchmark would have written."""
+    """The file that pytest-benchmark would have written."""
     found = []
     for (subject, implementation), (a, b, c) in TIMES.items():
         loops = implementation == "Python loops"

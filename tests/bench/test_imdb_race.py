@@ -124,7 +124,7 @@ def test_the_schedule_is_even_at_first_then_a_twentieth_and_ends_with_the_last_s
 
 @pytest.fixture
 def fitted(monkeypatch):
-    """What was run, where running takes no time."""
+    """The runs that were made; running takes no time."""
     found = []
 
     def trained(data, recipe, seed, every, limit):

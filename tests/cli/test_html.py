@@ -22,7 +22,7 @@ VOID = {"meta"}
 
 
 class Page(HTMLParser):
-    """What a browser would find; an element closed in the wrong order is an error."""
+    """The elements that a browser would find; one closed in the wrong order is an error."""
 
     def __init__(self, html):
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""What the programs compute and accept is what was recorded (tests/helpers/record_behaviour.py)."""
+"""The programs compute and accept what was recorded (tests/helpers/record_behaviour.py)."""
 
 import importlib
 import json
@@ -19,7 +19,7 @@ LOSSES = {"rtol": 1e-4, "atol": 1e-4}
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    """What is found of a run, by its name; each is trained once."""
+    """The results of a run, by its name; each is trained once."""
     folder = tmp_path_factory.mktemp("runs") / "behaviour"
     behaviour.write_data(folder)
     found = {}

@@ -49,7 +49,7 @@ def examples_of(thing, name, names):
 
 
 def every_example():
-    """Of exported functions by what users import, of the other pure files by their own names."""
+    """Exported functions are imported as users do, the other pure files by their own names."""
     for path in sorted(ROOT.rglob("*.py")):
         if ">>> " not in path.read_text():
             continue

@@ -250,7 +250,7 @@ def test_a_damaged_archive_is_read_or_refused(form, tmp_path):
 
 @pytest.fixture(scope="module", autouse=True)
 def no_backtrace():
-    """Of a panic in Rust: naming its functions takes a hundred times as long as the panic."""
+    """Without the backtrace of a Rust panic, which takes a hundred times as long as the panic."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RUST_BACKTRACE", "0")
         yield

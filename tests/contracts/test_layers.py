@@ -53,7 +53,7 @@ def modules(package):
 
 
 def imports(path):
-    """What a file imports of this project: dotted names, and whether a function does it."""
+    """Return a file's imports of this project: dotted names, and whether a function does it."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
     late = {id(node) for node in chain.from_iterable(map(ast.walk, functions))}

@@ -260,12 +260,12 @@ GATED = rows(
 
 
 def plain(function):
-    """Of a function whose arguments are all named as in its signature."""
+    """The loops of a function whose arguments are all named as in its signature."""
     return lambda row, inputs, mask, key: (function(**inputs, **options(row)),)
 
 
 def both_norms(norm, running, statistics):
-    """In training, in evaluation with the running statistics, and what these become."""
+    """Training, evaluation with the running statistics, and the updated statistics."""
 
     def run(row, inputs, mask, key):
         x, scale, bias = inputs["x"], inputs["scale"], inputs.get("bias")

@@ -1,4 +1,4 @@
-"""What `make` calls, and what it does when it is called again."""
+"""The commands that `make` runs, and those it runs when it is called again."""
 
 import os
 import subprocess

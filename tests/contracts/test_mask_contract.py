@@ -128,7 +128,7 @@ def run_function(function, implementation="reference", weights=lambda attend, in
 
 
 def weights_read_off(attend, inputs):
-    """Of an implementation that stores none: the output where the values are the unit vectors."""
+    """The weights of an implementation that stores none: its output for unit vectors as values."""
     query, key, value = inputs
     unit = jnp.broadcast_to(jnp.eye(S, dtype=value.dtype)[:, None], (B, S, K, S))
     return attend(query, key, unit).swapaxes(1, 2).astype(jnp.float32)
@@ -713,7 +713,7 @@ def classifier(request):
 
     @jax.jit
     def with_gradient(parameters, tokens, is_token):
-        """Of example 0's logits, weighted."""
+        """The gradient of a weighted sum of example 0's logits."""
 
         def loss(parameters):
             logits, maps = classified(parameters, tokens, is_token)

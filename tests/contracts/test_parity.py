@@ -43,7 +43,7 @@ def drawn(seed, *shape):
 
 
 def with_gradient(function, *arrays):
-    """What the function gives, and the gradient of a weighted sum of it by every array."""
+    """Return the value of the function, and the gradient of a weighted sum of it by every array."""
     y, pull = jax.vjp(function, *arrays)
     return y, pull(jax.tree.map(lambda leaf: drawn(99, *leaf.shape), y))
 
@@ -153,7 +153,7 @@ def test_softmax_and_logsumexp_equal_jax_nn_where_something_is_seen():
 
 
 def test_a_soft_cap_stands_before_the_bias():
-    """As jax.nn's softmax and tanh would be put together."""
+    """The composition of jax.nn's softmax and tanh."""
     mask = seen()
 
     def peer(query, key, value, bias):
@@ -501,7 +501,7 @@ def test_nnx_differs_on_dropout_across_heads_and_examples():
 
 
 def test_nnx_differs_on_dropout_in_a_query_without_keys():
-    """What is left of the mean of the values, scaled up, there; 0 here."""
+    """nnx gives what is left of the mean of the values, scaled up; this library gives 0."""
     mask, rng = np.zeros((1, 1, T, S), bool), jax.random.key(0)
     theirs, ours = jax.jit(
         lambda *x: [

@@ -48,7 +48,7 @@ def cotangents(leaves):
 
 
 def ours_of(function, *arrays):
-    """What the JAX function gives, and the gradient of a weighted sum of it by every array, in
+    """Return the value of the JAX function, and the gradient of a weighted sum by every array, in
     float64.
     """
 
@@ -94,7 +94,7 @@ def drawn(module):
 
 
 def sdpa(query, key, value, **arguments):
-    """In our order of axes."""
+    """Return PyTorch's output in our order of axes."""
     heads_first = (x.transpose(1, 2) for x in (query, key, value))
     attended = torch.nn.functional.scaled_dot_product_attention(*heads_first, **arguments)
     return attended.transpose(1, 2)
@@ -324,7 +324,7 @@ def test_layer_norm_equals_torch_with_its_default_epsilon():
 
 
 def test_layer_norm_at_a_large_mean_equals_torch():
-    """Where one-pass variance has no digit left in float32."""
+    """A mean at which one-pass variance has no digit left in float32."""
     x = (normal(1, B, T, D) + 5000).astype(np.float32)
     ours = jax.jit(lambda x: layer_norm(x, jnp.ones(D)))(x)
     theirs = torch.nn.functional.layer_norm(torch.tensor(x), (D,))
@@ -463,7 +463,7 @@ def test_torch_differs_on_causal_with_more_keys_than_queries():
 
 
 def test_torch_differs_on_what_true_means():
-    """In nn.MultiheadAttention: not attend. In its own scaled_dot_product_attention, as here:
+    """True in nn.MultiheadAttention: do not attend. In scaled_dot_product_attention, as here:
     attend.
     """
     theirs, _, parameters = drawn(
@@ -512,7 +512,7 @@ def test_torch_differs_on_the_weights_that_are_returned():
 
 
 def evaluated(is_token):
-    """What an encoder of one layer gives, and a function that gives what PyTorch's does in
+    """Return the output of an encoder of one layer, and a function that computes PyTorch's in
     evaluation.
     """
     module = torch.nn.TransformerEncoder(torch_encoder_layer("post"), 1).eval()

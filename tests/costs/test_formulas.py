@@ -1,5 +1,5 @@
-"""What a transformer costs: published parameter counts, formulas against counts of the jaxpr, laws,
-the command.
+"""The cost of a transformer: published parameter counts, formulas against counts of the jaxpr,
+laws, the command.
 """
 
 import dataclasses
@@ -324,7 +324,7 @@ def heads(T, K=N):
 
 
 def gradient(fn, arguments):
-    """Of the sum of the outputs, with respect to the first arguments."""
+    """The gradient of the sum of the outputs, with respect to the first arguments."""
     return jax.grad(lambda *args: jnp.sin(fn(*args)).sum(), argnums=tuple(range(arguments)))
 
 

@@ -157,7 +157,7 @@ def test_what_a_scan_stacks_is_an_intermediate_and_its_body_is_not_stacked():
 
 
 def test_xla_counts_the_body_of_a_scan_once():
-    """Why there is a counter beside XLA's own: the longer loop costs it nothing."""
+    """XLA's own counter is not enough: a longer loop costs nothing there."""
 
     def theirs(length):
         compiled = jax.jit(lambda x, W: power(x, W, length)).lower(X, SQUARE).compile()

@@ -82,6 +82,18 @@ def first_word(text: str) -> str:
     return re.split(r"[\s,.:;]", text, maxsplit=1)[0]
 
 
+def test_no_docstring_begins_without_a_subject():
+    found = []
+    for path in [*CODE, *sorted((ROOT / "tests").rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                if first_word(text) in VAGUE:
+                    where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+                    found.append(f"{where}: {text.splitlines()[0]}")
+    assert not found, "\n".join([str(len(found)), *found])
+
+
 def test_a_function_begins_with_a_verb():
     found = [
         f"{where} {name}: {text.splitlines()[0]}"

@@ -1,4 +1,4 @@
-"""What the written pages say is what the files of results hold."""
+"""The numbers of the written pages are those of the files of results."""
 
 from statistics import mean
 
@@ -46,7 +46,7 @@ def four_digits(run):
 
 
 def gain(run):
-    """Of the whole over its n-grams, in points."""
+    """The gain of the whole classifier over its n-grams, in points."""
     return f"{100 * (run['test_accuracy'] - run['alone']['evidence']['test_accuracy']):.2f}"
 
 

@@ -179,7 +179,7 @@ def test_the_walkthrough_is_shown_with_its_outputs(site):
 
 @pytest.mark.slow
 def test_the_walkthrough_runs(tmp_path, notebook):
-    """In a folder of its own: it prints the same lines, and ends on the accuracy that is shown.
+    """Run in an empty folder, it prints the same lines, and ends on the accuracy that is shown.
 
     Rounding moves the end: with first weights changed by 1e-6 of their size, eight runs ended on
     99.0 to 100.0%.

@@ -244,7 +244,7 @@ WEIGHTS = (3, 5, 29, 31)
 
 @pytest.fixture(scope="module")
 def kept():
-    """Which weights of [B, N, T, S] stay, by their indices."""
+    """Return which weights of [B, N, T, S] are kept, by their indices."""
     run = jax.jit(keep_weights, static_argnums=1)
     return lambda key, rate, *indices: np.asarray(run(key, rate, *indices))
 

@@ -45,7 +45,7 @@ def test_rows_are_the_hash_of_what_begins_there(bits):
 
 
 def test_rows_are_spread():
-    """Of 200 thousand different pairs and triples, as many share a row as would by chance:
+    """Among 200 thousand different pairs and triples, as many share a row as would by chance:
     birthdays.
     """
     words = np.arange(100_002, dtype=np.int32)[None]

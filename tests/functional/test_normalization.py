@@ -214,7 +214,7 @@ def test_a_batch_norm_has_the_mean_of_the_bias_and_the_deviation_of_the_scale(ba
 
 
 def test_in_training_every_token_moves_every_other_and_in_evaluation_none(batch):
-    """Why batch norm fails with padding: what stands there is in the statistics."""
+    """Batch norm fails with padding: the padding is in the statistics."""
     _, (x, scale, bias, _) = draw(11)
     padded = x.copy()
     padded[1, 3:] = 50

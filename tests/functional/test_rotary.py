@@ -224,7 +224,7 @@ def test_the_temperature_of_yarn():
 
 
 def test_rotary_is_an_argument_of_transformations():
-    """Of jit, checkpoint, grad, vmap and tree.map; the layout is static in all of them."""
+    """jit, checkpoint, grad, vmap and tree.map; the layout is static in all of them."""
     x, positions = drawn(8, B, T, N, H), jax.device_put(np.arange(B * T).reshape(B, T))
     rotary = Rotary(positions, rope_frequencies(H), "interleaved")
     twice = jax.tree.map(lambda leaf: 2 * leaf, rotary)

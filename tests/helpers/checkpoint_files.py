@@ -30,7 +30,7 @@ DIGESTS = {
 
 
 def expected(name: str) -> dict:
-    """What PyTorch gave."""
+    """The outputs of PyTorch."""
     found = load_file(FOLDER / name / "expected.safetensors")
     return found | {"is_token": found["is_token"].astype(bool)}
 

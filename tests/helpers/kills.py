@@ -78,7 +78,7 @@ class Training:
 
 
 def _train(arguments: list[str], folder: Path, error: Path) -> None:
-    """What the process does."""
+    """Run the program in this process."""
     os.chdir(folder)
     sys.path.insert(0, str(ROOT))
     for number, path in ((1, os.devnull), (2, error)):
@@ -148,7 +148,7 @@ def outcome(run: Path) -> dict:
 
 
 def differences(run: Path, reference: Path) -> list[str]:
-    """What of a run is not as in the reference."""
+    """Return the files and values of a run that differ from the reference."""
     ours, theirs = outcome(run), outcome(reference)
     found = [name for name in theirs if ours[name] != theirs[name]]
     for read in (weights, state_arrays):

@@ -27,7 +27,7 @@ COPIED = ("transformer_jax", "train", "tests", "bench", "pyproject.toml")
 
 @dataclass(frozen=True)
 class Mutation:
-    """In the definition `place` the text `old` becomes `new`, and `test` must notice."""
+    """A fault: in the definition `place` the text `old` becomes `new`, and `test` must notice."""
 
     name: str
     place: str
@@ -171,7 +171,7 @@ def _definitions(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _positions(text: str, old: str, start: int, end: int) -> Iterator[int]:
-    """Where the old text begins between two positions."""
+    """Return the positions between two others at which the old text begins."""
     while (start := text.find(old, start, end)) != -1:
         yield start
         start += 1

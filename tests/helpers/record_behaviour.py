@@ -357,7 +357,7 @@ def parameters(function: Callable) -> list[str]:
 
 
 def in_folder(of: Callable[[Path], dict]) -> dict:
-    """What a function finds in a folder of its own."""
+    """Return the result of a function that is called with an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         return of(Path(folder))
 

@@ -291,7 +291,7 @@ def test_a_presence_of_one_is_the_model_and_of_nothing_knows_no_word(name):
 @pytest.mark.usefixtures("mixed_dtypes")
 @pytest.mark.parametrize(("name", "error"), [("patches", 2e-2), ("encoder", 1e-5)])
 def test_attributions_are_the_riemann_sum_of_finite_differences(name, error):
-    """In float64; regions have corners, where neither sum is exact."""
+    """Float64 is used; regions have corners, where neither sum is exact."""
     step, nodes = 1e-5, 300
     with jax.enable_x64(True):
         params = drawn(name, 2, np.float64)

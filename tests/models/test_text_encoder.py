@@ -67,7 +67,7 @@ def test_where_padding_stands_changes_nothing():
 
 
 def test_a_text_that_fits_is_read_as_ever():
-    """In a row for long ones, too."""
+    """The same holds in a row for long texts."""
     tokens, is_token = drawn(5, 3, 4, 1)
     short = logits_of("rotary")(tokens[:, :MOST], is_token[:, :MOST])
     np.testing.assert_allclose(logits_of("rotary")(tokens, is_token), short, rtol=1e-4, atol=1e-6)

@@ -1,4 +1,4 @@
-"""What a stack passes to its layers is one pytree that is never saved."""
+"""The context that a stack passes to its layers is one pytree, which is never saved."""
 
 from dataclasses import fields, is_dataclass, replace
 

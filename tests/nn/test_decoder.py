@@ -128,7 +128,7 @@ def test_padding_of_either_text_changes_nothing():
 
 
 def test_nan_in_a_padded_memory_reaches_nothing():
-    """What an encoder leaves at padded places is read by no cross-attention, forward or in a
+    """The encoder's output at padding is read by no cross-attention, forward or in a
     gradient.
     """
     model = translator()

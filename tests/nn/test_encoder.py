@@ -191,7 +191,7 @@ def test_attention_weights_and_sublayers_have_rates_of_their_own():
 
 
 def test_residual_dropout_falls_on_what_is_added_not_on_the_sum():
-    """In a pre-norm layer whose sublayers say 1 everywhere, each output is x + {0, 1/(1-p)} + {0,
+    """A pre-norm layer whose sublayers give 1 everywhere: each output is x + {0, 1/(1-p)} + {0,
     1/(1-p)}.
     """
     make = config("pre", attention_dropout_rate=0.0)

@@ -229,7 +229,7 @@ def test_a_window_makes_it_a_ring_of_one_more_slot():
 
 
 def test_a_full_cache_answers_with_nan():
-    """Of the example that is full, and of no other; a ring is never full."""
+    """Only the example that is full gets NaN; a ring is never full."""
     full = jnp.array([[True] * 4, [True] * 2 + [False] * 2])
     for name, expected in (("learned", [True, False]), ("window", [False, False])):
         cache = model_of(name).start(B, 5)

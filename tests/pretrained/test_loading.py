@@ -1,4 +1,4 @@
-"""What published files hold that is not as usual: read rightly, or refused in a line, and never
+"""Published files with unusual contents are read rightly, or refused in a line, and never
 written wrongly.
 """
 

@@ -1,4 +1,4 @@
-"""What the system says of the processor, and what is made of a system that says nothing."""
+"""The description of the processor by the system, and the defaults where there is none."""
 
 import platform
 

@@ -109,7 +109,7 @@ def test_a_folder_of_another_kind_says_which_command_uses_it(tmp_path):
 
 
 def test_a_configuration_without_a_model_is_a_classifier(tmp_path):
-    """As the first version wrote it."""
+    """A run folder as the first version wrote it."""
     write(tmp_path / "run", "TextClassifier")
     path = tmp_path / "run" / "config.json"
     content = json.loads(path.read_text())

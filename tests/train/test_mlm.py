@@ -31,7 +31,7 @@ THINGS = {"good": ("play", "cast"), "bad": ("plot", "end")}
 
 
 def review(rng, label):
-    """What is praised is never blamed: the words around a mask tell it."""
+    """Texts in which praised things are never blamed: the words around a mask predict it."""
     parts = [f"the {rng.choice(THINGS[label])} was {rng.choice(WORDS[label])}" for _ in range(3)]
     return " and ".join(parts)
 
@@ -64,7 +64,7 @@ def run(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pieces(data, tmp_path_factory):
-    """Of byte-level pieces; not trained."""
+    """An encoder of byte-level pieces, not trained."""
     folder = tmp_path_factory.mktemp("runs") / "pieces"
     assert main(arguments(data, folder, "--tokenizer", "bpe:400", "--epochs", "0")) == 0
     return folder
@@ -102,7 +102,7 @@ def test_it_fills_masks(run, capsys):
 
 
 def test_a_mask_takes_the_space_before_it_along(pieces):
-    """As the pieces do that it stands for; else the model would see a space that it never saw
+    """The mask includes the space, as pieces do; else the model would see a space that it never saw
     there.
     """
     tokenizer = tokenizer_of(pieces)
@@ -176,7 +176,7 @@ def test_another_seed_is_told_of(run, data, tmp_path, capsys):
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(data, tmp_path, ctrl_c_behind):
-    """In the middle of the second epoch; dropout and all."""
+    """The run is stopped in the middle of the second epoch, with dropout."""
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     options = ["--epochs", "2", "--dropout", "0.1", "--batch-tokens", "8192"]
     assert main(arguments(data, whole, *options)) == 0
@@ -347,7 +347,7 @@ def test_it_computes_in_the_faster_dtype_but_for_the_sample(
 @pytest.mark.optimized
 @pytest.mark.slow
 def test_the_sample_is_told_by_an_encoder_that_was_pretrained_on_it(tmp_path):
-    """As the programs come, six minutes on one core."""
+    """The default settings of the programs; six minutes on one core."""
     encoder, classifier = tmp_path / "encoder", tmp_path / "classifier"
     assert main(["--data", "sample", "--out", str(encoder)]) == 0
     options = ["--data", "sample", "--pretrained", str(encoder), "--out", str(classifier)]

@@ -129,9 +129,7 @@ def test_a_mistake_of_training_is_one_line(table, arguments, message, capsys, tm
 
 
 def test_bleu_is_sacrebleus():
-    """By hand for one line: all n-grams right but the text a word short, so the brevity penalty is
-    what is left.
-    """
+    """One line by hand: all n-grams are right but the text is a word short."""
     reference = "a b c d e f g h i j"
     found = bleu(["a b c d e f g h i"], [reference])
     assert found["bleu"] == pytest.approx(100 * np.exp(1 - 10 / 9), abs=0.01)

@@ -42,7 +42,7 @@ TEXT = "a fine film not a dull film"
 
 
 def arrays(steps):
-    """By name; no name twice, or an equation would not say which it means."""
+    """The steps by name; no name occurs twice, or an equation would be ambiguous."""
     assert len({step.name for step in steps}) == len(steps)
     return {step.name: step.array for step in steps}
 

@@ -1,1 +1,1 @@
-"""What the text classifier is built from and fitted with."""
+"""The parts of the text classifier, and how they are fitted."""

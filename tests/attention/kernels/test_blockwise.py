@@ -60,7 +60,7 @@ def assert_close(ours, theirs, bound=1e-5):
 
 
 def data(seed):
-    """What masks and biases are made of, all of it traced."""
+    """Return the arrays of masks and biases, all of them traced."""
     rng = np.random.default_rng(seed)
     return {
         "is_token": rng.random((B, S)) < 0.7,
@@ -74,7 +74,7 @@ def data(seed):
 
 
 def numbers(seed, dtype=jnp.float32):
-    """What biases are made of, with a gradient."""
+    """Return the arrays of biases, which have a gradient."""
     shapes = {"slopes": (N,), "table": (8, N), "whole": (1, N, T, S), "keys": (B, 1, 1, S)}
     return {name: jax_normal(seed, *shape, dtype=dtype) for name, shape in shapes.items()}
 
@@ -219,7 +219,7 @@ REFERENCE_OF_SQUARES = squares("reference")
     "queries, keys, left, right, run", [(7, 8, 3, 4, 24), (5, 4, 9, 0, 20), (6, 6, 0, 2, 18)]
 )
 def test_runs_of_keys_equal_the_reference(queries, keys, left, right, run, at_once):
-    """Of blocks that divide neither T nor S, and overlap at the ends."""
+    """The blocks divide neither T nor S, and overlap at the ends."""
     T, S = 33, 39
     tiling = Tiling(Grid(T, S, queries, keys), *((B, K) if at_once else (1, 1)), run)
     inputs = qkv(T=T, S=S)

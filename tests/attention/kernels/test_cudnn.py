@@ -1,4 +1,4 @@
-"""What is ours around NVIDIA's kernel, with XLA's in its place: names of masks, rows that see
+"""Our code around NVIDIA's kernel, with XLA's in its place: names of masks, rows that see
 nothing, broadcasting.
 
 The same contract holds as of every implementation (test_mask_contract.py, test_loops.py). On a GPU,
@@ -96,7 +96,7 @@ def test_value_and_gradient_equal_the_reference(name, queries):
 
 
 def given_to_the_kernel(mask, T=S, bias=None):
-    """What the vendor's kernel is called with, by name."""
+    """Return the arguments of the vendor's kernel, by name."""
     options = {}
 
     @jax.jit

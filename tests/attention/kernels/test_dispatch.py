@@ -1,6 +1,6 @@
-"""Which implementation is chosen and why.
+"""The choice of an implementation, and its reason.
 
-What cannot be had says so, and modules pass the choice on.
+An implementation that is not available says so, and modules pass the choice on.
 """
 
 from types import SimpleNamespace

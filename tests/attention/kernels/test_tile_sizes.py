@@ -72,7 +72,7 @@ def as_array(mask, T):
 
 
 class Counter:
-    """How often the body of the loop over keys runs, forwards and backwards together."""
+    """Count the runs of the body of the loop over keys, forward and backward together."""
 
     def __init__(self):
         self.steps = 0
@@ -100,7 +100,7 @@ class Counter:
     ],
 )
 def test_the_loops_run_as_often_as_blocks_are_seen_and_no_more(name, at_once):
-    """Of 60 x 60 in blocks of 7 x 8: the last ones share rows and columns with those before."""
+    """60 x 60 in blocks of 7 x 8: the last ones share rows and columns with those before."""
     B, T, N, K = 2, 60, 4, 2
     x, counter = np.ones((B, T, N, 3), np.float32), Counter()
 
@@ -157,7 +157,7 @@ def test_examples_that_are_worked_on_together_visit_what_any_of_them_sees():
 
 
 def chosen_for(B, T, N, K, mask, plain=False):
-    """By shapes alone."""
+    """The choice uses shapes alone."""
     query, key = (jax.ShapeDtypeStruct((B, T, n, 64), jnp.float32) for n in (N, K))
     return choose_tiling(AttentionInputs(query, key, mask=mask, soft_cap=None if plain else 1.0))
 

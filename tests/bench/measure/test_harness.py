@@ -77,7 +77,7 @@ def pytest_in_child(*arguments, cwd=ROOT):
 
 @pytest.fixture(scope="module")
 def child(tmp_path_factory):
-    """What pytest says of the benchmarks above, with the hooks of bench/conftest.py."""
+    """The output of pytest for the benchmarks above, with the hooks of bench/conftest.py."""
     folder = tmp_path_factory.mktemp("benchmarks")
     (folder / "conftest.py").write_text("from bench.conftest import *\n")
     (folder / "test_some.py").write_text(BENCHMARKS)

@@ -144,7 +144,7 @@ def test_sizes_and_settings_are_the_recipes():
 
 
 def with_gradient(model, tokens, is_token, bfloat16=False):
-    """In evaluation, so that nothing is dropped: logits, and the gradient of a weighted sum of
+    """Evaluation, so that nothing is dropped: logits, and the gradient of a weighted sum of
     them.
     """
     with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):

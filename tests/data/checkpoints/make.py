@@ -303,7 +303,7 @@ def inputs(family: Family) -> dict[str, np.ndarray]:
 
 @torch.no_grad()
 def run(model: PreTrainedModel, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the model gives for a batch, under the names of the stored arrays."""
+    """Return the outputs of the model for a batch, under the names of the stored arrays."""
     names = {"tokens": "input_ids", "is_token": "attention_mask", "segment_ids": "token_type_ids"}
     batch = {names[name]: torch.tensor(array).long() for name, array in arrays.items()}
     whole = model(**batch, output_hidden_states=True)
@@ -319,7 +319,7 @@ def run(model: PreTrainedModel, arrays: dict[str, np.ndarray]) -> dict[str, np.n
 
 
 def expected(model: PreTrainedModel, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the model gives for each text alone, in arrays that are zero at padding."""
+    """Return the outputs of the model for each text alone, in arrays that are zero at padding."""
     texts = []
     for i, length in enumerate(LENGTHS):
         text = run(model, {name: array[i : i + 1, :length] for name, array in arrays.items()})

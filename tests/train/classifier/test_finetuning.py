@@ -399,7 +399,7 @@ def test_a_damaged_run_folder_is_one_line(run, tmp_path, capsys):
 
 
 def test_low_rank_changes_are_trained_where_they_are_not_rounded_away():
-    """In bfloat16 a kernel and a change of a thousandth of it add up to the kernel."""
+    """bfloat16 rounds the sum of a kernel and a thousandth of it to the kernel."""
     import jax.numpy as jnp
 
     from train.recipes.imdb import FINETUNE_LORA

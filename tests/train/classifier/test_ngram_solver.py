@@ -1,4 +1,4 @@
-"""What the solver makes of n-grams: the linear model of its definition, beside a network and in a
+"""The n-grams that the solver fits: the linear model of its definition, with a network and in a
 run of the default recipe.
 """
 
@@ -117,7 +117,7 @@ def test_what_is_distilled_is_the_least_squares_of_the_definition():
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_what_is_distilled_says_what_the_other_model_says(classes):
-    """Of other texts too; and an n-gram that too few of those that it learns from hold says
+    """Other texts are learned from too; an n-gram that too few of them hold says
     nothing.
     """
     (examples, labels), (others, expected) = reviews(classes, 400), reviews(classes, seed=1)
@@ -249,7 +249,7 @@ def test_the_n_grams_are_those_of_training_and_validation_texts_by_their_weight(
 
 
 def test_the_report_says_what_the_parts_do_by_themselves(run):
-    """As the model says it whose other part is silent."""
+    """The probabilities of the model whose other part is zero."""
     trained = load_classifier(run / "run")
     alone = json.loads((run / "run/report.json").read_text())["alone"]
     test = load(str(run / "texts.csv")).test

@@ -1,5 +1,5 @@
-"""What `--data` promises: the same texts and labels from every format, splits that share nothing,
-and one clear line for every fault. No test needs a network or a downloaded file."""
+"""The guarantees of `--data`: the same texts and labels from every format, splits that share
+nothing, and one clear line for every fault. No test needs a network or a downloaded file."""
 
 import gzip
 import io

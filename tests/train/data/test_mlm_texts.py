@@ -1,4 +1,4 @@
-"""What masked words are learned from: no text that is tested or validated on, whatever its spacing
+"""The texts for masked words: none that is tested or validated on, whatever its spacing
 and case.
 """
 

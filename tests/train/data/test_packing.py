@@ -73,7 +73,7 @@ def test_every_length_is_in_one_row_and_no_row_is_too_long(lengths):
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=60))
 def test_rows_are_nearly_as_few_as_can_be(lengths):
-    """As Johnson et al. have it, 11/9 of the fewest; these are at least the sum over the room."""
+    """Johnson et al. bound them by 11/9 of the fewest, which are at least the sum over the room."""
     rows = best_fit(sorted(lengths, reverse=True), 12)
     halves = sum(length > 6 for length in lengths)  # no two of them share a row
     least = max(-(-sum(lengths) // 12), halves)

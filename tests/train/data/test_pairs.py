@@ -135,7 +135,7 @@ def test_a_batch_feeds_the_target_and_wants_the_token_behind():
 
 
 def test_targets_take_the_room_that_they_need():
-    """Of a bucket and of those before it, whose pairs may move on."""
+    """Batches of a bucket and of those before it, whose pairs may move to a longer one."""
     targets = [np.zeros(n + 1) for n in (3, 30, 9)]
     found = target_lengths([10, 31, 60], targets, [16, 32, 64])
     assert found == {16: 8, 32: 32, 64: 32}
@@ -170,7 +170,7 @@ def test_a_hub_that_cannot_be_reached_is_one_line(monkeypatch):
 
 
 def test_what_validation_says_is_nats_a_wanted_token_and_the_same_smoothed():
-    """By the definition, over batches with padded rows and targets."""
+    """The definition, over batches with padded rows and targets."""
     stack = StackConfig(1, 8, 2, 12)
     config = SequenceToSequenceConfig(11, 8, encoder=stack, decoder=stack)
     model = SequenceToSequence(config, rngs=nnx.Rngs(0))

@@ -1,5 +1,5 @@
-"""What the built-in sample promises: only word order tells the label, and training shows no test
-pair.
+"""The guarantees of the built-in sample: only word order tells the label, and training shows no
+test pair.
 """
 
 import re

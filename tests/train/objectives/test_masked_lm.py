@@ -45,7 +45,7 @@ def tokenizer_of(spec):
 
 @pytest.fixture(scope="module")
 def by_spec():
-    """By letters and a few pairs, so that words have several pieces; and by words."""
+    """Two vocabularies: letters and a few pairs, so that words have several pieces; and words."""
     return {spec: tokenizer_of(spec) for spec in ("bpe:290", "word:70")}
 
 

@@ -25,7 +25,7 @@ def progress(step, best_step=None):
 
 
 def load_step(folder):
-    """Which checkpoint is taken, and what was said of others."""
+    """Return the checkpoint that is loaded, and the reports on skipped ones."""
     said = []
     found = load(folder, state(0), warn=said.append)
     if found is None:

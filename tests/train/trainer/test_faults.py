@@ -1,4 +1,4 @@
-"""What goes wrong and is nobody's mistake: one line, the way on, and a folder that can be used."""
+"""Faults that are nobody's mistake: one line, how to continue, and a folder that can be used."""
 
 import errno
 import json

@@ -101,7 +101,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no users here")
 def test_a_read_only_folder_is_one_line(tmp_path):
-    """As a user without rights: root may write anywhere."""
+    """Run as a user without rights: root may write anywhere."""
     folder = tmp_path / "run"
     folder.mkdir()
     code = (
