@@ -117,11 +117,9 @@ def test_what_is_distilled_is_the_least_squares_of_the_definition():
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_what_is_distilled_says_what_the_other_model_says(classes):
-    """Other texts are learned from too; an n-gram that too few of them hold says
-    nothing.
-    """
+    """It learns from other texts too; an n-gram that too few of them hold has no weight."""
     (examples, labels), (others, expected) = reviews(classes, 400), reviews(classes, seed=1)
-    examples = [*examples, np.array([2, 31]), np.array([2, 31])]
+    examples = [*examples, *[np.array([2, 31], np.int32)] * 2]
     labels = np.concatenate([labels, [1, 1]])
     solver = EvidenceSolver(NgramEvidence(classes, longest=2, bits=BITS), PAD)
     solver.distil(examples, labels, 4.0 * np.eye(classes)[labels])
