@@ -12,6 +12,7 @@ from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import softmax_over_visible
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.linear import linear
+from transformer_jax.functional.precision import wide
 
 
 @overload
@@ -84,8 +85,7 @@ def additive_attention(
     rows = find_masked_rows(mask, T, S)
     query, key, value = rows.zero_inputs_q(query), *map(rows.zero_inputs_kv, (key, value))
     query, key = (
-        linear(x, kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
-        for x, kernel in ((query, query_kernel), (key, key_kernel))
+        wide(linear(x, kernel)) for x, kernel in ((query, query_kernel), (key, key_kernel))
     )
     aligned = query[:, :, None] + key[:, None]
     aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)

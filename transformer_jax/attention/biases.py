@@ -27,6 +27,7 @@ from transformer_jax.attention.rule import (
     rule_class,
 )
 from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.precision import wide, wide_dtype
 
 
 class Bias(Rule):
@@ -45,7 +46,7 @@ class Bias(Rule):
         `add_gradient` starts from them.
         """
         return jax.tree.map(
-            lambda x: jnp.zeros(x.shape, _wide(x.dtype)) if _is_float(x) else None, self
+            lambda x: jnp.zeros(x.shape, wide_dtype(x.dtype)) if _is_float(x) else None, self
         )
 
     def add_gradient(
@@ -82,10 +83,6 @@ class Bias(Rule):
 
 def _is_float(leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating)
-
-
-def _wide(dtype):
-    return jnp.promote_types(dtype, jnp.float32)
 
 
 def _sum_to(shape, array):
@@ -127,7 +124,7 @@ class _Alibi(Bias):
 
     def block(self, block):
         # Slopes in bfloat16 must not round the distance: bfloat16 cannot represent 257.
-        slopes = self.slopes.astype(jnp.promote_types(self.slopes.dtype, jnp.float32))
+        slopes = wide(self.slopes)
         return -slopes[:, None, None] * jnp.abs(distances(self, block)).astype(slopes.dtype)
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.positions import count_positions
+from transformer_jax.functional.precision import wide, wide_dtype
 
 
 def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
@@ -51,10 +52,10 @@ def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
     Array([[1.5]], dtype=float32)
     """
     _check(x, is_token)
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    total = jnp.where(is_token[..., None], x, 0).sum(axis=1, dtype=wide)
+    dtype = wide_dtype(x.dtype)
+    total = jnp.where(is_token[..., None], x, 0).sum(axis=1, dtype=dtype)
     count = jnp.maximum(is_token.sum(axis=-1, keepdims=True), 1)
-    return (total / count.astype(wide)).astype(x.dtype)
+    return (total / count.astype(dtype)).astype(x.dtype)
 
 
 def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
@@ -93,9 +94,8 @@ def layer_weighted_pool(
     Array([[2.]], dtype=float32)
     """
     check_arrays(layers=(layers, "L B T D"), is_token=(is_token, "bool B T"), logits=(logits, "L"))
-    wide = jnp.promote_types(layers.dtype, jnp.float32)
-    pooled = jax.vmap(mean_pool, in_axes=(0, None))(layers.astype(wide), is_token)
-    share = jax.nn.softmax(logits.astype(wide))
+    pooled = jax.vmap(mean_pool, in_axes=(0, None))(wide(layers), is_token)
+    share = jax.nn.softmax(logits.astype(pooled.dtype))
     return jnp.einsum("L,LBD->BD", share, pooled).astype(layers.dtype)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from transformer_jax.runtime.processor import processor_has
@@ -31,12 +32,27 @@ def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.dtype(jnp.float32)
 
 
-def wide(x: Array) -> Array:
-    """Return x in float32 or wider, the dtypes for sums.
+def widest(*dtypes: DTypeLike) -> jnp.dtype:
+    """Return the dtype that holds the numbers of all dtypes, also under strict promotion.
+
+    Strict promotion forbids the silent conversions of a caller, not the documented ones of a
+    function.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*map(jnp.dtype, dtypes))
+
+
+def wide_dtype(*dtypes: DTypeLike) -> jnp.dtype:
+    """Return float32, or the widest of the dtypes if that is wider: the dtype for sums.
 
     In bfloat16 a sum of equal terms no longer grows beyond 256 of them.
     """
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return widest(*dtypes, jnp.float32)
+
+
+def wide(x: Array) -> Array:
+    """Return x in its `wide_dtype`."""
+    return x.astype(wide_dtype(x.dtype))
 
 
 def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
@@ -47,7 +63,7 @@ def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
     anyway.
     """
     on_cpu = jax.default_backend() == "cpu"
-    return jnp.promote_types(dtype, jnp.float32) if on_cpu else jnp.dtype(dtype)
+    return wide_dtype(dtype) if on_cpu else jnp.dtype(dtype)
 
 
 def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.precision import wide
 
 LAYOUTS = ("half", "interleaved")
 SCALINGS = ("linear", "ntk", "yarn", "llama3")
@@ -50,16 +51,16 @@ def rope(
     pairs = len(frequencies)
     if 2 * pairs > x.shape[3]:
         raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[3]}")
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    x_wide = wide(x)
     # Frequencies in bfloat16 must not round the positions: bfloat16 cannot represent 257.
     turns, frequencies = (
-        jnp.atleast_2d(positions).astype(wide.dtype),
-        frequencies.astype(wide.dtype),
+        jnp.atleast_2d(positions).astype(x_wide.dtype),
+        frequencies.astype(x_wide.dtype),
     )
     angles = (turns[..., None] * frequencies)[:, :, None]  # [#B, T, 1, R]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
 
-    turned, rest = wide[..., : 2 * pairs], wide[..., 2 * pairs :]
+    turned, rest = x_wide[..., : 2 * pairs], x_wide[..., 2 * pairs :]
     half = layout == "half"
     a, b = jnp.split(turned, 2, axis=-1) if half else (turned[..., ::2], turned[..., 1::2])
     a, b = a * cos - b * sin, a * sin + b * cos

@@ -20,7 +20,7 @@ from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.feed_forward import ACTIVATIONS
 from transformer_jax.functional.pooling import POOLINGS, cls_pool
 from transformer_jax.functional.positions import count_in_segments, count_positions
-from transformer_jax.functional.precision import product
+from transformer_jax.functional.precision import product, wide_dtype
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.models.ngram_evidence import evidence_of
 from transformer_jax.nn.context import LayerContext
@@ -197,7 +197,7 @@ class MaskedHead(nnx.Module):
     ) -> Float[Array, "... V"]:
         rows = ascii_lowercase[: x.ndim - 1]
         x = self.norm(ACTIVATIONS[self.activation](self.linear(x)))
-        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        dtype = wide_dtype(x.dtype)
         return product(f"{rows}D,VD->{rows}V", x, table, dtype) + self.bias[...]
 
 

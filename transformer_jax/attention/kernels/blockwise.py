@@ -38,7 +38,7 @@ from transformer_jax.attention.kernels.xla_cpu import (
     gradients,
     mask_as_bias,
 )
-from transformer_jax.functional.precision import product
+from transformer_jax.functional.precision import product, wide_dtype
 from transformer_jax.parallel.mesh import vary_like
 
 
@@ -111,7 +111,7 @@ def _forward(tiles, *, with_logsumexp):
         return output, tiles.write_queries(logsumexp, total, row) if with_logsumexp else None
 
     output = jnp.zeros((*query.shape[:4], value.shape[3]), query.dtype)
-    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    dtype = wide_dtype(query.dtype)
     logsumexp = jnp.zeros(query.shape[:4], dtype) if with_logsumexp else None
     state = vary_like((output, logsumexp), query)
     return lax.fori_loop(0, tiles.steps, block_of_queries, state)
@@ -120,7 +120,7 @@ def _forward(tiles, *, with_logsumexp):
 def _attend_in_blocks(tiles, key_transposed, q, row):
     """Return the output and the logsumexp of one block of queries, a block of keys at a time."""
     query, value = tiles.inputs.query, tiles.inputs.value
-    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    dtype = wide_dtype(query.dtype)
 
     def block_of_keys(tile, running, mask):
         highest, total, out = running
@@ -195,7 +195,7 @@ def _no_second_gradient(static, primals, tangents):
 
 
 def _read_rows(tiles, output, logsumexp, d_output, d_logsumexp, row):
-    dtype = jnp.promote_types(output.dtype, jnp.float32)
+    dtype = wide_dtype(output.dtype)
     denominator = tiles.read_queries(logsumexp, row)
     denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
     # Rows that the previous block has added must not be added again.
@@ -211,7 +211,7 @@ def _gradient_in_blocks(tiles, read_rows):
     """Return the `_gradient`, computed for one block of queries and one block of keys at a time."""
     inputs = tiles.inputs
     query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
-    dtype = jnp.promote_types(query.dtype, jnp.float32)
+    dtype = wide_dtype(query.dtype)
     transposed = key.mT, value.mT
 
     def block_of_queries(index, state):
@@ -221,7 +221,7 @@ def _gradient_in_blocks(tiles, read_rows):
         start = vary_like(jnp.zeros(rows.query.shape, dtype), query), *shared
         block_of_keys = partial(_gradient_of_block, tiles, transposed, rows)
         d_q, *shared = tiles.over_keys(block_of_keys, row, start)
-        d_q = (inputs.scale * d_q).astype(d_query.dtype)
+        d_q = inputs.scale_queries(d_q).astype(d_query.dtype)
         return tiles.write_queries(d_query, d_q, row), *shared
 
     state = (
@@ -253,7 +253,7 @@ def _gradient_of_block(tiles, transposed, rows, tile, running, mask):
     d_bias = tiles.add_to_bias(d_bias, d_logits, tile)
     if soft_cap is not None:
         d_logits *= 1 - (capped / soft_cap) ** 2
-    d_logits = d_logits.astype(key.dtype)
+    d_logits = tiles.inputs.scale_logits(d_logits).astype(key.dtype)
     d_q += product("EKGTS,EKSH->EKGTH", d_logits, key, dtype)
     d_k = product("EKGTH,EKGTS->EKHS", rows.query, d_logits, dtype)
     return (
@@ -277,7 +277,7 @@ def _gradient_of_run(tiles, read_rows):
         logsumexp, delta = (x.reshape(q.shape[:2]) for x in (rows.logsumexp, rows.delta))
         bias = _merged_bias(tiles.mask_of_run(tile), rows.query)
         d_q, d_k, d_v = gradients(q, k, v, bias, logsumexp, d_out, delta)
-        d_q = (tiles.inputs.scale * d_q).reshape(rows.query.shape).astype(query.dtype)
+        d_q = tiles.inputs.scale_queries(d_q).reshape(rows.query.shape).astype(query.dtype)
         return (
             tiles.write_queries(d_query, d_q, tile),
             tiles.write_keys(d_key, d_k, tile),

@@ -80,7 +80,7 @@ def attention_plan(
         return_logsumexp=return_logsumexp,
     )
     # The choice depends on whether there is dropout, not on its rate or key.
-    inputs = replace(validate(inputs), dropout_rate=0.5 if dropout else 0.0)
+    inputs = replace(validate(inputs).in_one_dtype(), dropout_rate=0.5 if dropout else 0.0)
     return choose_kernel(inputs, implementation)
 
 

@@ -17,7 +17,6 @@ from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import rendered
-from transformer_jax.functional.precision import operands_dtype
 
 # Number of logits of one tile on a CPU. Measured at 8 heads of 64 features, T = 4096, causal: half
 # as many take a twentieth longer, twice as many take as long.
@@ -52,7 +51,7 @@ def is_plain(inputs: AttentionInputs) -> bool:
         inputs.bias is None
         and inputs.soft_cap is None
         and not inputs.has_dropout
-        and operands_dtype(inputs.query.dtype) == jnp.float32
+        and inputs.operands == jnp.float32
     )
 
 

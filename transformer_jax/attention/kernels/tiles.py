@@ -19,7 +19,7 @@ from transformer_jax.attention.kernels.tile_sizes import Tiling
 from transformer_jax.attention.masks import Mask
 from transformer_jax.attention.rule import Block
 from transformer_jax.functional.dropout import keep_weights
-from transformer_jax.functional.precision import operands_dtype, product
+from transformer_jax.functional.precision import product
 
 
 class Tile(NamedTuple):
@@ -72,7 +72,7 @@ class Tiles:
 
     def __init__(self, inputs: AttentionInputs, tiling: Tiling):
         self.inputs, self.tiling, self.grid = inputs, tiling, tiling.grid
-        self.operands = operands_dtype(inputs.query.dtype)  # of the matrix products
+        self.operands = inputs.operands
         self.batch, self.key_heads, self.share = inputs.query.shape[:3]
         self.visits = visits(inputs.mask, tiling)
         self.groups_of_heads = self.key_heads // self.tiling.key_heads
@@ -139,7 +139,7 @@ class Tiles:
     def read_scaled_queries(self, tile: Tile) -> Float[Array, "e k g t H"]:
         """Return the tile's queries times the scale, in the dtype of the matrix products."""
         query = self.read_queries(self.inputs.query, tile)
-        return (query * self.inputs.scale).astype(self.operands)
+        return self.inputs.scale_queries(query.astype(self.operands))
 
     def write_queries(self, array: Array, rows: Array, tile: Tile) -> Array:
         """Return the array with the tile's rows written, except those of the previous block."""
@@ -181,13 +181,15 @@ class Tiles:
         self, query: Float[Array, "e k g t H"], key: Float[Array, "e k H s"], tile: Tile
     ) -> tuple[Array, Array]:
         """Return the scaled and soft-capped logits twice: with the bias and without."""
-        dtype, soft_cap = jnp.promote_types(self.operands, jnp.float32), self.inputs.soft_cap
-        capped = product("EKGTH,EKHS->EKGTS", query, key, dtype)
+        soft_cap = self.inputs.soft_cap
+        capped = product("EKGTH,EKHS->EKGTS", query, key, self.inputs.accumulated)
+        capped = self.inputs.scale_logits(capped)
         if soft_cap is not None:
             capped = soft_cap * jnp.tanh(capped / soft_cap)
         if self.inputs.bias is None:
             return capped, capped
-        return capped + self._split(self.inputs.bias.render(tile.block)), capped
+        bias = self._split(self.inputs.bias.render(tile.block))
+        return capped + bias.astype(capped.dtype), capped
 
     def dropout(self, weights: Float[Array, "e k g t s"], tile: Tile) -> Float[Array, "e k g t s"]:
         """Return the weights after dropout, drawn by their indices in the whole matrix."""
