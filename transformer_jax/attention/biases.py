@@ -27,7 +27,7 @@ from transformer_jax.attention.rule import (
     rule_class,
 )
 from transformer_jax.functional.checks import check_arrays
-from transformer_jax.functional.precision import wide, wide_dtype
+from transformer_jax.functional.precision import wide, wide_dtype, widest
 
 
 class Bias(Rule):
@@ -65,9 +65,8 @@ class Bias(Rule):
 
         array, pullback = jax.vjp(rendered, [leaf for leaf in leaves if _is_float(leaf)])
         (gradients,) = pullback(_sum_to(array.shape, cotangent).astype(array.dtype))
-        return jax.tree.map(
-            jnp.add, total, jax.tree.unflatten(jax.tree.structure(total), gradients)
-        )
+        gradients = jax.tree.unflatten(jax.tree.structure(total), gradients)
+        return jax.tree.map(lambda old, new: old + new.astype(old.dtype), total, gradients)
 
     def as_gradient(self, total: "Bias") -> list[Array | None]:
         """Return the array of `total` for each leaf of the rule, in the dtype of the leaf.
@@ -98,7 +97,9 @@ class _Sum(Bias):
     second: Bias
 
     def block(self, block):
-        return self.first.render(block) + self.second.render(block)
+        first, second = self.first.render(block), self.second.render(block)
+        dtype = widest(first.dtype, second.dtype)
+        return first.astype(dtype) + second.astype(dtype)
 
     def add_gradient(self, total: "_Sum", block, cotangent):
         first = self.first.add_gradient(total.first, block, cotangent)
@@ -110,10 +111,9 @@ class _Dense(DenseRule, Bias):
     def add_gradient(self, total: "_Dense", block, cotangent):
         # In place: the general method would create an array of full size for each block.
         starts, sizes = part(self.array, block)
-        old = lax.dynamic_slice(total.array, starts, sizes)
-        return _Dense(
-            lax.dynamic_update_slice(total.array, old + _sum_to(sizes, cotangent), starts)
-        )
+        new = lax.dynamic_slice(total.array, starts, sizes)
+        new += _sum_to(sizes, cotangent).astype(new.dtype)
+        return _Dense(lax.dynamic_update_slice(total.array, new, starts))
 
 
 @rule_class()

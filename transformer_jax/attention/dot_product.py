@@ -61,9 +61,9 @@ def attention_weights(
            [0.33, 0.67]], dtype=float32)
     """
     inputs = AttentionInputs(query, key, bias=bias, mask=mask, scale=scale, soft_cap=soft_cap)
+    dtype = inputs.accumulated
     inputs = validate(inputs).in_one_dtype().zero_masked_rows()
-    logits = _logits(inputs)
-    return softmax_over_visible(logits, _visible(inputs))
+    return softmax_over_visible(_logits(inputs), _visible(inputs)).astype(dtype)
 
 
 @overload
@@ -177,14 +177,17 @@ def compute_attention(
     key and value differ in dtype, they are converted to the widest; the output has the dtype of the
     query.
     """
-    dtype, inputs = inputs.query.dtype, inputs.in_one_dtype()
+    dtypes = AttentionResult(inputs.query.dtype, inputs.accumulated, inputs.accumulated)
+    inputs = inputs.in_one_dtype()
     kernels = {
         "cudnn": cudnn_attention,
         "blockwise": blockwise_attention,
         "reference": reference_attention,
     }
     result = kernels[choose_kernel(inputs, implementation).implementation](inputs)
-    return result._replace(output=result.output.astype(dtype))
+    return AttentionResult(
+        *(None if x is None else x.astype(d) for x, d in zip(result, dtypes, strict=True))
+    )
 
 
 def reference_attention(inputs: AttentionInputs) -> AttentionResult:

@@ -57,5 +57,6 @@ def linear(
         returned_dtype(widest(x.dtype, dtype)),
     ).reshape(*rows, *kernel.shape[axes:])
     if bias is not None:
-        y = wide(y) + bias
+        y = wide(y)
+        y = y + bias.astype(y.dtype)
     return y.astype(dtype)

@@ -36,7 +36,7 @@ def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
     Array([[2.]], dtype=float32)
     """
     _check(x, is_token)
-    count = is_token.sum(axis=-1, keepdims=True)
+    count = is_token.sum(axis=-1, keepdims=True, dtype=jnp.int32)
     return _select(x, is_token & (count_positions(is_token) == count - 1))
 
 
@@ -75,7 +75,7 @@ def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
     # maximum. Compiled by XLA (jax 0.10 on CPU), it may compare two computations of an entry that
     # round differently, and miss the entry.
     visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
-    highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1])[:, None]
+    highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1], dtype=jnp.int32)[:, None]
     return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
 
 

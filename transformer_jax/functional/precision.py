@@ -69,14 +69,16 @@ def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
 def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
     """Return `jnp.einsum` of two arrays, summed and returned in `dtype`.
 
+    Arrays of different dtypes are multiplied in the wider one.
+
     Its gradients multiply in the dtype of the operands. Otherwise the cotangent of a short product,
     which is long, would make both gradients long products. Every axis of an array must be in the
     other array or in the result. Short products have no forward-mode derivative.
     """
-    is_short = (
-        one.dtype == other.dtype and jnp.dtype(one.dtype).itemsize < jnp.dtype(dtype).itemsize
-    )
-    if is_short and operands_dtype(one.dtype) == one.dtype:
+    common = widest(one.dtype, other.dtype)
+    one, other = one.astype(common), other.astype(common)
+    is_short = common.itemsize < jnp.dtype(dtype).itemsize
+    if is_short and operands_dtype(common) == common:
         return _short_product(spec, dtype, one, other)
     return jnp.einsum(spec, one, other, preferred_element_type=dtype)
 

@@ -187,4 +187,5 @@ def _slowed(features: int, base: float, length: int) -> Float[Array, " R"]:
         return features * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
 
     low, high = max(math.floor(pair(32)), 0), min(math.ceil(pair(1)), features - 1)
-    return jnp.clip((jnp.arange(features // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    pairs = jnp.arange(features // 2, dtype=jnp.float32)
+    return jnp.clip((pairs - low) / max(high - low, 1e-3), 0.0, 1.0)
