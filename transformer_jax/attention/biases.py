@@ -68,6 +68,21 @@ class Bias(Rule):
         gradients = jax.tree.unflatten(jax.tree.structure(total), gradients)
         return jax.tree.map(lambda old, new: old + new.astype(old.dtype), total, gradients)
 
+    def tangent(self, tangents: list[Array | None], block: Block) -> Float[Array, "#b #n #t #s"]:
+        """Return the tangent of one rendered block for tangents of the arrays of the rule.
+
+        None stands for zero.
+        """
+        leaves, structure = jax.tree.flatten(self)
+        indices = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+        def rendered(some):
+            full = dict(enumerate(leaves)) | dict(zip(indices, some, strict=True))
+            return jax.tree.unflatten(structure, full.values()).render(block)
+
+        primals = [leaves[i] for i in indices]
+        return jax.jvp(rendered, [primals], [[tangents[i] for i in indices]])[1]
+
     def as_gradient(self, total: "Bias") -> list[Array | None]:
         """Return the array of `total` for each leaf of the rule, in the dtype of the leaf.
 

@@ -113,7 +113,15 @@ def _hint(kind):
     }[kind]
 
 
+def are_numbers(*sizes: Any) -> bool:
+    """Check that all sizes are numbers; `jax.export` also has symbols for sizes."""
+    return all(isinstance(size, int | np.integer) for size in sizes)
+
+
 def check_length(tokens: Any, max_length: int) -> None:
-    """Raise ValueError if tokens [B, T] are longer than `max_length`."""
-    if tokens.shape[1] > max_length:
+    """Raise ValueError if tokens [B, T] are longer than `max_length`.
+
+    A symbolic length is not checked.
+    """
+    if are_numbers(tokens.shape[1]) and tokens.shape[1] > max_length:
         raise ValueError(f"{tokens.shape[1]} tokens are more than max_length={max_length}")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
+from transformer_jax.functional.linear_map import linear_map
 from transformer_jax.runtime.processor import processor_has
 
 
@@ -73,7 +74,7 @@ def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
 
     Its gradients multiply in the dtype of the operands. Otherwise the cotangent of a short product,
     which is long, would make both gradients long products. Every axis of an array must be in the
-    other array or in the result. Short products have no forward-mode derivative.
+    other array or in the result.
     """
     common = widest(one.dtype, other.dtype)
     one, other = one.astype(common), other.astype(common)
@@ -83,23 +84,28 @@ def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
     return jnp.einsum(spec, one, other, preferred_element_type=dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _short_product(spec, dtype, one, other):
     return jnp.einsum(spec, one, other, preferred_element_type=dtype)
 
 
-def _short_product_forward(spec, dtype, one, other):
-    return _short_product(spec, dtype, one, other), (one, other)
+@_short_product.defjvp
+def _short_product_jvp(spec, dtype, operands, tangents):
+    def tangent(operands, tangents):
+        (one, other), (d_one, d_other) = operands, tangents
+        return [product(spec, d_one, other, dtype) + product(spec, one, d_other, dtype)]
+
+    value = _short_product(spec, dtype, *operands)
+    transpose = partial(_short_product_transpose, spec)
+    (d_value,) = linear_map(tangent, transpose, operands, tangents, [value])
+    return value, d_value
 
 
-def _short_product_backward(spec, dtype, operands, cotangent):
-    one, other = operands
-    cotangent = cotangent.astype(one.dtype)
+def _short_product_transpose(spec, operands, cotangents):
+    """Return the cotangents of both operands, computed in the dtype of the operands."""
+    (one, other), cotangent = operands, cotangents[0].astype(operands[0].dtype)
     (first, second), result = spec.split("->")[0].split(","), spec.split("->")[1]
     dtype = returned_dtype(one.dtype)
     d_one = product(f"{result},{second}->{first}", cotangent, other, dtype)
     d_other = product(f"{first},{result}->{second}", one, cotangent, dtype)
-    return d_one.astype(one.dtype), d_other.astype(other.dtype)
-
-
-_short_product.defvjp(_short_product_forward, _short_product_backward)
+    return [d_one.astype(one.dtype), d_other.astype(other.dtype)]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
 from transformer_jax.attention.masks import is_causal, left_window, padded_keys
 from transformer_jax.attention.rule import rendered
+from transformer_jax.functional.checks import are_numbers
 
 
 def cudnn_attention(
@@ -130,10 +131,11 @@ def why_not_cudnn(inputs: AttentionInputs) -> str | None:
         "its dropout drops other weights": inputs.has_dropout,
         "it returns no weights": inputs.return_weights,
         "it returns no logsumexp": inputs.return_logsumexp,
+        "it takes lengths that are numbers": not are_numbers(T, S),
         "with a bias, or a mask that it has no name for, it takes even lengths": (
             inputs.bias is not None or mask_name(inputs) is None
         )
-        and (T % 2 or S % 2),
+        and not (T % 2 == 0 and S % 2 == 0),
         "there is nothing to attend to": 0 in (B, T, S),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

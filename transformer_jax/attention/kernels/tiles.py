@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -136,9 +137,11 @@ class Tiles:
         starts, sizes = self._queries(array, tile)
         return lax.dynamic_slice(array, starts, sizes)
 
-    def read_scaled_queries(self, tile: Tile) -> Float[Array, "e k g t H"]:
+    def read_scaled_queries(
+        self, array: Float[Array, "B K G T H"], tile: Tile
+    ) -> Float[Array, "e k g t H"]:
         """Return the tile's queries times the scale, in the dtype of the matrix products."""
-        query = self.read_queries(self.inputs.query, tile)
+        query = self.read_queries(array, tile)
         return self.inputs.scale_queries(query.astype(self.operands))
 
     def write_queries(self, array: Array, rows: Array, tile: Tile) -> Array:
@@ -177,13 +180,18 @@ class Tiles:
             array, lax.dynamic_slice(array, starts, sizes) + part, starts
         )
 
+    def scaled_products(
+        self, query: Float[Array, "e k g t H"], key: Float[Array, "e k H s"]
+    ) -> Float[Array, "e k g t s"]:
+        """Return the products of scaled queries and keys."""
+        products = product("EKGTH,EKHS->EKGTS", query, key, self.inputs.accumulated)
+        return self.inputs.scale_logits(products)
+
     def logits(
         self, query: Float[Array, "e k g t H"], key: Float[Array, "e k H s"], tile: Tile
     ) -> tuple[Array, Array]:
         """Return the scaled and soft-capped logits twice: with the bias and without."""
-        soft_cap = self.inputs.soft_cap
-        capped = product("EKGTH,EKHS->EKGTS", query, key, self.inputs.accumulated)
-        capped = self.inputs.scale_logits(capped)
+        soft_cap, capped = self.inputs.soft_cap, self.scaled_products(query, key)
         if soft_cap is not None:
             capped = soft_cap * jnp.tanh(capped / soft_cap)
         if self.inputs.bias is None:
@@ -212,6 +220,17 @@ class Tiles:
             return None
         merged = d_logits.reshape(d_logits.shape[0], -1, *d_logits.shape[3:])
         return self.inputs.bias.add_gradient(total, tile.block, merged)
+
+    def tangent_of_bias(self, tangents: list[Array | None], tile: Tile) -> Array | None:
+        """Return the tangent of the tile's bias for tangents of the arrays of the rules.
+
+        The arrays of the bias come first. None stands for zero.
+        """
+        bias = self.inputs.bias
+        tangents = tangents[: len(jax.tree.leaves(bias))]
+        if all(tangent is None for tangent in tangents):
+            return None
+        return self._split(bias.tangent(tangents, tile.block))
 
     def mask_of_run(self, tile: Tile) -> Bool[Array, "#e #k #g #t s"] | None:
         """Return the mask of a row's run of keys, or None for no mask."""
