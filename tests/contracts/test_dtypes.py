@@ -4,7 +4,7 @@ The result has the dtype of the first array, or float32 where there is none, and
 float64 up to rounding.
 """
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import jax
 import jax.numpy as jnp
@@ -161,8 +161,8 @@ WIDE = {"attention_weights", "ngram_evidence"}  # in float32 or wider
 # These return no floating-point numbers, or none that depend on an array's dtype.
 OTHERS = {
     "BatchStatistics", "Rotary", "attention_plan", "batch_statistics", "causal",
-    "count_in_segments", "count_positions", "dense", "dot_product_attention", "ngram_rows", "padding", "prefix",
-    "relative_buckets", "segments", "sliding_window", "visited_blocks", "yarn_temperature",
+    "count_in_segments", "count_positions", "dense", "dot_product_attention", "ngram_rows",
+    "padding", "prefix", "relative_buckets", "segments", "sliding_window", "visited_blocks", "yarn_temperature",
 }  # fmt: skip
 
 
@@ -175,6 +175,18 @@ def drawn(shapes, dtypes):
 @contextmanager
 def modes(promotion="standard", x64=False):
     with jax.numpy_dtype_promotion(promotion), jax.enable_x64(x64):
+        yield
+
+
+@contextmanager
+def checks():
+    """All checks of JAX: for NaN, leaked tracers, reused keys and implicit transfers."""
+    with (
+        jax.debug_nans(True),
+        jax.checking_leaks(),
+        jax.debug_key_reuse(True),
+        jax.transfer_guard("disallow"),
+    ):
         yield
 
 
@@ -211,6 +223,17 @@ def test_any_mixture_of_dtypes_is_traced_and_keeps_the_first(name, x64):
             assert [g.dtype for g in gradients] == [x.dtype for x in arrays], dtypes
 
 
+@pytest.mark.parametrize(
+    "name", [n for n in FUNCTIONS if n in ("dropout", "all options") or n.endswith("with all")]
+)
+def test_gradient_with_dropout_passes_all_checks_of_jax(name):
+    function, shapes = FUNCTIONS[name]
+    arrays = [jnp.asarray(x) for x in drawn(shapes, ["float32"] * len(shapes))]
+    gradient = jax.jit(jax.grad(lambda *x: function(*x).sum(), range(len(arrays))))
+    with checks():
+        jax.block_until_ready(gradient(*arrays))
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_mixed_dtypes_give_the_values_of_float64(name):
     function, shapes = FUNCTIONS[name]
@@ -220,7 +243,8 @@ def test_mixed_dtypes_give_the_values_of_float64(name):
         dtypes = [DTYPES[(i + start) % 4] for i in range(len(shapes))]
         with modes("strict", x64=True):
             arrays = [jnp.asarray(x) for x in drawn(shapes, dtypes)]
-            found = jax.jit(function)(*arrays)
+            with checks() if start == 0 else nullcontext():
+                found = jax.block_until_ready(jax.jit(function)(*arrays))
         tolerance = max([TOLERANCE[d] for d in dtypes], default=2e-5)
         size = np.abs(exact).max()
         np.testing.assert_allclose(

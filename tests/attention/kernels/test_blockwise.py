@@ -443,7 +443,7 @@ def test_it_lowers_for_cuda_and_tpu(dtype):
     assert exported.platforms == ("cuda", "tpu")
 
 
-# The gradient once, and backwards
+# One gradient (forward mode is in tests/contracts/test_transformations.py)
 # --------------------------------------------------------------------------
 
 
@@ -454,9 +454,7 @@ def value(query):
 
 SECOND = {
     "backwards twice": jax.grad(lambda x: jnp.sum(jax.grad(value)(x) ** 2)),
-    "forwards over backwards": lambda x: jax.jvp(jax.grad(value), (x,), (x,)),
     "of the way back": jax.grad(lambda x: jnp.sum(jax.vjp(value, x)[1](jnp.sum(x))[0])),
-    "hessian": jax.hessian(value),
 }
 
 
@@ -467,12 +465,6 @@ def test_a_second_gradient_is_refused_and_the_way_out_is_named(name, jitted):
     run = jax.jit(SECOND[name]) if jitted else SECOND[name]
     with pytest.raises(ValueError, match='pass implementation="reference"'):
         run(qkv()[0])
-
-
-def test_the_gradient_forwards_is_refused_by_jax():
-    query = qkv()[0]
-    with pytest.raises(TypeError, match="can't apply forward-mode autodiff"):
-        jax.jvp(value, (query,), (query,))
 
 
 # Nothing of size T x S
