@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from train.data.dataset import DataError, Split, Tables
-from train.data.table_files import decode
 from transformer_jax.runtime.errors import one_line
+from transformer_jax.runtime.texts import EncodingError, decode, lines_of
 
 MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
 REVIEW_BYTES = 250_000_000  # of all reviews and lists; the release has 140 million
