@@ -4,9 +4,11 @@ quoted    as in CSV: a field that begins with a quote ends at the next quote. It
           and line breaks, and "" is a quote in it.
 literal   as in plain TSV: a quote is a character of the text, and every line is a row.
 
-A file is read as quoted. It is read as literal, with a note, in two cases:
+A file is read as quoted. It is read as literal, with a note, in three cases:
 
 - the quoted reading fails, and the file is a TSV whose lines all have the right number of columns;
+- the file is a TSV, and quotes surround some texts, but none with a tab, a line break or a quote in
+  it, as no program would write it;
 - the quoted reading joins lines that are rows by themselves, each with the right number of columns
   and a label of the file. A quote at the start of one text and a quote at the end of a later one do
   that. If another line of the file is not such a row, neither reading is right: an error.
@@ -67,29 +69,32 @@ def read_rows(
     csv.field_size_limit(LONGEST)
     layout = _layout(text, delimiter, label_column)
     lines = list(io.StringIO(text, newline=""))
-    fault = joined = None
     headers = int(layout.header is not None)
+    joined = fault = None
     try:
         rows, blank = _quoted(lines, where, layout)
         joined = _joined(rows[headers:], lines, layout)
-        if joined is None:
+        if not (joined or (delimiter == "\t" and _is_needless(rows[headers:], lines))):
             return rows, [*_broken(rows[headers:]), *skipped(blank)]
-        why = f"as in CSV they would join lines to {len(rows) - headers:,} rows"
     except DataError as error:
         if delimiter != "\t":
             raise
-        fault, why = error, f"as in CSV they are faulty: {error}"
-    rows, blank, literal_fault = _literal(text, layout)
-    if not literal_fault:
-        found = f"quotes are read as characters, one row per line: {len(rows) - headers:,} rows"
-        return rows, [f"{found}; {why}", *skipped(blank)]
-    if joined is None:
-        raise fault or DataError(f"{where}, {literal_fault}")
-    raise DataError(
-        f"{where}, lines {joined.first} to {joined.last}: one quoted text, or "
-        f"{joined.last - joined.first + 1} rows with quotes; write a quote inside a quoted "
-        f'text as "" (line by line, {literal_fault})'
-    )
+        rows, blank, fault = [], 0, error
+    literal, empty, literal_fault = _literal(text, layout)
+    if literal_fault is None:
+        note = f"quotes are read as characters, one row per line: {len(literal) - headers:,} rows"
+        if joined:
+            note += f"; as in CSV they would join lines to {len(rows) - headers:,} rows"
+        return literal, [note, *skipped(empty)]
+    if joined:
+        raise DataError(
+            f"{where}, lines {joined.first} to {joined.last}: one quoted text, or "
+            f"{joined.last - joined.first + 1} rows with quotes; write a quote inside a quoted "
+            f'text as "" (line by line, {literal_fault})'
+        )
+    if fault:
+        raise fault
+    return rows, skipped(blank)
 
 
 def _layout(text: str, delimiter: str, label_column: str | None) -> _Layout:
@@ -143,6 +148,19 @@ def _joined(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
 
     several = (row for row in rows if row.last > row.first)
     return next((row for row in several if all(map(is_row, lines[row.first - 1 : row.last]))), None)
+
+
+def _is_needless(rows: list[Row], lines: list[str]) -> bool:
+    """Return whether quotes surround some texts, not all, and only texts without tabs or quotes."""
+    raw = [lines[row.first - 1].rstrip("\r\n") for row in rows]
+    if not 0 < sum('"' in line for line in raw) < len(raw):
+        return False
+    return all(
+        row.first == row.last
+        and len(fields := line.split("\t")) == len(row.fields)
+        and all(a in (b, f'"{b}"') for a, b in zip(fields, row.fields, strict=True))
+        for row, line in zip(rows, raw, strict=True)
+    ) and any(line.split("\t") != row.fields for row, line in zip(rows, raw, strict=True))
 
 
 def _broken(rows: list[Row]) -> list[str]:

@@ -53,7 +53,18 @@ def test_a_tsv_without_quoting_keeps_its_quotes_and_rows(text):
     assert "quotes are read as characters" in note
 
 
-STRANGE = ["tab\there", "two\nlines", 'a "quote"', '"', '""', "", " ", "a\n\nb", "a\tb\nc\td", "\r\n"]
+STRANGE = [
+    "tab\there",
+    "two\nlines",
+    'a "quote"',
+    '"',
+    '""',
+    "",
+    " ",
+    "a\n\nb",
+    "a\tb\nc\td",
+    "\r\n",
+]
 
 
 @pytest.mark.parametrize("delimiter", ["\t", ","])
@@ -98,3 +109,13 @@ def test_every_line_end_gives_the_same_rows_and_blank_lines_are_counted(end):
         found, note = read(end.join(lines) + last)
         assert found == rows
         assert note == f"skipped {len(lines) - 5 - (not last)} blank lines"
+
+
+def test_quotes_around_some_texts_of_a_tsv_that_need_none_are_characters():
+    found, note = read(table("\t", {3: '"Great film"', 9: '""'}))
+    assert found[2][0] == '"Great film"' and found[8][0] == '""' and "20 rows" in note
+    found, note = read(table("\t", {3: '"Great film"', 9: '"a ""word"" in it"'}))
+    assert found[2][0] == "Great film" and found[8][0] == 'a "word" in it' and not note
+    found, _ = read(table(",", {3: '"Great film"'}), ",")
+    assert found[2][0] == "Great film"
+    assert read('"text"\t"label"\n"a"\t1\nb\t0\n') == ([["a", "1"], ["b", "0"]], "")

@@ -171,7 +171,23 @@ def test_a_path_that_is_not_there_or_holds_nothing_known_says_what_to_pass(tmp_p
         load(str(tmp_path))
 
 
+def test_a_blank_line_of_jsonl_is_counted_and_a_repeated_column_refused(tmp_path):
+    lines = [json.dumps({"text": text, "label": i % 2}) for i, text in enumerate(TEXTS)]
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode())
+    data = load(str(tmp_path / "a.jsonl"))
+    assert len(rows(data)) == 20 and data.notes[0] == "skipped 19 blank lines"
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "text": "b", "label": 1}')
+    with pytest.raises(DataError, match=r"line 1: not JSON: .* two values of one name"):
+        load(str(tmp_path / "a.jsonl"))
+
+
 # A folder of Parquet files.
+
+
+def test_parquet_files_that_are_not_read_are_named(tmp_path):
+    write_parquet_folder(tmp_path)
+    FRAME.to_parquet(tmp_path / "validation.parquet")
+    assert load(str(tmp_path)).notes[0] == "not read: validation.parquet"
 
 
 def test_training_and_unlabelled_rows_that_repeat_a_test_text_are_dropped_and_counted(tmp_path):
@@ -217,6 +233,25 @@ def test_the_release_gives_reviews_labels_and_movies(form, tmp_path):
     assert data.test.texts == ["Weak", "Strong"] and data.test.labels.tolist() == [0, 1]
     assert data.test.groups is None
     assert data.unsupervised == ["Unlabelled."]
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_reviews_with_the_same_number_are_all_read_and_other_files_are_counted(form, tmp_path):
+    more = {"train/pos/1_8.txt": "Another.", "train/pos/mine.txt": "Mine.", "test/neg/0_3.md": "M"}
+    if form == "archive":
+        members = []
+        for name, text in more.items():
+            members.append((tarfile.TarInfo(f"aclImdb/{name}"), text.encode()))
+            members[-1][0].size = len(text)
+        data = load(str(archive(tmp_path / "a.tar.gz", members)))
+    else:
+        write_release(tmp_path / "aclImdb")
+        for name, text in more.items():
+            (tmp_path / "aclImdb" / name).write_text(text)
+        data = load(str(tmp_path / "aclImdb"))
+    assert data.train.texts[-3:] == ["Lovely.", "A café of joy.", "Another."]
+    assert data.train.groups[-2:] == ["tt0064354", "tt0064354"]
+    assert "ignored 2 files that are not named ID_RATING.txt in a" in data.notes[0]
 
 
 def test_an_archive_is_read_without_writing_anything(tmp_path, monkeypatch):
