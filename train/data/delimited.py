@@ -26,7 +26,7 @@ LONGEST = 2**31 - 1  # characters of a field; the limit of the module csv is 131
 PAIR = 2  # columns that a row needs in a file without a header
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """The fields of a row, and the lines of the file that it takes, counted from 1."""
 

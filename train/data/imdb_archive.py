@@ -218,12 +218,12 @@ def _labelled(name: str, part: str, reviews: dict, movies: dict) -> Split | None
     present = [kind for kind in ("neg", "pos") if reviews.get((part, kind))]
     if not present:
         return None
-    if len(present) == 1:
+    if len(present) == 1 and part == "train":
         raise DataError(f"{name}: {part} has only {present[0]} reviews; both neg and pos expected")
-    for label, kind in enumerate(present):
+    for kind in present:
         urls = movies.get((part, kind), [])
         for (number, _), text in sorted(reviews[part, kind].items()):
             texts.append(text)
-            labels.append(label)
+            labels.append(int(kind == "pos"))
             groups.append(urls[number] if number < len(urls) else "")
     return Split(texts, np.array(labels, np.int32), groups if any(groups) else None)

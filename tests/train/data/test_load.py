@@ -210,6 +210,25 @@ def test_a_parquet_folder_with_a_label_that_is_neither_0_nor_1_is_refused(label,
         load(str(tmp_path))
 
 
+def test_a_test_split_of_one_class_keeps_its_label(tmp_path):
+    write_parquet_folder(tmp_path)
+    pd.DataFrame({"text": ["new"], "label": [1]}).to_parquet(tmp_path / "test.parquet")
+    assert load(str(tmp_path)).test.labels.tolist() == [1]
+    write_release(tmp_path / "aclImdb")
+    (tmp_path / "aclImdb/test/neg/0_3.txt").unlink()
+    assert load(str(tmp_path / "aclImdb")).test.labels.tolist() == [1]
+    (tmp_path / "aclImdb/train/neg/0_2.txt").unlink()
+    (tmp_path / "aclImdb/train/neg/1_1.txt").unlink()
+    with pytest.raises(DataError, match="train has only pos reviews"):
+        load(str(tmp_path / "aclImdb"))
+    for labels, says in (([1], "train.parquet: expected both"), ([0, 1], "test.parquet: expected")):
+        texts = [f"t{i}" for i in labels]
+        pd.DataFrame({"text": texts, "label": labels}).to_parquet(tmp_path / "train.parquet")
+        pd.DataFrame({"text": [], "label": []}).to_parquet(tmp_path / "test.parquet")
+        with pytest.raises(DataError, match=says):
+            load(str(tmp_path))
+
+
 def test_a_training_split_that_is_the_test_split_is_refused(tmp_path):
     for name in ("train", "test"):
         FRAME.to_parquet(tmp_path / f"{name}.parquet")
