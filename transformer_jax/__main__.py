@@ -62,12 +62,13 @@ def command_parser(name: str) -> CommandParser:
 
 
 def _list_parser() -> argparse.ArgumentParser:
-    """Return the parser that lists the commands."""
+    """Return the parser of all commands, which prints their list and refuses other names."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        text = import_module(f"transformer_jax.cli.{module}").__doc__ or ""
-        commands.add_parser(name, help=text.partition("\n\n")[0])
+    for name, stem in COMMANDS.items():
+        module = import_module(f"transformer_jax.cli.{stem}")
+        summary = (module.__doc__ or "").partition("\n\n")[0]
+        module.add_arguments(commands.add_parser(name, help=summary))
     return parser
 
 

@@ -538,7 +538,7 @@ def test_odd_text_gets_finite_probabilities(text, form, whole, capsys):
 
 
 def test_a_byte_order_mark_reaches_no_model(place, capsys, monkeypatch):
-    """In the texts of a file or of standard input, and in the files of a run folder."""
+    """Texts of a file and of standard input, and the files of a run folder."""
     mark = "\ufeff".encode()
     content = mark + "one\r\ntwo\x85 \ufeff more\n\nfour".encode()
     (place / "a.txt").write_bytes(content)
