@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from train.data.dataset import DataError, Split, Tables
+from train.data.dataset import DataError, Split, Tables, readable
 from transformer_jax.runtime.errors import one_line
-from transformer_jax.runtime.texts import EncodingError, decode, lines_of
+from transformer_jax.runtime.texts import decode, lines_of
 
 MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
 REVIEW_BYTES = 250_000_000  # of all reviews and lists; the release has 140 million
@@ -52,7 +52,7 @@ def read_archive(path: Path) -> Tables:
     ignored: Ignored = {}
     try:
         return _read_reviews(path.name, _archive_members(path, ignored), ignored)
-    except (DataError, EncodingError):
+    except DataError:
         raise
     # Invalid headers raise ValueError, too many nested ones RecursionError.
     except (
@@ -187,7 +187,8 @@ def _read_reviews(
     movies: dict[tuple[str, str], list[str]] = {}
     for match, content in members:
         part, kind, number, listed = match.groups()
-        text = decode(content, f"{name}: {_short(match)}")
+        with readable(Path(name)):
+            text = decode(content, f"{name}: {_short(match)}")
         if listed:
             found = (MOVIE.search(line) for line in lines_of(text))
             movies[part, listed] = [m[1] if m else "" for m in found]

@@ -15,6 +15,7 @@ import pytest
 from train.data import hub
 from train.data.dataset import DataError, Split
 from train.data.hub import Unreachable
+from train.data.imdb_archive import read_archive
 from train.data.load import load, split_validation
 from train.data.splits import same_text
 
@@ -332,8 +333,13 @@ def test_a_damaged_archive_is_refused(damage, tmp_path):
 def test_a_review_that_is_not_utf8_is_named(tmp_path):
     write_release(tmp_path)
     (tmp_path / "train/pos/1_10.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"train/pos/1_10.txt, line 1: byte 0xe9 is not UTF-8"):
+    says = r"train/pos/1_10.txt, line 1: byte 0xe9 is not UTF-8"
+    with pytest.raises(DataError, match=says):
         load(str(tmp_path))
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "train", "aclImdb/train")
+    with pytest.raises(DataError, match=f"a.tar.gz: {says}"):
+        read_archive(tmp_path / "a.tar.gz")
 
 
 # The hub.
