@@ -9,9 +9,10 @@ A file is read as quoted. It is read as literal, with a note, in three cases:
 - the quoted reading fails, and the file is a TSV whose lines all have the right number of columns;
 - the file is a TSV, and quotes surround some texts, but none with a tab, a line break or a quote in
   it, as no program would write it;
-- the quoted reading joins lines that are rows by themselves, each with the right number of columns
-  and a label of the file. A quote at the start of one text and a quote at the end of a later one do
-  that. If another line of the file is not such a row, neither reading is right: an error.
+- the quoted reading joins lines of which the first and the last are rows by themselves, each with
+  the right number of columns and a label of the file. A quote at the start of one text and a quote
+  at the end of a later one do that. If some line of the file is no row, neither reading is right:
+  an error.
 """
 
 import csv
@@ -120,8 +121,10 @@ def _quoted(lines: list[str], where: str, layout: _Layout) -> tuple[list[Row], i
             else:
                 rows.append(Row(fields, first, last))
     except csv.Error as error:
+        began = f" (in the row that begins at line {last + 1})" * (last + 1 < reader.line_num)
         raise DataError(
-            f'{where}, line {reader.line_num}: {error}; write a quote inside a quoted text as ""'
+            f"{where}, line {reader.line_num}: {error}{began}; "
+            'write a quote inside a quoted text as ""'
         ) from None
     return rows, blank
 
@@ -138,7 +141,7 @@ def _literal(text: str, layout: _Layout) -> tuple[list[Row], int, str | None]:
 
 
 def _joined(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
-    """Return the first row that takes several lines which are rows by themselves, if any."""
+    """Return the first row that begins and ends with lines that are rows by themselves, if any."""
     known = {layout.label_of(row.fields) for row in rows}
 
     def is_row(line: str) -> bool:
@@ -147,7 +150,8 @@ def _joined(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
         return not layout.fault(fields) and (len(known) < 2 or layout.label_of(fields) in known)
 
     several = (row for row in rows if row.last > row.first)
-    return next((row for row in several if all(map(is_row, lines[row.first - 1 : row.last]))), None)
+    ends = ((row, (lines[row.first - 1], lines[row.last - 1])) for row in several)
+    return next((row for row, both in ends if all(map(is_row, both))), None)
 
 
 def _is_needless(rows: list[Row], lines: list[str]) -> bool:

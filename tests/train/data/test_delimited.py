@@ -83,7 +83,10 @@ def test_what_a_program_wrote_with_quotes_is_read_as_it_was(delimiter, quoting, 
     ("text", "message"),
     [
         ('text,label\n"a \\"word\\" in it",1\n', "line 2: ',' expected after '\"'; write a quote"),
-        ('text,label\n"opens,1\nb,0\n', "line 3: unexpected end of data"),
+        (
+            'text,label\n"opens,1\nb,0\n',
+            "line 3: unexpected end of data (in the row that begins at line 2)",
+        ),
         ("text,label\na,1\n,\nb\n", "line 4: expected 2 columns as in the header, got 1"),
         ("text,label\n# a comment\n", "line 2: expected 2 columns as in the header, got 1"),
         ("text,label\na,1,\n", "line 2: expected 2 columns as in the header, got 3"),
@@ -99,6 +102,14 @@ def test_a_file_that_neither_reading_fits_is_refused():
     texts = {**GIVEN, 15: '"a text\nof two lines"'}
     with pytest.raises(DataError, match="lines 6 to 9: one quoted text, or 4 rows with quotes"):
         read(table("\t", texts))
+    with pytest.raises(DataError, match=r"lines 6 to 9: .*line 8: expected 2 columns .* got 3"):
+        read(table("\t", {**GIVEN, 7: "a\ttab"}))
+
+
+@pytest.mark.parametrize("blank", ["\n", "\r\n"])
+def test_blank_lines_between_two_stray_quotes_do_not_hide_them(blank):
+    found, note = read(table("\t", GIVEN).replace("text 6", f"{blank}text 6"))
+    assert len(found) == 20 and "20 rows" in note and "skipped 1 blank lines" in note
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
