@@ -167,7 +167,9 @@ def _places(
             problem = "two columns" if column in found else "no column"
             names = ", ".join(map(_shown, found[:20])) or "none"
             raise DataError(f"{where}: {problem} {column!r} among {names}; name it with {option}")
-    movie = found.index(MOVIE_COLUMN) if found.count(MOVIE_COLUMN) == 1 else None
+    if found.count(MOVIE_COLUMN) > 1:
+        raise DataError(f"{where}: two columns {MOVIE_COLUMN!r}; rename one of them")
+    movie = found.index(MOVIE_COLUMN) if MOVIE_COLUMN in found else None
     return found.index(text_column), found.index(label_column), movie
 
 

@@ -139,6 +139,7 @@ def test_equal_texts_do_not_straddle_a_made_test_split(tmp_path):
         ("a.csv", b"text,label\ngood,1\nb\xe4d,0\n", "a.csv, line 3: byte 0xe4 is not UTF-8"),
         ("a.csv", b"review,label\ngood,1\n", "no column 'text' among 'review', 'label'"),
         ("a.csv", b"text,label,label\ngood,1,1\n", "two columns 'label'"),
+        ("a.csv", b"text,label,movie,movie\ngood,1,x,y\n", "two columns 'movie'; rename one"),
         ("a.csv", b"text,label\nwell, good,1\n", "expected 2 columns as in the header, got 3"),
         ("a.csv", b'text,label\n"open,1\n', "a.csv, line 2: unexpected end of data"),
         ("a.csv", b"text,label\ngood,1\nbad,\n", "line 3: the label must be an integer or a word"),
