@@ -24,6 +24,7 @@ from transformer_jax.inference.load import load
 from transformer_jax.models.text_encoder import TextEncoder
 from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
 from transformer_jax.pretrained.files import PretrainedError, Settings
+from transformer_jax.runtime.texts import EncodingError, read_text
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
 from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
@@ -98,8 +99,10 @@ def _max_length(folder: Path) -> int | None:
 
 def _modules(path: Path) -> list[dict[str, str]]:
     try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
+        modules = json.loads(read_text(path))
         return [{"type": str(m["type"]), "path": str(m.get("path", ""))} for m in modules]
+    except EncodingError as error:
+        raise PretrainedError(f"{path} cannot be read: {error}") from None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise PretrainedError(f"{path} is not a list of modules with types and paths") from None
 

@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from transformer_jax.runtime.errors import PretrainedError, one_line
+from transformer_jax.runtime.texts import read_text
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
@@ -61,7 +62,7 @@ class Settings:
     def __init__(self, path: Path):
         self.path = path
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(read_text(path))
         except FileNotFoundError:
             raise PretrainedError(f"{path.parent} has no {path.name}") from None
         except (OSError, ValueError, RecursionError) as error:

@@ -15,6 +15,7 @@ import tokenizers
 from tokenizers import AddedToken
 
 from transformer_jax.runtime.errors import TokenizerError, one_line
+from transformer_jax.runtime.texts import EncodingError, read_text
 from transformer_jax.text.encoding import told
 from transformer_jax.text.tokenizer_rules import byte_pairs, word_pieces
 
@@ -257,6 +258,6 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(path)
+    except (OSError, EncodingError) as error:
         raise TokenizerError(f"{path} cannot be read: {one_line(error)}") from None
