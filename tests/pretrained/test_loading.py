@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.data.checkpoints.variants import VARIANTS, write
 from tests.helpers.checkpoint_files import FOLDER
 from tests.pretrained.test_families import change, config, copy, index, write_config
 from transformer_jax.models.config import (
@@ -102,6 +103,12 @@ def test_a_tied_head_that_is_stored_is_not_unknown(tmp_path):
     assert from_pretrained(folder).head is None
 
 
+def test_the_encoder_of_a_model_with_its_own_output_matrix_is_saved(tmp_path):
+    folder = write(VARIANTS["bert-own_head-tied-true"], tmp_path / "given")
+    save_pretrained(from_pretrained(folder).text, tmp_path / "saved")
+    assert type(from_pretrained(tmp_path / "saved")) is TextEncoder
+
+
 def test_the_encoder_of_any_task_is_read(tmp_path):
     folder = copy("bert-classifier", tmp_path)
     change(folder, lambda t: t | {"qa_outputs.weight": np.zeros((2, 24), np.float32)})
@@ -147,8 +154,10 @@ def with_tensor(name):
         (
             "bert",
             settings_of(tie_word_embeddings=False),
-            "tie_word_embeddings=False is not supported",
+            r"lacks cls\.predictions\.decoder\.bias, cls\.predictions\.decoder\.weight",
         ),
+        ("bert", settings_of(tie_word_embeddings="no"), "tie_word_embeddings must be true or"),
+        ("gpt2", settings_of(tie_word_embeddings=False), r"lacks lm_head\.weight"),
         ("bert", settings_of(layer_norm_eps=10**400), "layer_norm_eps must be a number"),
         ("bert", settings_of(architectures=[["x"]]), r"architecture \['x'\] is not among"),
         ("bert", settings_of(type_vocab_size=0), "type_vocab_size must be 1 or more, got 0"),

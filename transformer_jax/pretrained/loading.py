@@ -27,6 +27,7 @@ from transformer_jax.pretrained.files import (
     tensors_of,
 )
 from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.pretrained.output_layer import resolve_output
 from transformer_jax.pretrained.tensor_layout import Shape, Tensor
 from transformer_jax.serialization.run_folder import KINDS as RUN_KINDS
 from transformer_jax.serialization.run_folder import load_model
@@ -76,6 +77,8 @@ def from_pretrained(
         raise
     except ValueError as error:  # from the configuration: a size of 0, heads that do not divide
         raise settings.error(str(error)) from None
+    if kind in ("masked", "language"):
+        config, entries = resolve_output(config, entries, family.OUTPUT)
     _check_depth(folder, entries, config)
     abstract = nnx.eval_shape(lambda: MODELS[kind](config, rngs=AbstractRngs()))
     graph, state = nnx.split(abstract, nnx.Param)

@@ -5,6 +5,7 @@ BERT's architecture.
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("bert",)
@@ -16,9 +17,14 @@ ARCHITECTURES = {
 }
 PREFIX = "bert."
 HEADS = ("cls.", "classifier.", "pooler.")  # parts that a model may lack
-# No model of this library has the next-sentence head. The matrix of the masked language model's
-# head is the token embedding table.
-IGNORED = ("cls.seq_relationship.", "cls.predictions.decoder.", "embeddings.position_ids")
+OUTPUT = OutputLayer(
+    "cls.predictions.decoder.weight",
+    "embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias",
+    "cls.predictions.bias",
+)
+# No model of this library has the next-sentence head. The positions are 0, 1, 2 and so on.
+IGNORED = ("cls.seq_relationship.", "embeddings.position_ids")
 # Names in old files.
 RENAMED = {
     "LayerNorm.gamma": "LayerNorm.weight",
@@ -46,8 +52,6 @@ def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -
     """Read the configuration of the encoder. Its position table has `skip` unused first rows."""
     settings.must_be("position_embedding_type", "absolute")
     settings.must_be("is_decoder", False)
-    if kind == "masked":
-        settings.must_be("tie_word_embeddings", True)
     return TextEncoderConfig(
         settings.whole("vocab_size"),
         settings.whole("max_position_embeddings") - skip,
@@ -63,6 +67,7 @@ def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -
         ),
         num_segments=settings.whole("type_vocab_size", 2, least=1),
         pooler=kind == "encoder" and "pooler.dense.weight" in names,
+        tied_head=settings.flag("tie_word_embeddings", True),
         embedding_dropout_rate=settings.number("hidden_dropout_prob", 0.1),
     )
 
@@ -92,7 +97,7 @@ def tensors(config, kind: str) -> list[Tensor]:
     if kind == "masked":
         found += linear("cls.predictions.transform.dense", "head.linear.")
         found += norm("cls.predictions.transform.LayerNorm", "head.norm")
-        found += [Tensor("cls.predictions.bias", ("head.bias",), "vector")]
+        found += output_tensors(OUTPUT, text.tied_head)
     if kind == "classifier":
         found += linear("pooler.dense", "linear.") + linear("classifier", "head.")
     return found
@@ -116,6 +121,13 @@ def text_tensors(config: TextEncoderConfig, at: str, skip: int = 0) -> list[Tens
         found += linear(f"{theirs}.output.dense", f"{ours}.feed_forward.out_")
         found += norm(f"{theirs}.output.LayerNorm", f"{ours}.feed_forward_norm")
     return found
+
+
+def output_tensors(layer: OutputLayer, tied: bool) -> list[Tensor]:
+    """Return the tensors of an output layer whose bias has two names."""
+    names = (layer.tied_bias,) if tied else (layer.tied_bias, layer.bias)
+    found = [Tensor(str(name), ("head.bias",), "vector") for name in names]
+    return found if tied else [*found, Tensor(layer.matrix, ("head.output.kernel",), "linear")]
 
 
 def write_config(config, kind: str) -> dict:
@@ -146,4 +158,5 @@ def text_settings(config: TextEncoderConfig, skip: int = 0) -> dict:
         "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[stack.activation],
         "hidden_dropout_prob": stack.dropout_rate,
         "attention_probs_dropout_prob": stack.attention_dropout_rate,
+        "tie_word_embeddings": config.tied_head,
     }

@@ -6,6 +6,7 @@ from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.families.bert import ACTIVATIONS, of_kind
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("distilbert",)
@@ -22,7 +23,8 @@ HEADS = (
     "pre_classifier.",
     "classifier.",
 )
-IGNORED = ("vocab_projector.weight", "embeddings.position_ids")
+OUTPUT = OutputLayer("vocab_projector.weight", "embeddings.word_embeddings.weight")
+IGNORED = ("embeddings.position_ids",)
 RENAMED: dict[str, str] = {}
 
 
@@ -35,8 +37,6 @@ def holds(config) -> bool:
 
 
 def read_config(settings: Settings, kind: str, names: set[str]):
-    if kind == "masked":
-        settings.must_be("tie_word_embeddings", True)
     dropout = settings.number("dropout", 0.1)
     text = TextEncoderConfig(
         settings.whole("vocab_size"),
@@ -52,6 +52,7 @@ def read_config(settings: Settings, kind: str, names: set[str]):
             attention_dropout_rate=settings.number("attention_dropout", 0.1),
         ),
         num_segments=0,
+        tied_head=settings.flag("tie_word_embeddings", True),
         embedding_dropout_rate=dropout,
     )
     head_dropout = settings.number("seq_classif_dropout", 0.2)
@@ -78,6 +79,8 @@ def tensors(config, kind: str) -> list[Tensor]:
     if kind == "masked":
         found += linear("vocab_transform", "head.linear.") + norm("vocab_layer_norm", "head.norm")
         found += [Tensor("vocab_projector.bias", ("head.bias",), "vector")]
+        if not text.tied_head:
+            found += linear("vocab_projector", "head.output.", bias=False)
     if kind == "classifier":
         found += linear("pre_classifier", "linear.") + linear("classifier", "head.")
     return found
@@ -100,5 +103,6 @@ def write_config(config, kind: str) -> dict:
         "activation": {v: k for k, v in reversed(ACTIVATIONS.items())}[stack.activation],
         "dropout": stack.dropout_rate,
         "attention_dropout": stack.attention_dropout_rate,
+        "tie_word_embeddings": text.tied_head,
         **head,
     }

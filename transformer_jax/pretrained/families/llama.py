@@ -9,6 +9,7 @@ from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.position_schemes import RopeScaling
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
@@ -19,7 +20,8 @@ ARCHITECTURES = {
 }
 PREFIX = "model."
 HEADS: tuple[str, ...] = ()
-IGNORED = (r".*rotary_emb\.inv_freq$", "lm_head.weight")  # a tied head may be stored nevertheless
+OUTPUT = OutputLayer("lm_head.weight", "embed_tokens.weight")
+IGNORED = (r".*rotary_emb\.inv_freq$",)
 RENAMED: dict[str, str] = {}
 SCALINGS = {"linear": "linear", "llama3": "llama3"}
 

@@ -5,13 +5,15 @@ feed-forward layers, pre-norm, mostly local layers, no biases.
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, fused_linear, linear, norm
 
 MODEL_TYPES = ("modernbert",)
 ARCHITECTURES = {"ModernBertModel": "encoder", "ModernBertForMaskedLM": "masked"}
 PREFIX = "model."
 HEADS = ("head.", "decoder.", "classifier.")
-IGNORED = ("decoder.weight",)
+OUTPUT = OutputLayer("decoder.weight", "embeddings.tok_embeddings.weight")
+IGNORED: tuple[str, ...] = ()
 RENAMED: dict[str, str] = {}
 ACTIVATIONS = {"gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh", "silu": "swiglu"}
 
@@ -26,8 +28,6 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> TextEncoderCo
         ("classifier_bias", False), ("classifier_activation", "gelu"), ("decoder_bias", True),
     ):  # fmt: skip
         settings.must_be(name, value)
-    if kind == "masked":
-        settings.must_be("tie_word_embeddings", True)
     num_layers = settings.whole("num_hidden_layers")
     every = settings.whole("global_attn_every_n_layers", 3, least=1)
     found = settings.values.get("layer_types")
@@ -63,6 +63,7 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> TextEncoderCo
         local_rope_base=_base(settings, "sliding_attention", "local_rope_theta", 10_000.0),
         window=settings.whole("local_attention", 128) // 2,
         global_every=every,
+        tied_head=settings.flag("tie_word_embeddings", True),
         embedding_dropout_rate=settings.number("embedding_dropout", 0.0),
     )
 
@@ -99,6 +100,8 @@ def tensors(config: TextEncoderConfig, kind: str) -> list[Tensor]:
         found += linear("head.dense", "head.linear.", bias=False)
         found += norm("head.norm", "head.norm", bias=False)
         found += [Tensor("decoder.bias", ("head.bias",), "vector")]
+        if not config.tied_head:
+            found += linear("decoder", "head.output.", bias=False)
     return found
 
 
@@ -126,4 +129,5 @@ def write_config(config: TextEncoderConfig, kind: str) -> dict:
         "mlp_dropout": stack.dropout_rate,
         "attention_dropout": stack.attention_dropout_rate,
         "embedding_dropout": config.embedding_dropout_rate,
+        "tie_word_embeddings": config.tied_head,
     }

@@ -8,6 +8,7 @@ position table; the rows before it are unused.
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.pretrained.families import bert
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm
 
 MODEL_TYPES = ("roberta", "xlm-roberta")
@@ -22,7 +23,13 @@ ARCHITECTURES = {
 }
 PREFIX = "roberta."
 HEADS = ("lm_head.", "classifier.", "pooler.")
-IGNORED = ("lm_head.decoder.", "embeddings.position_ids")
+OUTPUT = OutputLayer(
+    "lm_head.decoder.weight",
+    "embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias",
+    "lm_head.bias",
+)
+IGNORED = ("embeddings.position_ids",)
 RENAMED = bert.RENAMED
 SKIP = 2  # pad + 1; the padding token has the id 1 in all published models
 
@@ -49,7 +56,7 @@ def tensors(config, kind: str) -> list[Tensor]:
         found += linear("pooler.dense", "pooler.")
     if kind == "masked":
         found += linear("lm_head.dense", "head.linear.") + norm("lm_head.layer_norm", "head.norm")
-        found += [Tensor("lm_head.bias", ("head.bias",), "vector")]
+        found += bert.output_tensors(OUTPUT, text.tied_head)
     if kind == "classifier":
         found += linear("classifier.dense", "linear.") + linear("classifier.out_proj", "head.")
     return found
