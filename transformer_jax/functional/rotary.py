@@ -13,6 +13,8 @@ from transformer_jax.functional.checks import check_arrays
 
 LAYOUTS = ("half", "interleaved")
 SCALINGS = ("linear", "ntk", "yarn", "llama3")
+# Number of turns in the training length from which on a pair keeps its frequency.
+DEFAULT_HIGH: dict[str | None, float] = {"yarn": 32.0, "llama3": 4.0}
 
 
 def rope(
@@ -72,7 +74,8 @@ def rope(
 class Rotary:
     """The positions and frequencies by which self-attention rotates its queries and keys.
 
-    Su et al., 2021, https://arxiv.org/abs/2104.09864. A pytree whose `layout` is static, so that
+    Su et al., 2021, https://arxiv.org/abs/2104.09864. Rotated vectors are multiplied by `scale`,
+    which is `yarn_temperature` for YaRN. A pytree whose `layout` and `scale` are static, so that
     `jit`, `vmap` and `checkpoint` take it as an argument. `turn` raises as `rope` does.
 
     >>> rotary = Rotary(jnp.arange(2)[None], rope_frequencies(2))
@@ -85,10 +88,15 @@ class Rotary:
     positions: Int[Array, "#B T"] | Any
     frequencies: Float[Array, " R"] | Any
     layout: str = field(default="half", metadata={"static": True})
+    scale: float = field(default=1.0, metadata={"static": True})
 
     def turn(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T N H"]:
-        """Return queries or keys rotated by `rope`."""
-        return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
+        """Return queries or keys rotated by `rope` and multiplied by `scale`."""
+        if self.scale == 1.0:
+            return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        turned = rope(wide, self.positions, layout=self.layout, frequencies=self.frequencies)
+        return (turned * self.scale).astype(x.dtype)
 
 
 def rope_frequencies(
@@ -99,7 +107,8 @@ def rope_frequencies(
     factor: float = 1.0,
     original_length: int | None = None,
     low: float = 1.0,
-    high: float = 4.0,
+    high: float | None = None,
+    truncate: bool = True,
 ) -> Float[Array, " R"]:
     """Return the frequencies of the pairs of features, scaled for longer texts if asked for.
 
@@ -110,17 +119,17 @@ def rope_frequencies(
         linear   f_i / factor: every position is pressed into the known range
         ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest
                  is divided by factor
-        yarn     pairs that turn more than 32 times in original_length keep their speed, those that
-                 turn less than once are divided by factor, those between in proportion to their
-                 number i
+        yarn     pairs that turn more than `high` times in original_length keep their speed, those
+                 that turn less than `low` times are divided by factor, those between in proportion
+                 to their number i; the bounds are whole numbers if `truncate`
         llama3   pairs that turn more than `high` times in original_length keep their speed, those
                  that turn less than `low` times are divided by factor, those between in proportion
                  to their turns
 
     linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023,
     https://arxiv.org/abs/2309.00071, section 3.2; llama3: Grattafiori et al., 2024,
-    https://arxiv.org/abs/2407.21783, as released. YaRN also sharpens the logits: pass scale =
-    `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
+    https://arxiv.org/abs/2407.21783, as released. `high` is by default 32 for yarn and 4 for
+    llama3. YaRN also sharpens the logits: pass scale = `yarn_temperature(factor)` to `Rotary`.
 
     Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a
     factor below 1 or one without a scaling, for yarn and llama3 without `original_length`, and for
@@ -142,6 +151,7 @@ def rope_frequencies(
     if scaling is None and factor != 1.0:
         raise ValueError(f"factor={factor} needs a scaling, one of {', '.join(SCALINGS)}")
     length = original_length or 0
+    high = DEFAULT_HIGH.get(scaling, 4.0) if high is None else high
     if scaling in ("yarn", "llama3") and not length > 0:
         raise ValueError(
             f'scaling="{scaling}" needs original_length, the length of the training texts'
@@ -154,7 +164,7 @@ def rope_frequencies(
     if scaling == "linear":
         return frequencies / factor
     if scaling == "yarn":
-        share = _slowed(features, base, length)
+        share = _slowed(features, base, length, (low, high), truncate)
         return frequencies * (1 - share) + frequencies / factor * share
     if scaling == "llama3":
         turns = length * frequencies / (2 * math.pi)
@@ -179,11 +189,16 @@ def yarn_temperature(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0
 
 
-def _slowed(features: int, base: float, length: int) -> Float[Array, " R"]:
-    """Return how far each pair is slowed: 0 from 32 turns in `length` on, 1 up to one turn."""
+def _slowed(
+    features: int, base: float, length: int, turns: tuple[float, float], truncate: bool
+) -> Float[Array, " R"]:
+    """Return how far each pair is slowed: 0 from turns[1] in `length` on, 1 up to turns[0]."""
 
     def pair(turns):  # length * base^(-2i/H) = 2 pi turns, solved for i
         return features * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
 
-    low, high = max(math.floor(pair(32)), 0), min(math.ceil(pair(1)), features - 1)
-    return jnp.clip((jnp.arange(features // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    first, last = pair(turns[1]), pair(turns[0])
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, features - 1)
+    return jnp.clip((jnp.arange(features // 2) - first) / (last - first or 1e-3), 0.0, 1.0)

@@ -28,7 +28,12 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.attention.biases import Bias, alibi, alibi_slopes
 from transformer_jax.functional.positions import sinusoidal_positions
-from transformer_jax.functional.rotary import Rotary, rope_frequencies
+from transformer_jax.functional.rotary import (
+    DEFAULT_HIGH,
+    Rotary,
+    rope_frequencies,
+    yarn_temperature,
+)
 from transformer_jax.nn.config import StackConfig, check_choice
 
 
@@ -36,21 +41,61 @@ from transformer_jax.nn.config import StackConfig, check_choice
 class RopeScaling:
     """The scaling of rotary frequencies for longer texts, as it is saved.
 
-    The fields are arguments of `rope_frequencies`.
+    The first fields are arguments of `rope_frequencies`. "dynamic" scales only texts that are
+    longer than a model's max_length. No model here reads those, because the outputs of their first
+    tokens would depend on later ones.
     """
 
     scaling: str
     factor: float
     original_length: int | None = None
-    low: float = 1.0  # `low` and `high` are for llama3 only
-    high: float = 4.0
+    low: float = 1.0  # `low` and `high` are for yarn and llama3
+    high: float | None = None
+    truncate: bool = True  # yarn: the bounds between fast and slow pairs are whole numbers
+    attention_factor: float | None = None  # yarn: of queries and keys; None: yarn_temperature
 
     def __post_init__(self):
-        check_choice(self, "scaling", ("linear", "ntk", "llama3"))
+        check_choice(self, "scaling", ("linear", "dynamic", "ntk", "yarn", "llama3"))
         if not 1.0 <= self.factor < math.inf:
             raise ValueError(f"factor must be 1 or more; got {self.factor}")
-        if self.scaling == "llama3" and not (self.original_length and 0 < self.low < self.high):
-            raise ValueError("llama3 needs original_length, and low between 0 and high")
+        low, high = self.turns
+        if self.scaling in ("yarn", "llama3") and not (
+            self.original_length and self.original_length > 0 and 0 < low < high < math.inf
+        ):
+            raise ValueError(
+                f"{self.scaling} needs original_length, and low and high that are 0 < low < high; "
+                f"got {self.original_length}, {low} and {high}"
+            )
+        if not 0.0 < self.temperature < math.inf:
+            raise ValueError(f"attention_factor must be above 0; got {self.temperature}")
+
+    @property
+    def turns(self) -> tuple[float, float]:
+        """`low` and `high`, with the default of the scaling."""
+        return self.low, DEFAULT_HIGH.get(self.scaling, 4.0) if self.high is None else self.high
+
+    @property
+    def temperature(self) -> float:
+        """The factor of rotated queries and keys."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return yarn_temperature(self.factor) if self.scaling == "yarn" else 1.0
+
+    def frequencies(self, features: int, base: float) -> Float[Array, " R"]:
+        """Return the scaled `rope_frequencies`."""
+        if self.scaling == "dynamic":
+            return rope_frequencies(features, base=base)
+        low, high = self.turns
+        return rope_frequencies(
+            features,
+            base=base,
+            scaling=self.scaling,
+            factor=self.factor,
+            original_length=self.original_length,
+            low=low,
+            high=high,
+            truncate=self.truncate,
+        )
 
 
 class PositionScheme:
@@ -146,8 +191,10 @@ class RotaryPositions(PositionScheme):
             raise ValueError(f"rotary positions turn pairs of features; head_dim is {head_dim}")
 
     def rotary(self, positions, head_dim, *, base=10_000.0, scaling=None):
-        options = {} if scaling is None else vars(scaling)
-        return Rotary(positions, rope_frequencies(head_dim, base=base, **options))
+        if scaling is None:
+            return Rotary(positions, rope_frequencies(head_dim, base=base))
+        frequencies = scaling.frequencies(head_dim, base)
+        return Rotary(positions, frequencies, scale=scaling.temperature)
 
 
 class Alibi(PositionScheme):

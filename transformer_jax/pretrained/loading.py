@@ -42,6 +42,8 @@ MODELS: dict[str, Callable] = {
     "classifier": EncoderClassifier,
     "language": LanguageModel,
 }
+# Settings of any family that change its parameters or layers.
+UNSUPPORTED = ("quantization_config", "per_layer_config", "pruned_heads")
 
 
 def from_pretrained(
@@ -68,6 +70,9 @@ def from_pretrained(
     model = settings.values.get("model")
     if isinstance(model, str) and model in RUN_KINDS and "model_type" not in settings.values:
         return _of_run(folder, model, kind, dtype)
+    for name in UNSUPPORTED:
+        if settings.values.get(name):
+            raise settings.error(f"{name} is not supported; remove it or convert the model")
     family = family_of(settings)
     kind = _kind(family, settings, kind)
     entries = _named(folder, tensors_of(folder), family, kind)

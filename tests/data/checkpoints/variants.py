@@ -149,7 +149,6 @@ VARIANTS: dict[str, Variant] = {
         {"max_position_embeddings": 64, "rope_scaling": yarn(rope_theta=300.0)},
         length=60,
     ),
-    "theta-outside": scaled("llama", {"rope_type": "default"}, rope_theta=50.0),
     "gelu_fast": Variant("bert", {"hidden_act": "gelu_fast"}),
     "gelu_python": Variant("distilbert", {"activation": "gelu_python"}),
     "gelu_python_tanh": Variant("gpt2", {"activation_function": "gelu_python_tanh"}),

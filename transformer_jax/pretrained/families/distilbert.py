@@ -4,7 +4,8 @@ segment embeddings and no pooler.
 
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.pretrained.families.bert import ACTIVATIONS, of_kind
+from transformer_jax.pretrained.activations import PLAIN, name_of
+from transformer_jax.pretrained.families.bert import of_kind
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
@@ -26,6 +27,8 @@ HEADS = (
 OUTPUT = OutputLayer("vocab_projector.weight", "embeddings.word_embeddings.weight")
 IGNORED = ("embeddings.position_ids",)
 RENAMED: dict[str, str] = {}
+# Other names of settings, which Transformers reads too.
+NAMES = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
 
 
 def holds(config) -> bool:
@@ -37,6 +40,7 @@ def holds(config) -> bool:
 
 
 def read_config(settings: Settings, kind: str, names: set[str]):
+    settings = settings.renamed(NAMES)
     dropout = settings.number("dropout", 0.1)
     text = TextEncoderConfig(
         settings.whole("vocab_size"),
@@ -47,7 +51,7 @@ def read_config(settings: Settings, kind: str, names: set[str]):
             settings.whole("n_heads"),
             settings.whole("hidden_dim"),
             norm_epsilon=1e-12,
-            activation=settings.choice("activation", ACTIVATIONS, "gelu"),
+            activation=settings.choice("activation", PLAIN, "gelu"),
             dropout_rate=dropout,
             attention_dropout_rate=settings.number("attention_dropout", 0.1),
         ),
@@ -100,7 +104,7 @@ def write_config(config, kind: str) -> dict:
         "dim": stack.embed_dim,
         "n_heads": stack.num_heads,
         "hidden_dim": stack.hidden_dim,
-        "activation": {v: k for k, v in reversed(ACTIVATIONS.items())}[stack.activation],
+        "activation": name_of(stack.activation, PLAIN),
         "dropout": stack.dropout_rate,
         "attention_dropout": stack.attention_dropout_rate,
         "tie_word_embeddings": text.tied_head,

@@ -4,6 +4,7 @@ head is usually the token embedding table.
 
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.pretrained.activations import PLAIN, name_of
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, conv1d, embedding, linear, norm
@@ -16,9 +17,14 @@ OUTPUT = OutputLayer("lm_head.weight", "wte.weight")
 # Old files contain the causal mask of every layer.
 IGNORED = (r"h\.\d+\.attn\.(masked_)?bias$",)
 RENAMED: dict[str, str] = {}
-ACTIVATIONS = {
-    "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"
-}  # fmt: skip
+# Other names of settings. Transformers reads all but n_ctx, the context length in old files.
+NAMES = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+    "n_ctx": "n_positions",
+}
 
 
 def holds(config) -> bool:
@@ -30,6 +36,7 @@ def holds(config) -> bool:
 
 
 def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModelConfig:
+    settings = settings.renamed(NAMES)
     for name, value in (
         ("scale_attn_weights", True), ("scale_attn_by_inverse_layer_idx", False),
         ("add_cross_attention", False),
@@ -47,7 +54,7 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModel
             norm="pre",
             final_norm=True,
             norm_epsilon=settings.number("layer_norm_epsilon", 1e-5),
-            activation=settings.choice("activation_function", ACTIVATIONS, "gelu_new"),
+            activation=settings.choice("activation_function", PLAIN, "gelu_new"),
             dropout_rate=settings.number("resid_pdrop", 0.1),
             attention_dropout_rate=settings.number("attn_pdrop", 0.1),
         ),
@@ -89,7 +96,7 @@ def write_config(config: LanguageModelConfig, kind: str) -> dict:
         "n_head": stack.num_heads,
         "n_inner": stack.hidden_dim,
         "layer_norm_epsilon": stack.norm_epsilon,
-        "activation_function": {v: k for k, v in reversed(ACTIVATIONS.items())}[stack.activation],
+        "activation_function": name_of(stack.activation, PLAIN),
         "resid_pdrop": stack.dropout_rate,
         "attn_pdrop": stack.attention_dropout_rate,
         "embd_pdrop": config.embedding_dropout_rate,

@@ -45,7 +45,12 @@ def holds(config) -> bool:
 def read_config(settings: Settings, kind: str, names: set[str]):
     if settings.whole("pad_token_id", 1) + 1 != SKIP:
         raise settings.error("pad_token_id must be 1: positions begin at row pad_token_id + 1")
-    return bert.of_kind(bert.text_config(settings, kind, names, SKIP), settings, kind)
+    text = bert.text_config(settings, kind, names, SKIP)
+    if kind == "masked" and text.encoder.activation != "gelu":
+        raise settings.error(
+            "hidden_act must be gelu in a masked language model: its head always applies GELU"
+        )
+    return bert.of_kind(text, settings, kind)
 
 
 def tensors(config, kind: str) -> list[Tensor]:
