@@ -181,7 +181,7 @@ NAMES = ["a", "b"]
         ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "rope_type is 'longrope'; known are default"),
         ("llama", {"rope_parameters": YARN | {"factor": 0.5}}, "factor must be 1 or more; got 0.5"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "factor is missing"),
-        ("llama", {"rope_parameters": YARN | {"beta_fast": 1}}, "0 < low < high; got 16, 1.0 and 1.0"),
+        ("llama", {"rope_parameters": YARN | {"beta_fast": 1}}, "beta_slow between 0 and beta_fast; got 16, 1.0 and 1.0"),
         ("llama", {"rope_parameters": YARN | {"attention_factor": 0}}, "attention_factor must be above 0"),
         ("llama", {"rope_parameters": YARN | {"truncate": None}}, "truncate must be true or false"),
         ("llama", {"rope_parameters": YARN | {"mscale": "1"}}, "mscale must be a number"),

@@ -13,8 +13,6 @@ from transformer_jax.functional.checks import check_arrays
 
 LAYOUTS = ("half", "interleaved")
 SCALINGS = ("linear", "ntk", "yarn", "llama3")
-# Number of turns in the training length from which on a pair keeps its frequency.
-DEFAULT_HIGH: dict[str | None, float] = {"yarn": 32.0, "llama3": 4.0}
 
 
 def rope(
@@ -107,7 +105,9 @@ def rope_frequencies(
     factor: float = 1.0,
     original_length: int | None = None,
     low: float = 1.0,
-    high: float | None = None,
+    high: float = 4.0,
+    beta_slow: float = 1.0,
+    beta_fast: float = 32.0,
     truncate: bool = True,
 ) -> Float[Array, " R"]:
     """Return the frequencies of the pairs of features, scaled for longer texts if asked for.
@@ -119,21 +119,21 @@ def rope_frequencies(
         linear   f_i / factor: every position is pressed into the known range
         ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest
                  is divided by factor
-        yarn     pairs that turn more than `high` times in original_length keep their speed, those
-                 that turn less than `low` times are divided by factor, those between in proportion
-                 to their number i; the bounds are whole numbers if `truncate`
+        yarn     pairs that turn more than `beta_fast` times in original_length keep their speed,
+                 those that turn less than `beta_slow` times are divided by factor, those between in
+                 proportion to their number i; `truncate` rounds the bounds to whole numbers i
         llama3   pairs that turn more than `high` times in original_length keep their speed, those
                  that turn less than `low` times are divided by factor, those between in proportion
                  to their turns
 
     linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023,
     https://arxiv.org/abs/2309.00071, section 3.2; llama3: Grattafiori et al., 2024,
-    https://arxiv.org/abs/2407.21783, as released. `high` is by default 32 for yarn and 4 for
-    llama3. YaRN also sharpens the logits: pass scale = `yarn_temperature(factor)` to `Rotary`.
+    https://arxiv.org/abs/2407.21783, as released. YaRN also sharpens the logits: pass scale =
+    `yarn_temperature(factor)` to `Rotary`.
 
     Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a
     factor below 1 or one without a scaling, for yarn and llama3 without `original_length`, and for
-    a `low` that is not below `high`.
+    a `low` or a `beta_slow` that is not below `high` or `beta_fast`.
 
     >>> rope_frequencies(4)
     Array([1.  , 0.01], dtype=float32)
@@ -151,20 +151,19 @@ def rope_frequencies(
     if scaling is None and factor != 1.0:
         raise ValueError(f"factor={factor} needs a scaling, one of {', '.join(SCALINGS)}")
     length = original_length or 0
-    high = DEFAULT_HIGH.get(scaling, 4.0) if high is None else high
     if scaling in ("yarn", "llama3") and not length > 0:
         raise ValueError(
             f'scaling="{scaling}" needs original_length, the length of the training texts'
         )
-    if not 0 < low < high:
-        raise ValueError(f"low and high must be 0 < low < high; got {low} and {high}")
+    _check_bounds(low=low, high=high)
+    _check_bounds(beta_slow=beta_slow, beta_fast=beta_fast)
     if scaling == "ntk" and features > 2:
         base = base * factor ** (features / (features - 2))
     frequencies = base ** (-jnp.arange(0, features, 2, dtype=jnp.float32) / features)
     if scaling == "linear":
         return frequencies / factor
     if scaling == "yarn":
-        share = _slowed(features, base, length, (low, high), truncate)
+        share = _slowed(features, base, length, (beta_slow, beta_fast), truncate)
         return frequencies * (1 - share) + frequencies / factor * share
     if scaling == "llama3":
         turns = length * frequencies / (2 * math.pi)
@@ -189,6 +188,13 @@ def yarn_temperature(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0
 
 
+def _check_bounds(**bounds: float) -> None:
+    """Check that two numbers of turns are above 0 and in order."""
+    (low, least), (high, most) = bounds.items()
+    if not 0 < least < most:
+        raise ValueError(f"{low} and {high} must be 0 < {low} < {high}; got {least} and {most}")
+
+
 def _slowed(
     features: int, base: float, length: int, turns: tuple[float, float], truncate: bool
 ) -> Float[Array, " R"]:
@@ -201,4 +207,5 @@ def _slowed(
     if truncate:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, features - 1)
-    return jnp.clip((jnp.arange(features // 2) - first) / (last - first or 1e-3), 0.0, 1.0)
+    pairs = jnp.arange(features // 2, dtype=jnp.float32)
+    return jnp.clip((pairs - first) / (last - first or 1e-3), 0.0, 1.0)

@@ -28,12 +28,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.attention.biases import Bias, alibi, alibi_slopes
 from transformer_jax.functional.positions import sinusoidal_positions
-from transformer_jax.functional.rotary import (
-    DEFAULT_HIGH,
-    Rotary,
-    rope_frequencies,
-    yarn_temperature,
-)
+from transformer_jax.functional.rotary import Rotary, rope_frequencies, yarn_temperature
 from transformer_jax.nn.config import StackConfig, check_choice
 
 
@@ -41,42 +36,40 @@ from transformer_jax.nn.config import StackConfig, check_choice
 class RopeScaling:
     """The scaling of rotary frequencies for longer texts, as it is saved.
 
-    The first fields are arguments of `rope_frequencies`. "dynamic" scales only texts that are
-    longer than a model's max_length. No model here reads those, because the outputs of their first
-    tokens would depend on later ones.
+    All fields but the last are arguments of `rope_frequencies`. "dynamic" scales only texts that
+    are longer than a model's max_length. No model here reads those, because the outputs of their
+    first tokens would depend on later ones.
     """
 
     scaling: str
     factor: float
     original_length: int | None = None
-    low: float = 1.0  # `low` and `high` are for yarn and llama3
-    high: float | None = None
-    truncate: bool = True  # yarn: the bounds between fast and slow pairs are whole numbers
-    attention_factor: float | None = None  # yarn: of queries and keys; None: yarn_temperature
+    low: float = 1.0  # `low` and `high` are for llama3
+    high: float = 4.0
+    beta_slow: float = 1.0  # the others are for yarn
+    beta_fast: float = 32.0
+    truncate: bool = True
+    attention_factor: float | None = None  # of queries and keys; None: `yarn_temperature(factor)`
 
     def __post_init__(self):
         check_choice(self, "scaling", ("linear", "dynamic", "ntk", "yarn", "llama3"))
         if not 1.0 <= self.factor < math.inf:
             raise ValueError(f"factor must be 1 or more; got {self.factor}")
-        low, high = self.turns
-        if self.scaling in ("yarn", "llama3") and not (
-            self.original_length and self.original_length > 0 and 0 < low < high < math.inf
+        if self.scaling == "llama3" and not (self.original_length and 0 < self.low < self.high):
+            raise ValueError("llama3 needs original_length, and low between 0 and high")
+        if self.scaling == "yarn" and not (
+            (self.original_length or 0) > 0 and 0 < self.beta_slow < self.beta_fast < math.inf
         ):
             raise ValueError(
-                f"{self.scaling} needs original_length, and low and high that are 0 < low < high; "
-                f"got {self.original_length}, {low} and {high}"
+                "yarn needs original_length, and beta_slow between 0 and beta_fast; got "
+                f"{self.original_length}, {self.beta_slow} and {self.beta_fast}"
             )
         if not 0.0 < self.temperature < math.inf:
             raise ValueError(f"attention_factor must be above 0; got {self.temperature}")
 
     @property
-    def turns(self) -> tuple[float, float]:
-        """`low` and `high`, with the default of the scaling."""
-        return self.low, DEFAULT_HIGH.get(self.scaling, 4.0) if self.high is None else self.high
-
-    @property
     def temperature(self) -> float:
-        """The factor of rotated queries and keys."""
+        """The factor by which rotated queries and keys are multiplied."""
         if self.attention_factor is not None:
             return self.attention_factor
         return yarn_temperature(self.factor) if self.scaling == "yarn" else 1.0
@@ -85,17 +78,8 @@ class RopeScaling:
         """Return the scaled `rope_frequencies`."""
         if self.scaling == "dynamic":
             return rope_frequencies(features, base=base)
-        low, high = self.turns
-        return rope_frequencies(
-            features,
-            base=base,
-            scaling=self.scaling,
-            factor=self.factor,
-            original_length=self.original_length,
-            low=low,
-            high=high,
-            truncate=self.truncate,
-        )
+        options = {name: value for name, value in vars(self).items() if name != "attention_factor"}
+        return rope_frequencies(features, base=base, **options)
 
 
 class PositionScheme:

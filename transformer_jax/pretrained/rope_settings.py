@@ -71,11 +71,10 @@ def write_rope(base: float, scaling: RopeScaling | None) -> dict[str, Any]:
     if scaling.scaling in ("llama3", "yarn"):
         rope[LENGTH] = scaling.original_length
     if scaling.scaling == "llama3":
-        rope |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.turns[1]}
+        rope |= {"low_freq_factor": scaling.low, "high_freq_factor": scaling.high}
     if scaling.scaling == "yarn":
-        rope |= {"beta_slow": scaling.low, "truncate": scaling.truncate}
-        optional = {"beta_fast": scaling.high, "attention_factor": scaling.attention_factor}
-        rope |= {name: value for name, value in optional.items() if value is not None}
+        names = ("beta_slow", "beta_fast", "truncate", "attention_factor")
+        rope |= {name: value for name in names if (value := getattr(scaling, name)) is not None}
     return rope
 
 
@@ -109,22 +108,20 @@ def _yarn(rope: Settings, length: int, max_length: int) -> RopeScaling:
     if "truncate" in rope.values and rope.values["truncate"] is None:
         raise rope.error("truncate must be true or false, got None")
     mscale, of_all = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
-    temperature = _optional(rope, "attention_factor")
-    if temperature is None and mscale and of_all and factor > 1:
+    temperature = None
+    if rope.values.get("attention_factor") is not None:
+        temperature = rope.number("attention_factor")
+    elif mscale and of_all and factor > 1:
         temperature = (0.1 * mscale * math.log(factor) + 1) / (0.1 * of_all * math.log(factor) + 1)
     return RopeScaling(
         "yarn",
         factor,
         length,
-        rope.number("beta_slow", 1.0),
-        _optional(rope, "beta_fast"),
-        rope.flag("truncate", True),
-        temperature,
+        beta_slow=rope.number("beta_slow", 1.0),
+        beta_fast=rope.number("beta_fast", 32.0),
+        truncate=rope.flag("truncate", True),
+        attention_factor=temperature,
     )
-
-
-def _optional(rope: Settings, name: str) -> float | None:
-    return None if rope.values.get(name) is None else rope.number(name)
 
 
 def _kind(rope: Settings) -> str:

@@ -11,7 +11,6 @@ from safetensors.numpy import save_file
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.parameters import named_parameters
-from transformer_jax.nn.position_schemes import RopeScaling
 from transformer_jax.pretrained.family import Family, family_of_config
 from transformer_jax.pretrained.files import CONFIG, WEIGHTS, Settings
 from transformer_jax.pretrained.loading import MODELS
@@ -98,9 +97,6 @@ def _outputs(config) -> dict:
             found[name] = _outputs(value) | {"axes": (N, K, H, O), "qkv_biases": qkv}
         elif isinstance(value, TextEncoderConfig):
             found[name] = _outputs(value)
-        elif isinstance(value, RopeScaling):
-            resolved = {"turns": value.turns, "attention_factor": value.temperature}
-            found[name] = vars(value) | resolved | {"high": None}
         elif not name.endswith("dropout_rate") and name not in SPELLED_OUT:
             found[name] = value
     return found
