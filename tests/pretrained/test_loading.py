@@ -200,6 +200,45 @@ def test_what_is_unusual_is_one_short_line(name, spoil, says, tmp_path):
     assert line.isprintable() and len(line) < 500 + len(str(folder))
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("bert", "cls.predictions.transform.dense.scale"),
+        ("bert", "bert.embeddings.position_ids_of_more"),
+        ("roberta", "lm_head.dense.scale"),
+        ("distilbert", "vocab_projector.scale"),
+        ("modernbert", "head.dense.bias"),
+        ("gpt2", "lm_head.bias"),
+        ("bert-classifier", "classifier.scale"),
+        ("distilbert-classifier", "pre_classifier.scale"),
+    ],
+)
+def test_a_tensor_that_its_head_does_not_have_is_refused(name, tensor, tmp_path):
+    folder = copy(name, tmp_path)
+    with_tensor(tensor)(folder)
+    with pytest.raises(PretrainedError, match="which a model of this kind does not have"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("bert", "bert.embeddings.position_ids"),
+        ("bert", "classifier.weight"),
+        ("roberta", "roberta.pooler.dense.weight"),
+        ("distilbert", "pre_classifier.weight"),
+        ("bert-classifier", "cls.predictions.bias"),
+        ("gpt2", "transformer.h.0.attn.bias"),
+        ("qwen2", "model.layers.0.self_attn.rotary_emb.inv_freq"),
+    ],
+)
+def test_heads_of_other_kinds_and_constants_are_not_read(name, tensor, tmp_path):
+    """Transformers 5.24 does not read them either."""
+    folder = copy(name, tmp_path)
+    with_tensor(tensor)(folder)
+    assert from_pretrained(folder).config == from_pretrained(FOLDER / name).config
+
+
 def test_a_run_folder_is_of_one_kind(tmp_path):
     from transformer_jax.serialization.run_folder import KINDS, save_weights
     from transformer_jax.serialization.specification import EncoderClassifierSpec

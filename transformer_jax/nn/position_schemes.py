@@ -55,7 +55,9 @@ class RopeScaling:
         check_choice(self, "scaling", ("linear", "dynamic", "ntk", "yarn", "llama3"))
         if not 1.0 <= self.factor < math.inf:
             raise ValueError(f"factor must be 1 or more; got {self.factor}")
-        if self.scaling == "llama3" and not (self.original_length and 0 < self.low < self.high):
+        if self.scaling == "llama3" and not (
+            (self.original_length or 0) > 0 and 0 < self.low < self.high
+        ):
             raise ValueError("llama3 needs original_length, and low between 0 and high")
         if self.scaling == "yarn" and not (
             (self.original_length or 0) > 0 and 0 < self.beta_slow < self.beta_fast < math.inf

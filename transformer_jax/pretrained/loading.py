@@ -174,7 +174,9 @@ def _check(
     expected = {tensor.name: tensor.shape(shapes) for tensor in tensors}
     if missing := set(expected) - set(entries):
         raise PretrainedError(f"{folder} lacks {some(missing)}")
-    ignored = re.compile("|".join([*family.IGNORED, *map(re.escape, family.HEADS)]) or r"(?!)")
+    # Heads of other kinds are not read, but all of the model's own head is.
+    others = [head for head in family.HEADS if not any(n.startswith(head) for n in expected)]
+    ignored = re.compile("|".join([*family.IGNORED, *map(re.escape, others)]) or r"(?!)")
     if unknown := [n for n in set(entries) - set(expected) if not ignored.match(n)]:
         raise PretrainedError(
             f"{folder} has {some(unknown)}, which a model of this kind does not have"

@@ -25,7 +25,7 @@ OUTPUT = OutputLayer(
     "cls.predictions.bias",
 )
 # No model of this library has the next-sentence head. The positions are 0, 1, 2 and so on.
-IGNORED = ("cls.seq_relationship.", "embeddings.position_ids")
+IGNORED = (r"cls\.seq_relationship\.", r"embeddings\.position_ids$")
 # Names in old files.
 RENAMED = {
     "LayerNorm.gamma": "LayerNorm.weight",

@@ -25,7 +25,7 @@ HEADS = (
     "classifier.",
 )
 OUTPUT = OutputLayer("vocab_projector.weight", "embeddings.word_embeddings.weight")
-IGNORED = ("embeddings.position_ids",)
+IGNORED = (r"embeddings\.position_ids$",)
 RENAMED: dict[str, str] = {}
 # Other names of settings, which Transformers reads too.
 NAMES = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
