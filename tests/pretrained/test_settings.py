@@ -163,7 +163,7 @@ NAMES = ["a", "b"]
         ("modernbert", {"sliding_window": 4}, "sliding_window is 4, and local_attention, twice as wide, is 6"),
         ("modernbert", {"hidden_activation": "silu"}, "classifier_activation, of the head, must be"),
         ("modernbert", {"hidden_activation": "silu", "classifier_activation": "silu"}, "classifier_activation, of the head, must be"),
-        ("qwen2", {"use_sliding_window": True, "max_window_layers": 1, "layer_types": None}, "layers from 1 on attend to 4096 tokens"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 1, "layer_types": None}, "layers from 1 on attend to 4096 tokens"),
         ("qwen2", {"layer_types": ["full_attention"]}, "layer_types must be full_attention for each of 2 layers"),
         ("llama", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),

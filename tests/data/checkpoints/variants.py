@@ -137,6 +137,7 @@ VARIANTS: dict[str, Variant] = {
     "yarn-length-outside": scaled(
         "qwen3", {"rope_type": "yarn", "factor": 4.0}, original_max_position_embeddings=16
     ),
+    "yarn-beyond-the-positions-in-the-file": scaled("qwen3", yarn(), max_position_embeddings=32),
     "yarn-old-form": in_old_form("qwen3", yarn()),
     "yarn-oldest-form": in_old_form(
         "llama", {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
@@ -161,6 +162,10 @@ VARIANTS: dict[str, Variant] = {
     "upcast": Variant("gpt2", {"reorder_and_upcast_attn": True}),
     "window-behind-the-layers": Variant("qwen2", {
         "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2,
+        "layer_types": ABSENT,
+    }),
+    "window-null": Variant("qwen2", {
+        "use_sliding_window": True, "sliding_window": None, "max_window_layers": 0,
         "layer_types": ABSENT,
     }),
     "layers-of-modernbert": Variant("modernbert", {

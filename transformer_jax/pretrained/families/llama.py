@@ -81,16 +81,21 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModel
 
 def _check_windows(settings: Settings, num_layers: int) -> None:
     """Refuse layers that attend to a window of the text."""
-    first = settings.whole("max_window_layers", 28)  # the default of Transformers
-    windowed = settings.flag("use_sliding_window", False) and first < num_layers
-    window = settings.whole("sliding_window", 4096) if windowed else None
-    usual = ["full_attention"] * num_layers
     layers = settings.values.get("layer_types")
-    if layers is None and window is not None:
+    first = settings.whole("max_window_layers", 28)  # the default of Transformers
+    window = settings.whole("sliding_window", 4096)
+    windowed = settings.values.get("sliding_window", window) is not None and first < num_layers
+    if settings.flag("use_sliding_window", False) and windowed and layers is None:
         raise settings.error(
             f"use_sliding_window is not supported; layers from {first} on attend to {window} tokens"
         )
-    if layers is not None and layers != usual:
+    if layers is None:
+        return
+    if not (
+        isinstance(layers, list)
+        and len(layers) == num_layers
+        and all(kind == "full_attention" for kind in layers)
+    ):
         raise settings.error(
             f"layer_types must be full_attention for each of {num_layers} layers, got "
             f"{layers!r:.60}"
