@@ -168,9 +168,9 @@ NAMES = ["a", "b"]
         ("llama", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0 is not supported"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
         ("llama", {"rope_theta": 7.0}, "rope_theta is 500.0 .*, and rope_theta outside is 7.0; keep one"),
-        ("llama", {"rope_scaling": YARN}, "rope_scaling and rope_parameters disagree"),  # no base
-        ("llama", {"rope_scaling": YARN | {"rope_theta": 500.0}, "rope_parameters": YARN | {"rope_theta": 500.0, "factor": 8.0}}, "disagree"),
-        ("llama", {"rope_scaling": {"rope_type": "default"}, "rope_theta": 500.0, "rope_parameters": YARN}, "disagree"),
+        ("llama", {"rope_scaling": YARN}, "disagree on rope_theta, which is 10000.0 and 500.0; write all of it into"),
+        ("llama", {"rope_scaling": YARN | {"rope_theta": 500.0}, "rope_parameters": YARN | {"rope_theta": 500.0, "factor": 8.0}}, "disagree on the scaling"),
+        ("llama", {"rope_scaling": {"rope_type": "default"}, "rope_theta": 500.0, "rope_parameters": YARN}, "disagree on the scaling"),
         ("llama", {"rope_scaling": "yarn"}, "rope_scaling must be an object, got 'yarn'"),
         ("llama", {"rope_parameters": YARN | {"type": "linear"}}, "rope_type is 'yarn', and type, another name of it, is 'linear'"),
         ("llama", {"rope_parameters": {"type": "linear", "rope_type": None}}, "factor is missing"),

@@ -41,9 +41,12 @@ def read_rope(settings: Settings, max_length: int) -> tuple[float, RopeScaling |
         return settings.number("rope_theta", 10_000.0), None
     base, scaling = found[0]
     if found[-1] not in ((base, scaling), (base, None)):
-        shown = " and ".join(f"{base} with {scaling}" for base, scaling in found)
+        what = "the scaling"
+        if found[-1][0] != base:  # Transformers takes the default where rope_scaling has none
+            what = f"rope_theta, which is {base} and {found[-1][0]}"
         raise settings.error(
-            f"{' and '.join(PLACES)} disagree: rope_theta is {shown}; keep all of it in one of them"
+            f"rope_scaling and rope_parameters disagree on {what}; write all of it into "
+            "rope_parameters and remove rope_scaling"
         )
     return base, scaling
 
