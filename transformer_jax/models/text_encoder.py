@@ -181,14 +181,17 @@ def _own_text(is_token: Bool[Array, "B T"], text_ids: Int[Array, "B T"] | None) 
 class MaskedHead(nnx.Module):
     """The head of a masked language model (Devlin et al., 2019): norm(f(W x + b)) E^T + bias.
 
-    f is the activation of the encoder and E the token embedding table.
+    f is the activation of the encoder. E is the token embedding table, or a matrix of its own if
+    the head is not tied.
     """
 
     def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
         D, stack = config.encoder.embed_dim, config.encoder
         self.linear = Linear(D, D, use_bias=stack.biases, rngs=rngs)
         self.norm = norm_of(stack)
-        self.bias = zeros(config.vocab_size)
+        V = config.vocab_size
+        self.output = None if config.tied_head else Linear(D, V, use_bias=False, rngs=rngs)
+        self.bias = zeros(V)
         gated = {"geglu": "gelu", "geglu_tanh": "gelu_tanh"}
         self.activation = gated.get(stack.activation, stack.activation)
 
@@ -198,6 +201,8 @@ class MaskedHead(nnx.Module):
         rows = ascii_lowercase[: x.ndim - 1]
         x = self.norm(ACTIVATIONS[self.activation](self.linear(x)))
         dtype = wide_dtype(x.dtype)
+        if self.output is not None:
+            return self.output(x, dtype=dtype) + self.bias[...]
         return product(f"{rows}D,VD->{rows}V", x, table, dtype) + self.bias[...]
 
 

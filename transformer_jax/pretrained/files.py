@@ -109,9 +109,27 @@ class Settings:
 
     def must_be(self, name: str, value: Any) -> None:
         """Raise PretrainedError if a setting is present and is not the only supported value."""
-        found = self.values.get(name, value)
-        if found != value:
+        found = self.values.get(name)
+        if found is not None and (found != value or type(found) is not type(value)):
             raise self.error(f"{name}={found!r:.60} is not supported, {value!r} is")
+
+    def renamed(self, names: dict[str, str]) -> "Settings":
+        """Return the settings with each name in `names` replaced by the one that it stands for.
+
+        Raises PretrainedError if a setting is present under both names with two values.
+        """
+        values = dict(self.values)
+        for other, usual in names.items():
+            value = values.pop(other, None)
+            if value is None:
+                continue
+            if values.get(usual, value) not in (value, None):
+                raise self.error(
+                    f"{usual} is {values[usual]!r:.60}, and {other}, another name of it, is "
+                    f"{value!r:.60}; keep one of them"
+                )
+            values[usual] = value
+        return Settings.of(self.path, values)
 
     def part(self, name: str) -> "Settings | None":
         """Return the settings in a nested object, or None if it is missing."""
