@@ -7,7 +7,7 @@ A model that generates has a method `next_logits(tokens, is_token, cache)`. A la
 from its prompt, an encoder-decoder from the token that begins a target.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -19,8 +19,9 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from transformer_jax.generation.beam_search import BeamSearch, beam_search
-from transformer_jax.generation.sampling import Sampling, draw
+from transformer_jax.functional.checks import check_whole
+from transformer_jax.generation.beam_search import BeamSearch, beam_search, check_alpha
+from transformer_jax.generation.sampling import Sampling, draw, log_probabilities
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.nn.kv_cache import Cache
@@ -36,7 +37,11 @@ class Generated(NamedTuple):
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """The options of generation that are static under jit."""
+    """The options of generation that are static under jit.
+
+    Raises ValueError or TypeError for a number that is not whole, `max_tokens` below 1, a sampling
+    together with a search, or a length penalty that is too large for a number of 32 bits.
+    """
 
     max_tokens: int
     sampling: Sampling | None = None
@@ -45,15 +50,26 @@ class GenerationOptions:
     pad_id: int = 0
 
     def __post_init__(self):
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be 1 or more; got {self.max_tokens}")
+        check_whole("max_tokens", self.max_tokens, least=1)
+        if not isinstance(self.stop, tuple):
+            raise TypeError(f"stop must be a tuple of token ids; got {self.stop!r:.60}")
+        for token in self.stop:
+            check_whole("stop", token)
+        check_whole("pad_id", self.pad_id)
         if self.searches and self.sampling is not None:
             raise ValueError("a beam search does not sample: pass search or sampling, not both")
+        if self.search is not None:
+            check_alpha(self.search.alpha, self.max_tokens)
 
     @property
     def searches(self) -> bool:
         """Whether there is a beam search. With one beam it is greedy generation instead."""
         return self.search is not None and self.search.beams > 1
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn, which needs a key."""
+        return self.sampling is not None and not self.sampling.greedy
 
 
 class GenerationState(NamedTuple):
@@ -90,7 +106,7 @@ def generate(
     model's max_length, if a stop token is not in the vocabulary, if there is a sampling without a
     key, or if both a sampling and a search are given.
     """
-    options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
+    options = GenerationOptions(max_tokens, sampling, search, _tuple(stop), pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
     _check_tokens(model, options.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
@@ -115,7 +131,8 @@ def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationStat
         columns = jnp.where(is_token, tokens, V)
         is_used = jnp.zeros((B, V), bool).at[jnp.arange(B)[:, None], columns].set(True, mode="drop")
     none = jnp.zeros(B, jnp.int32)
-    return GenerationState(logits, cache, is_used, none > 0, none, jnp.zeros(B, logits.dtype), key)
+    sums = jnp.zeros(B, jnp.promote_types(logits.dtype, jnp.float32))
+    return GenerationState(logits, cache, is_used, none > 0, none, sums, key)
 
 
 def _generate_tokens(model, state, options) -> Generated:
@@ -158,7 +175,7 @@ def _draw(state, options):
     token = draw(state.logits, options.sampling, draw_key, is_used=state.is_used)
     is_new = ~state.is_done
     rows = jnp.arange(len(token))
-    log_probability = state.logits[rows, token] - jax.nn.logsumexp(state.logits, axis=1)
+    log_probability = log_probabilities(state.logits)[rows, token]
     is_used = state.is_used
     if is_used is not None:
         is_used = is_used.at[rows, token].max(is_new)
@@ -198,7 +215,7 @@ def stream(
     The arguments are those of `generate`, except that there is no beam search. Raises ValueError as
     `generate` does.
     """
-    options = GenerationOptions(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
+    options = GenerationOptions(max_tokens, sampling, stop=_tuple(stop), pad_id=pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
     _check_tokens(model, options.stop, "stop at")
     graph, params = nnx.split(model, nnx.Param)
@@ -246,7 +263,7 @@ def generate_target(
 
     The other arguments, the result and the errors are those of `generate`.
     """
-    options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
+    options = GenerationOptions(max_tokens, sampling, search, _tuple(stop), pad_id)
     _check_fits(model, max_tokens, max_tokens)
     _check_tokens(model, (begin,), "begin with")
     _check_tokens(model, options.stop, "stop at")
@@ -293,6 +310,11 @@ def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[np.ndarray, "B T"]
     return is_token
 
 
+def _tuple(stop: Sequence[int]) -> tuple[int, ...]:
+    # What is no sequence stays as it is, for the message of `GenerationOptions`.
+    return tuple(stop) if isinstance(stop, Iterable) else stop
+
+
 def _array(values) -> Array | np.ndarray:
     """Convert to an array that jit accepts."""
     # NumPy arrays stay as they are: `jnp.asarray` would compile a program for each shape.
@@ -315,6 +337,6 @@ def _check_tokens(model, tokens: Sequence[int], use: str) -> None:
 
 
 def _key(options: GenerationOptions, key: PRNGKeyArray | None) -> PRNGKeyArray:
-    if options.sampling is not None and key is None:
+    if options.draws and key is None:
         raise ValueError("sampling needs a key, as jax.random.key(0)")
     return jax.random.key(0) if key is None else key
