@@ -95,7 +95,7 @@ def adjusted(
 
 
 def below_largest(logits: Float[Array, "... V"]) -> Float[Array, "... V"]:
-    """Subtract the largest logit, so that the largest is 0 even if it is infinite.
+    """Return logits minus the largest one, which becomes 0 even if it is infinite.
 
     The softmax stays the same. Logits of +inf share the probability equally.
 
