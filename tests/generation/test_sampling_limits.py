@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer_jax.generation.beam_search import BeamSearch
-from transformer_jax.generation.generate import GenerationOptions
+from transformer_jax.generation.beam_search import BeamSearch, check_search
+from transformer_jax.generation.options import GenerationOptions
 from transformer_jax.generation.sampling import (
     Sampling,
     adjusted,
@@ -218,6 +218,13 @@ def test_numbers_of_numpy_are_settings(number):
     assert options == same and hash(options) == hash(same)
 
 
-def test_a_length_penalty_that_overflows_is_refused():
-    with pytest.raises(ValueError, match="alpha must be at most"):
-        GenerationOptions(1000, search=BeamSearch(2, 1e3))
+def test_a_search_that_overflows_is_refused():
+    for search, says in (
+        (BeamSearch(2, 1e3), "alpha must be at most 13.5 for texts of 1000 tokens; got 1000.0"),
+        (
+            BeamSearch(10**8),
+            "beams must be at most 21474836 for a vocabulary of 100; got 100000000",
+        ),
+    ):
+        with pytest.raises(ValueError, match=says):
+            check_search(search, 1000, 100)

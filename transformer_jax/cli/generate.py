@@ -70,7 +70,10 @@ def run(options: argparse.Namespace) -> None:
     prompt = prompt_ids(trained, options.prompt)
     arguments = _arguments(options, trained, len(prompt))
     if "search" in arguments:
-        found = generate(trained.model, prompt[None], **arguments)
+        try:
+            found = generate(trained.model, prompt[None], **arguments)
+        except ValueError as error:
+            raise InputError(str(error)) from None
         ids = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
         print(writable(options.prompt + trained.tokenizer.continuation(prompt, ids)))
         return
@@ -113,6 +116,8 @@ def _arguments(options: argparse.Namespace, trained: Trained, prompt: int) -> di
         raise
     except ValueError as error:
         raise InputError(str(error)) from None
+    if not -(2**63) <= options.seed < 2**63:
+        raise InputError(f"--seed must fit into 64 bits; got {options.seed}")
     return arguments | {"key": jax.random.key(options.seed)}
 
 

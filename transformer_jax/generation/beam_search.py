@@ -57,13 +57,20 @@ def length_penalty(length: int | Int[Array, "..."], alpha: float) -> Float[Array
     return ((5.0 + jnp.asarray(length, jnp.float32)) / 6.0) ** alpha
 
 
-def check_alpha(alpha: float, max_tokens: int) -> None:
-    """Raise ValueError if the length penalty of `max_tokens` tokens is too large for float32."""
+def check_search(search: BeamSearch, max_tokens: int, vocab_size: int) -> None:
+    """Raise ValueError if a search cannot be computed for so many tokens and such a vocabulary.
+
+    The length penalty would overflow, or the candidates could not be counted in 32 bits.
+    """
     growth = math.log((5 + max_tokens) / 6)
-    if alpha * growth > math.log(LARGEST_PENALTY):
+    if search.alpha * growth > math.log(LARGEST_PENALTY):
         most = math.log(LARGEST_PENALTY) / growth
         raise ValueError(
-            f"alpha must be at most {most:.3g} for texts of {max_tokens} tokens; got {alpha}"
+            f"alpha must be at most {most:.3g} for texts of {max_tokens} tokens; got {search.alpha}"
+        )
+    if search.beams > (most := (2**31 - 1) // vocab_size):
+        raise ValueError(
+            f"beams must be at most {most} for a vocabulary of {vocab_size}; got {search.beams}"
         )
 
 
