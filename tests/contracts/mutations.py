@@ -194,8 +194,8 @@ MUTATIONS = [
     ),
     Mutation(
         "top_p_stops_before_p_is_reached", "top_p",
-        "jnp.take_along_axis(before < p, rank, axis=-1)",
-        "jnp.take_along_axis(before + probabilities <= p, rank, axis=-1)",
+        "before * (1.0 - float(p)) >= after * float(p)",
+        "(before + weights) * (1.0 - float(p)) > (after - weights) * float(p)",
         "test_top_p_keeps_the_fewest_that_reach_p",
     ),
     Mutation(
