@@ -162,7 +162,8 @@ WIDE = {"attention_weights", "ngram_evidence"}  # in float32 or wider
 OTHERS = {
     "BatchStatistics", "Rotary", "attention_plan", "batch_statistics", "causal",
     "count_in_segments", "count_positions", "dense", "dot_product_attention", "ngram_rows",
-    "padding", "prefix", "relative_buckets", "segments", "sliding_window", "visited_blocks", "yarn_temperature",
+    "padding", "prefix", "relative_buckets", "segments", "sliding_window", "visited_blocks",
+    "yarn_temperature",
 }  # fmt: skip
 
 

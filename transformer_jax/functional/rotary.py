@@ -93,8 +93,7 @@ class Rotary:
         """Return queries or keys rotated by `rope` and multiplied by `scale`."""
         if self.scale == 1.0:
             return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        turned = rope(wide, self.positions, layout=self.layout, frequencies=self.frequencies)
+        turned = rope(wide(x), self.positions, layout=self.layout, frequencies=self.frequencies)
         return (turned * self.scale).astype(x.dtype)
 
 

@@ -64,8 +64,8 @@ def _finite_bias(inputs):
     bias = inputs.bias.to_array(T, S).astype(dtype)
     hidden = bias == -jnp.inf
     seen = ~hidden if inputs.mask is None else ~hidden & rendered(inputs.mask, T, S)
-    # cuDNN would compute -inf - (-inf) in a row of nothing else. Half of the least number leaves
-    # room for the logit to which it is added.
+    # cuDNN would compute -inf - (-inf) in a row of -inf. Half of the least number leaves room for
+    # the logit to which it is added.
     return jnp.where(hidden, jnp.finfo(dtype).min / 2, bias), seen.any(axis=3)
 
 

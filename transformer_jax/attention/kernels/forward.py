@@ -82,7 +82,7 @@ def _attend_to_run(tiles, with_logsumexp, q, row):
 
 
 def merge_heads(*arrays):
-    """Merge axes: [e, k, g, t, L] -> [e k, g t, L] and [e, k, s, L] -> [e k, s, L]."""
+    """Return arrays reshaped: [e, k, g, t, L] -> [e k, g t, L] and [e, k, s, L] -> [e k, s, L]."""
     return [x.reshape(x.shape[0] * x.shape[1], -1, x.shape[-1]) for x in arrays]
 
 
