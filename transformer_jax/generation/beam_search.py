@@ -9,6 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.checks import check_number, check_whole
+from transformer_jax.functional.precision import wide_dtype
 from transformer_jax.generation.sampling import log_probabilities
 from transformer_jax.nn.kv_cache import Cache
 
@@ -93,7 +94,7 @@ def beam_search(
     """
     (B, V), W, G, alpha = logits.shape, search.beams, max_tokens, float(search.alpha)
     empty = jnp.full((B, W, G), pad_id, jnp.int32)
-    none = jnp.full((B, W), -jnp.inf, jnp.promote_types(logits.dtype, jnp.float32))
+    none = jnp.full((B, W), -jnp.inf, wide_dtype(logits.dtype))
     # Only the first beam is filled: W equal beams would stay equal.
     first = none.at[:, 0].set(0.0)
     state = Beams(empty, first, empty, none, none, jnp.zeros((B, W), jnp.int32))

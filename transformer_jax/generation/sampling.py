@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.functional.checks import check_arrays, check_number, check_whole
+from transformer_jax.functional.precision import wide
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def draw(
 
     `is_used` marks the tokens that the repetition penalty applies to.
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = wide(logits)
     if sampling is not None:
         logits = adjusted(logits, sampling, is_used=is_used)
     if sampling is None or sampling.greedy:
@@ -79,7 +80,7 @@ def adjusted(
     """
     check_arrays(logits=(logits, "B V"))
     dtype = logits.dtype
-    logits = logits.astype(jnp.promote_types(dtype, jnp.float32))
+    logits = wide(logits)
     penalises = sampling.repetition_penalty != 1.0 and is_used is not None
     if penalises:
         logits = penalise_repetition(logits, is_used, sampling.repetition_penalty)
@@ -114,7 +115,7 @@ def log_probabilities(logits: Float[Array, "... V"]) -> Float[Array, "... V"]:
     >>> log_probabilities(jnp.array([0.0, 0.0, jnp.inf, -jnp.inf]))
     Array([-inf, -inf,   0., -inf], dtype=float32)
     """
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = wide(logits)
     return jax.nn.log_softmax(below_largest(logits), axis=-1)
 
 
@@ -170,9 +171,9 @@ def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     _check_share("p", p)
     if p == 1:
         return logits
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    order = jnp.argsort(-wide, axis=-1, stable=True)
-    weights = jnp.exp(jnp.take_along_axis(below_largest(wide), order, axis=-1))
+    logits_wide = wide(logits)
+    order = jnp.argsort(-logits_wide, axis=-1, stable=True)
+    weights = jnp.exp(jnp.take_along_axis(below_largest(logits_wide), order, axis=-1))
     # A token is dropped if those before it have a share of p or more: before >= p (before + after),
     # with `after` summed from the smallest weight. Both sums are accurate relative to their size.
     # A share 1 - after/total would lose the small weights of a large vocabulary.
@@ -194,8 +195,7 @@ def min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     """
     check_arrays(logits=(logits, "B V"))
     _check_share("p", p)
-    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    return jnp.where(below_largest(wide) < math.log(p), -jnp.inf, logits)
+    return jnp.where(below_largest(wide(logits)) < math.log(p), -jnp.inf, logits)
 
 
 def penalise_repetition(
@@ -213,7 +213,7 @@ def penalise_repetition(
     check_arrays(logits=(logits, "B V"), is_used=(is_used, "bool B V"))
     _check_positive("penalty", penalty)
     dtype = logits.dtype
-    logits = logits.astype(jnp.promote_types(dtype, jnp.float32))
+    logits = wide(logits)
     limits, penalty = jnp.finfo(logits.dtype), _in_range(penalty, logits.dtype)
     changed = jnp.where(logits > 0, logits / penalty, logits * penalty)
     limit = jnp.where(logits > 0, limits.max, limits.min).astype(logits.dtype)
