@@ -174,6 +174,22 @@ def test_names_of_old_files_and_their_buffers_are_known():
     assert_as_stored("bert-old", from_pretrained(FOLDER / "bert-old"))
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
+def test_buffers_and_old_names_of_norms_change_nothing(name, tmp_path):
+    folder = copy(name, tmp_path)
+
+    def as_it_was(tensors):
+        for new, old in (("weight", "gamma"), ("bias", "beta")):
+            new, old = f"LayerNorm.{new}", f"LayerNorm.{old}"
+            tensors = {at.replace(new, old): tensor for at, tensor in tensors.items()}
+        kinds = ("position",) if name == "distilbert" else ("position", "token_type")
+        ids = np.zeros((1, 32), np.int64)
+        return tensors | {f"{name}.embeddings.{kind}_ids": ids for kind in kinds}
+
+    change(folder, as_it_was)
+    assert_as_stored(name, from_pretrained(folder))
+
+
 def test_old_gpt2_files_have_no_prefix_and_keep_their_masks(tmp_path):
     folder = copy("gpt2", tmp_path)
 

@@ -76,7 +76,8 @@ OTHERS: dict[str, dict] = {
         "tie_word_embeddings": False,
     },
     "llama": LLAMA | {"mlp_bias": True, "tie_word_embeddings": True},
-    "qwen2": QWEN | {"tie_word_embeddings": False},
+    "qwen2": {k: v for k, v in QWEN.items() if k != "attention_bias"}
+    | {"tie_word_embeddings": False},
     "qwen3": QWEN | {"tie_word_embeddings": True},
 }  # fmt: skip
 
@@ -136,7 +137,11 @@ def test_every_field_of_transformers_is_listed(name):
 # --------------------------------------------------------------------------------------------------
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+}  # fmt: skip
 NAMES = ["a", "b"]
+NAN, INF = float("nan"), float("inf")  # JSON as Python reads it has both
 
 
 @pytest.mark.parametrize(
@@ -187,6 +192,19 @@ NAMES = ["a", "b"]
         ("llama", {"rope_parameters": YARN | {"mscale": "1"}}, "mscale must be a number"),
         ("llama", {"rope_parameters": YARN, "original_max_position_embeddings": 8}, "original_max_position_embeddings is 16 and 8"),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 16}}, "original_max_position_embeddings=16 is not"),
+        ("llama", {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 0}}, "original_max_position_embeddings must be 1 or more, got 0"),
+        ("llama", {"rope_parameters": YARN | {"original_max_position_embeddings": 0}}, "original_max_position_embeddings must be 1 or more, got 0"),
+        ("llama", {"rope_parameters": LLAMA3, "original_max_position_embeddings": 0}, "original_max_position_embeddings must be 1 or more, got 0"),
+        ("llama", {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 2**31}}, "original_length must be less than 2147483648"),
+        ("llama", {"rope_parameters": LLAMA3 | {"low_freq_factor": 5.0}}, "low between 0 and high; got 32, 5.0 and 4.0"),
+        ("llama", {"rope_parameters": {"rope_theta": NAN}}, "rope_theta must be a number, got nan"),
+        ("llama", {"rope_parameters": None, "rope_theta": INF}, "rope_theta must be a number, got inf"),
+        ("bert", {"layer_norm_eps": NAN}, "layer_norm_eps must be a number, got nan"),
+        ("modernbert", {"rope_parameters": None, "global_rope_theta": NAN}, "global_rope_theta must be a number, got nan"),
+        ("modernbert", {"rope_parameters": None, "local_rope_theta": 0.5}, "local_rope_base must be a number above 1; got 0.5"),
+        ("modernbert", {"rope_scaling": {"rope_type": "default", "rope_theta": 7.0}}, "rope_scaling=.* is not supported"),
+        ("modernbert", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported, 1.0 is"),
+        ("qwen3", {"attention_bias": True}, "attention_bias=True is not supported, False is"),
     ],
 )  # fmt: skip
 def test_settings_that_contradict_or_are_not_implemented_are_a_line(name, changes, says):
@@ -207,6 +225,8 @@ def test_settings_that_contradict_or_are_not_implemented_are_a_line(name, change
         ("bert", {"classifier_dropout": None, "position_embedding_type": "absolute", "num_labels": 5}),
         ("modernbert", {"global_rope_theta": 500.0, "local_rope_theta": 20, "sliding_window": 3}),
         ("modernbert", {"layer_types": None}),
+        ("modernbert", {"rope_scaling": {}, "partial_rotary_factor": 1.0}),
+        ("modernbert", {"rope_scaling": {"rope_type": "default", "type": "default"}}),
         ("modernbert", {"global_attn_every_n_layers": None}),
         ("llama", {"rope_theta": 500}),
         ("llama", {"rope_theta": 500.0, "rope_parameters": None, "rope_scaling": {}}),
@@ -214,6 +234,8 @@ def test_settings_that_contradict_or_are_not_implemented_are_a_line(name, change
         ("llama", {"head_dim": None, "pretraining_tp": 2, "partial_rotary_factor": 1}),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "layer_types": None}),
         ("qwen3", {"sliding_window": 8, "max_window_layers": 0, "layer_types": None}),
+        ("qwen2", {"attention_bias": True, "mlp_bias": True}),  # not among its settings
+        ("qwen3", {"mlp_bias": True}),
     ],
 )  # fmt: skip
 def test_another_spelling_of_the_same_gives_the_same_model(name, changes):

@@ -172,8 +172,9 @@ def _check_decoder(config):
 
 def _check_positions(config):
     check_choice(config, "positions", tuple(POSITION_SCHEMES))
-    if not 1.0 < config.rope_base < math.inf:
-        raise ValueError(f"rope_base must be a number above 1; got {config.rope_base}")
+    for name in ("rope_base", "local_rope_base"):
+        if not 1.0 < getattr(config, name, 10_000.0) < math.inf:
+            raise ValueError(f"{name} must be a number above 1; got {getattr(config, name)}")
     for name in ("encoder", "decoder"):
         if hasattr(config, name):
             POSITION_SCHEMES[config.positions].check(getattr(config, name))

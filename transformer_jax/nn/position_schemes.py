@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, Int
 from transformer_jax.attention.biases import Bias, alibi, alibi_slopes
 from transformer_jax.functional.positions import sinusoidal_positions
 from transformer_jax.functional.rotary import Rotary, rope_frequencies, yarn_temperature
-from transformer_jax.nn.config import StackConfig, check_choice
+from transformer_jax.nn.config import StackConfig, check_choice, check_sizes
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,17 @@ class RopeScaling:
         check_choice(self, "scaling", ("linear", "dynamic", "ntk", "yarn", "llama3"))
         if not 1.0 <= self.factor < math.inf:
             raise ValueError(f"factor must be 1 or more; got {self.factor}")
+        if self.original_length is not None:
+            check_sizes(self, "original_length")
         if self.scaling == "llama3" and not (
-            (self.original_length or 0) > 0 and 0 < self.low < self.high
+            self.original_length and 0 < self.low < self.high < math.inf
         ):
-            raise ValueError("llama3 needs original_length, and low between 0 and high")
+            raise ValueError(
+                "llama3 needs original_length, and low between 0 and high; got "
+                f"{self.original_length}, {self.low} and {self.high}"
+            )
         if self.scaling == "yarn" and not (
-            (self.original_length or 0) > 0 and 0 < self.beta_slow < self.beta_fast < math.inf
+            self.original_length and 0 < self.beta_slow < self.beta_fast < math.inf
         ):
             raise ValueError(
                 "yarn needs original_length, and beta_slow between 0 and beta_fast; got "

@@ -5,6 +5,7 @@ one by one, so that memory never holds both the model and a whole file.
 """
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +88,9 @@ class Settings:
 
     def number(self, name: str, default: float | None = None) -> float:
         def is_right(value):
-            return type(value) is float or (type(value) is int and abs(value) < 2**53)
+            if type(value) is int:
+                return abs(value) < 2**53
+            return type(value) is float and math.isfinite(value)  # Python's json reads NaN too
 
         return float(self._get(name, default, is_right, "a number"))
 

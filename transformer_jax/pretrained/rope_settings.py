@@ -57,6 +57,7 @@ def read_base(settings: Settings, part: Settings, name: str, default: float) -> 
     Raises PretrainedError if there are two values, or anything but the default type of rotary
     positions.
     """
+    _check_whole_head(settings)
     _check_whole_head(part)
     kind = _kind(part)
     if kind != "default":
@@ -93,10 +94,11 @@ def _read(settings: Settings, rope: Settings, max_length: int) -> tuple[float, R
     if kind == "dynamic":
         rope.must_be(LENGTH, max_length)
         return base, RopeScaling(kind, rope.number("factor"))
-    inside, outside = rope.whole(LENGTH, 0), settings.whole(LENGTH, 0)
-    if inside and outside and inside != outside:
-        raise settings.error(f"{LENGTH} is {inside} and {outside}; keep one of them")
-    length = inside or outside or max_length
+    places = [place for place in (rope, settings) if place.values.get(LENGTH) is not None]
+    lengths = [place.whole(LENGTH, least=1) for place in places] or [max_length]
+    if lengths[0] != lengths[-1]:
+        raise settings.error(f"{LENGTH} is {lengths[0]} and {lengths[-1]}; keep one of them")
+    length = lengths[0]
     if kind == "llama3":
         low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
         return base, RopeScaling(kind, rope.number("factor"), length, low, high)

@@ -24,8 +24,10 @@ OUTPUT = OutputLayer(
     "cls.predictions.decoder.bias",
     "cls.predictions.bias",
 )
-# No model of this library has the next-sentence head. The positions are 0, 1, 2 and so on.
-IGNORED = (r"cls\.seq_relationship\.", r"embeddings\.position_ids$")
+# No model of this library has the next-sentence head. Old files hold positions and segments, which
+# Transformers does not read.
+BUFFERS = r"embeddings\.(position|token_type)_ids$"
+IGNORED = (r"cls\.seq_relationship\.", BUFFERS)
 # Names in old files.
 RENAMED = {
     "LayerNorm.gamma": "LayerNorm.weight",

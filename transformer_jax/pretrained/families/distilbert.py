@@ -5,7 +5,7 @@ segment embeddings and no pooler.
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained.activations import PLAIN, name_of
-from transformer_jax.pretrained.families.bert import of_kind
+from transformer_jax.pretrained.families import bert
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
@@ -26,7 +26,7 @@ HEADS = (
 )
 OUTPUT = OutputLayer("vocab_projector.weight", "embeddings.word_embeddings.weight")
 IGNORED = (r"embeddings\.position_ids$",)
-RENAMED: dict[str, str] = {}
+RENAMED = bert.RENAMED
 # Other names of settings, which Transformers reads too.
 NAMES = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
 
@@ -60,7 +60,7 @@ def read_config(settings: Settings, kind: str, names: set[str]):
         embedding_dropout_rate=dropout,
     )
     head_dropout = settings.number("seq_classif_dropout", 0.2)
-    return of_kind(text, settings, kind, activation="relu", head_dropout_rate=head_dropout)
+    return bert.of_kind(text, settings, kind, activation="relu", head_dropout_rate=head_dropout)
 
 
 def tensors(config, kind: str) -> list[Tensor]:

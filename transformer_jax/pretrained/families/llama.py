@@ -24,6 +24,8 @@ HEADS: tuple[str, ...] = ()
 OUTPUT = OutputLayer("lm_head.weight", "embed_tokens.weight")
 IGNORED = (r".*rotary_emb\.inv_freq$",)
 RENAMED: dict[str, str] = {}
+# The settings of biases that each type has; Transformers does not read the others.
+BIASES = {"llama": ("attention_bias", "mlp_bias"), "qwen2": (), "qwen3": ("attention_bias",)}
 ACTIVATIONS = {name: ours for name, ours in GATED.items() if ours == "swiglu"}
 
 
@@ -37,12 +39,11 @@ def holds(config) -> bool:
 
 
 def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModelConfig:
-    for name, value in (
-        ("attention_bias", False), ("mlp_bias", False),
-        ("attn_logit_softcapping", None), ("final_logit_softcapping", None),
-    ):  # fmt: skip
-        settings.must_be(name, value)
     model_type = settings.text("model_type")
+    settings.must_be("attn_logit_softcapping", None)
+    settings.must_be("final_logit_softcapping", None)
+    for name in BIASES[model_type]:
+        settings.must_be(name, False)
     N, D = settings.whole("num_attention_heads", least=1), settings.whole("hidden_size")
     num_layers = settings.whole("num_hidden_layers")
     _check_windows(settings, num_layers)

@@ -17,6 +17,7 @@ HEADS = ("head.", "decoder.", "classifier.")
 OUTPUT = OutputLayer("decoder.weight", "embeddings.tok_embeddings.weight")
 IGNORED: tuple[str, ...] = ()
 RENAMED: dict[str, str] = {}
+UNSCALED = (("rope_type", "default"), ("type", "default"))  # what a rope_scaling may hold
 
 
 def holds(config) -> bool:
@@ -95,8 +96,10 @@ def _global_every(settings: Settings, num_layers: int) -> int:
 
 def _bases(settings: Settings) -> tuple[float, float]:
     """Return the bases of rotary positions in global and in local layers."""
-    for name in ("rope_scaling", "rope_theta", "partial_rotary_factor"):
-        settings.must_be(name, None)
+    settings.must_be("rope_theta", None)
+    scaling = settings.part("rope_scaling")
+    if scaling and any(item not in UNSCALED for item in scaling.values.items()):
+        raise settings.error(f"rope_scaling={scaling.values!r:.60} is not supported; remove it")
     places = {
         "full_attention": ("global_rope_theta", 160_000.0),
         "sliding_attention": ("local_rope_theta", 10_000.0),

@@ -29,7 +29,7 @@ OUTPUT = OutputLayer(
     "lm_head.decoder.bias",
     "lm_head.bias",
 )
-IGNORED = (r"embeddings\.position_ids$",)
+IGNORED = (bert.BUFFERS,)
 RENAMED = bert.RENAMED
 SKIP = 2  # pad + 1; the padding token has the id 1 in all published models
 
