@@ -82,6 +82,33 @@ def test_outputs_that_are_no_probabilities_of_classes_are_refused(problem, publi
         load(folder)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"label2id": {"bad": 1, "good": 0}}, "id2label gives 'bad' the number 0, label2id 1"),
+        ({"label2id": ["bad", "good"]}, "label2id must be an object"),
+        ({"id2label": {"0": "bad", "1": "bad"}}, "id2label must give each class its own name"),
+        ({"id2label": {"0": "bad", "1": 3}}, "must be a string, got 3"),
+    ],
+)
+def test_names_of_classes_that_contradict_are_a_line(changes, says, published, tmp_path):
+    folder = shutil.copytree(published[1], tmp_path / "other")
+    settings = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(PretrainedError, match=says) as told:
+        load(folder)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("numbers", [None, {}, {"LABEL_0": 0, "LABEL_1": 1}])
+def test_numbers_of_other_names_than_those_of_the_classes_say_nothing(numbers, published, tmp_path):
+    """Published files keep the default label2id beside names of their own."""
+    folder = shutil.copytree(published[1], tmp_path / "other")
+    settings = json.loads((folder / "config.json").read_text()) | {"label2id": numbers}
+    (folder / "config.json").write_text(json.dumps(settings))
+    assert load(folder).spec.classes == ("bad", "good")
+
+
 def test_a_published_encoder_has_the_specification_of_one(published):
     found = load(published[1], "encoder")
     assert type(found.model) is TextEncoder

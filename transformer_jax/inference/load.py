@@ -83,11 +83,25 @@ def _specification(model: Any, settings: Settings) -> Spec:
                 f"a {problem} model with {model.config.num_classes} outputs has no probabilities "
                 "of classes that exclude each other; use the logits of from_pretrained"
             )
-        labels = settings.part("id2label") or Settings.of(settings.path, {})
-        classes = (labels.text(str(i), f"LABEL_{i}") for i in range(model.config.num_classes))
-        length = model.config.text.max_length
-        return EncoderClassifierSpec(model.config, tuple(classes), "head", name, length)
+        classes, length = _classes(settings, model.config.num_classes), model.config.text.max_length
+        return EncoderClassifierSpec(model.config, classes, "head", name, length)
     return TextEncoderSpec(model.config, name, type(model).__name__)
+
+
+def _classes(settings: Settings, count: int) -> tuple[str, ...]:
+    """Return the names in id2label, which label2id must not contradict."""
+    none = Settings.of(settings.path, {})
+    labels, numbers = settings.part("id2label") or none, settings.part("label2id") or none
+    classes = tuple(labels.text(str(i), f"LABEL_{i}") for i in range(count))
+    if len(set(classes)) != count:
+        raise settings.error(f"id2label must give each class its own name, got {classes!r:.60}")
+    for i, name in enumerate(classes):
+        if numbers.values.get(name, i) != i:
+            raise settings.error(
+                f"id2label gives {name!r:.40} the number {i}, label2id {numbers.values[name]!r:.20}; "
+                "correct one of them"
+            )
+    return classes
 
 
 def _is_local(source: str) -> bool:
