@@ -98,8 +98,8 @@ def _classes(settings: Settings, count: int) -> tuple[str, ...]:
     for i, name in enumerate(classes):
         if numbers.values.get(name, i) != i:
             raise settings.error(
-                f"id2label gives {name!r:.40} the number {i}, label2id {numbers.values[name]!r:.20}; "
-                "correct one of them"
+                f"id2label gives {name!r:.40} the number {i}, label2id "
+                f"{numbers.values[name]!r:.20}; correct one of them"
             )
     return classes
 
