@@ -205,7 +205,7 @@ WRONG = [
     ({"num_beams": 0}, "num_beams must be 1 or more"),
     ({"num_beams": 4}, "num_beams=4 is not supported"),
     ({"do_sample": True, "temperature": 0.0}, "temperature must be above 0; got 0.0"),
-    ('{"do_sample": true, "temperature": NaN}', "temperature must be above 0; got nan"),
+    ('{"do_sample": true, "temperature": NaN}', "temperature must be a number, got nan"),
     ({"do_sample": True, "top_p": 1.5}, r"top_p must be in \(0, 1\]; got 1.5"),
     ({"repetition_penalty": 0.0, "do_sample": False}, "repetition_penalty must be above 0"),
     ({"repetition_penalty": -1, "do_sample": True}, "repetition_penalty must be above 0"),

@@ -32,7 +32,7 @@ def test_dynamic_scaling_changes_nothing_up_to_the_longest_text():
         ({"factor": 0.5}, "factor must be 1 or more; got 0.5"),
         ({"factor": float("nan")}, "factor must be 1 or more"),
         ({"original_length": None}, "yarn needs original_length"),
-        ({"original_length": -1}, "yarn needs original_length, .* got -1"),
+        ({"original_length": -1}, "original_length must be 1 or more; got -1"),
         ({"beta_slow": 40.0}, "beta_slow between 0 and beta_fast; got 16, 40.0 and 32.0"),
         ({"attention_factor": 0.0}, "attention_factor must be above 0"),
     ],
