@@ -156,7 +156,6 @@ class FromPretrained(Start):
     """
 
     model_type = EncoderClassifier
-    load_tokenizer = staticmethod(load_pretrained_tokenizer)
     beside = ("pretrained",)
 
     def __init__(self, recipe: Recipe, options: CommonOptions):
@@ -181,15 +180,12 @@ class FromPretrained(Start):
         self.recipe = replace(recipe, model=model)
 
     def make_tokenizer(self, texts: Sequence[str]) -> Any:
-        return load_pretrained_tokenizer(self.folder)
+        return self.load_tokenizer(self.folder)
+
+    def load_tokenizer(self, folder: Path) -> Any:
+        return load_pretrained_tokenizer(folder).for_table(self.pretrained.config.text.vocab_size)
 
     def network(self, tokenizer: Any, classes: tuple[str, ...], data: str) -> Classifier:
-        rows = self.pretrained.config.text.vocab_size
-        if tokenizer.vocab_size > rows:
-            raise OptionError(
-                f"--pretrained: {self.folder} has a tokenizer of {tokenizer.vocab_size} tokens "
-                f"and a model of {rows}; they do not belong together"
-            )
         if note := _seen(self.folder, data, self.seed):
             print(f"note        {note}")
         recipe, rngs = self.recipe.model, nnx.Rngs(self.seed)

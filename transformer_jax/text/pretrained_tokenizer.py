@@ -3,16 +3,18 @@
     tokenizer = load_pretrained_tokenizer("path/of/a/model")
     tokens, is_token, segment_ids = tokenizer(["A question?"], ["Its answer."], max_length=512)
 
-The ids are identical to those of Hugging Face Transformers. A special token that is spelled out in
-a text is read as that token (in `transformer_jax.text.tokenizer` it is plain text). A long text is
-truncated on the right; in a pair, the longer text is truncated first. The frame of a text is the
-special tokens around it.
+The ids are identical to those of Hugging Face Transformers 5. A special token that is spelled out
+in a text is read as that token (in `transformer_jax.text.tokenizer` it is plain text), unless the
+files set split_special_tokens. A long text is truncated on the right, or on the left if the files
+say so; in a pair, the longer text is truncated first. The frame of a text is the special tokens
+around it.
 """
 
+import copy
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import tokenizers
@@ -32,13 +34,12 @@ from transformer_jax.text.encoding import (
 )
 from transformer_jax.text.tokenizer import Tokenizer
 from transformer_jax.text.tokenizer_files import (
-    ROLES,
     TokenizerFiles,
     read_tokenizer_files,
     written_files,
 )
+from transformer_jax.text.tokenizer_settings import ROLES, Side
 
-Side = Literal["right", "left"]
 FIRST, SECOND = -1, -2  # the places of the two texts in a frame; all other entries are ids
 KINDS = {
     models.WordPiece: "wordpiece",
@@ -74,6 +75,8 @@ class PretrainedTokenizer:
     mask_id: int | None
     bos_id: int | None
     eos_id: int | None
+    max_length: int | None  # model_max_length of the files
+    truncate: Truncation  # the part of a long text that is kept by default
 
     def __init__(self, files: TokenizerFiles):
         """Create a tokenizer. Raises TokenizerError if the vocabulary cannot be used."""
@@ -93,6 +96,9 @@ class PretrainedTokenizer:
             setattr(self, f"{role}_id", None if name is None else core.token_to_id(name))
         if self.pad_id is None:
             self.pad_id = self.eos_id
+        self.max_length = files.defaults.max_length
+        self.truncate: Truncation = "tail" if files.defaults.truncation_side == "left" else "head"
+        self._rows = self.vocab_size
         self._single, self._pair = (self._frame(pair) for pair in (False, True))
 
     @property
@@ -106,15 +112,16 @@ class PretrainedTokenizer:
         pairs: Sequence[str] | None = None,
         *,
         max_length: int | None = None,
-        side: Side = "right",
+        side: Side | None = None,
     ) -> Encoded:
         """Encode texts, or pairs of texts, with the frame, padded on `side` to the longest one.
 
-        A row has at most `max_length` ids, frame included. In a pair, the longer text is truncated
+        By default `side` is the padding_side of the files, else "right". A row has at most `max_length` ids, frame included. In a pair, the longer text is truncated
         until both have the same length, then both are. An odd token goes to the longer text, or to
         the second one if both are equally long. Raises ValueError if an argument is not of the form
         above or `max_length` leaves no room for a token of the text.
         """
+        side = self._files.defaults.padding_side if side is None else side
         if side not in get_args(Side):
             raise ValueError(f"side must be 'right' or 'left', got {side!r}")
         _must_be_texts("texts", texts)
@@ -131,35 +138,43 @@ class PretrainedTokenizer:
         seconds = token_ids(self._core, [] if pairs is None else pairs)
         for first in firsts:
             second = next(seconds, [])
-            first, second = _longest_first(first, second, room)
+            first, second = _longest_first(first, second, room, self.truncate)
             row, kind = _framed(frame, first, second)
             rows.append(row)
             kinds.append(kind)
+        self._check_fits(rows)
         return self._padded(rows, kinds, side)
 
     def encode(
-        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+        self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
     ) -> list[Int32[np.ndarray, " _"]]:
         """Encode each text with the frame, as at most `max_length` ids and without padding.
 
-        `truncate` is "head", which keeps the start of a long text, or "head-tail", which fills half
-        of the room (rounded up) with its start and half (rounded down) with its end, as in
-        `transformer_jax.text.tokenizer.Tokenizer.encode`.
+        `truncate` is "head", which keeps the start of a long text, "tail", which keeps its end, or
+        "head-tail", which fills half of the room (rounded up) with its start and half (rounded
+        down) with its end, as in `transformer_jax.text.tokenizer.Tokenizer.encode`. By default it
+        is "head", or "tail" if the files say truncation_side=left.
         """
         return self.encode_with_cuts(texts, max_length, truncate)[0]
 
     def encode_with_cuts(
-        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+        self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
         """Encode as `encode` does, and also return the number of tokens that each text lost."""
         _must_be_texts("texts", texts)
         room = self._room(self._single, max_length)
-        return framed_with_cuts(self._core, texts, room, truncate, self._framed)
+        part = self.truncate if truncate is None else truncate
+        encoded, cuts = framed_with_cuts(self._core, texts, room, part, self._framed)
+        self._check_fits(encoded)
+        return encoded, cuts
 
-    def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
+    def locate(self, text: str, max_length: int, truncate: Truncation | None = None) -> Located:
         """Encode one text as `encode` does, with the position of each token in the text."""
         room = self._room(self._single, max_length)
-        return located(self._core, text, room, truncate, self._framed)
+        part = self.truncate if truncate is None else truncate
+        found = located(self._core, text, room, part, self._framed)
+        self._check_fits([found.ids])
+        return found
 
     def _framed(self, ids: list[int]) -> list[int]:
         return _framed(self._single, ids, [])[0]
@@ -167,12 +182,48 @@ class PretrainedTokenizer:
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """Return the ids of each text, without a frame and without truncation."""
         _must_be_texts("texts", texts)
-        return [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
+        encoded = [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
+        self._check_fits(encoded)
+        return encoded
 
     def by_word(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[int | None]]]:
         """Yield the `pieces` of each text, and for each of them the index of its word."""
         _must_be_texts("texts", texts)
-        return tokens_by_word(self._core, texts)
+
+        def checked() -> Iterator[tuple[list[int], list[int | None]]]:
+            for ids, words in tokens_by_word(self._core, texts):
+                self._check_fits([ids])
+                yield ids, words
+
+        return checked()
+
+    def for_table(self, rows: int) -> "PretrainedTokenizer":
+        """Return the tokenizer for a model whose embedding table has `rows` rows.
+
+        A published vocabulary may have tokens beyond the table, which the model cannot read. A text
+        with such a token then raises TokenizerError, and special tokens beyond the table count as
+        missing.
+        """
+        found = copy.copy(self)
+        found._rows = rows
+        for role in ROLES:
+            if (getattr(self, f"{role}_id") or 0) >= rows:
+                setattr(found, f"{role}_id", None)
+        if found.pad_id is None:
+            found.pad_id = found.eos_id
+        return found
+
+    def _check_fits(self, encoded: Sequence[Sequence[int] | np.ndarray]) -> None:
+        """Raise TokenizerError if an id is beyond the embedding table of the model."""
+        if self.vocab_size <= self._rows:
+            return
+        worst = max((int(np.max(ids)) for ids in encoded if len(ids)), default=0)
+        if worst >= self._rows:
+            raise TokenizerError(
+                f"{self._files.source}: the token {self.token(worst)!r:.60} of a text has the id "
+                f"{worst}, but the model embeds {self._rows} of the {self.vocab_size} tokens; "
+                "leave the token out, or use the tokenizer that belongs to the model"
+            )
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
         """Return the text of the ids, without padding and frames.
@@ -183,7 +234,8 @@ class PretrainedTokenizer:
         frame = {self.pad_id, self.cls_id, self.sep_id, self.bos_id, self.eos_id}
         kept = [self._valid_id(i) for i in ids if int(i) not in frame]
         with told(f"{self._files.source} does not say how tokens are joined"):
-            return self._core.decode(kept, skip_special_tokens=False)
+            text = self._core.decode(kept, skip_special_tokens=False)
+        return _cleaned_up(text) if self._files.defaults.cleans_up else text
 
     def token(self, token_id: int | np.integer) -> str:
         """Return a token as the vocabulary spells it, such as "##ing", "Ġthe" or "▁the".
@@ -320,15 +372,16 @@ def as_published(tokenizer: Tokenizer) -> PretrainedTokenizer:
 
 
 def _longest_first(
-    first: list[int], second: list[int], room: int | None
+    first: list[int], second: list[int], room: int | None, truncate: Truncation
 ) -> tuple[list[int], list[int]]:
-    """Truncate both texts on the right to `room` tokens in total, the longer one first."""
+    """Truncate both texts to `room` tokens in total, the longer one first."""
     if room is None or len(first) + len(second) <= room:
         return first, second
     short = min(len(first), len(second), room // 2)
-    if len(first) > len(second):
-        return first[: room - short], second[:short]
-    return first[:short], second[: room - short]
+    lengths = (room - short, short) if len(first) > len(second) else (short, room - short)
+    if truncate == "tail":
+        return first[len(first) - lengths[0] :], second[len(second) - lengths[1] :]
+    return first[: lengths[0]], second[: lengths[1]]
 
 
 def _framed(
@@ -350,3 +403,13 @@ def _must_be_texts(name: str, texts: Any) -> None:
     for text in texts:
         if not isinstance(text, str):
             raise ValueError(f"{name} must hold strings, got {type(text).__name__}: {text!r:.60}")
+
+
+# The spaces that Transformers removes with clean_up_tokenization_spaces, in this order.
+CLEANED_UP = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
+
+
+def _cleaned_up(text: str) -> str:
+    for spaced in CLEANED_UP:
+        text = text.replace(spaced, spaced.strip())
+    return text

@@ -14,10 +14,12 @@ class TokenizerFormat:
     """A format of tokenizer files, which `TextTokenizer.to_files` writes."""
 
     load: Callable[[Path], TextTokenizer]  # loads from a folder; raises TokenizerError
-    spare_rows: bool  # whether the embedding table may have more rows than there are tokens
+    may_differ: (
+        bool  # whether the embedding table may have more or fewer rows than there are tokens
+    )
 
 
 TOKENIZER_FORMATS = {
-    "learned": TokenizerFormat(load_own_tokenizer, spare_rows=False),
-    "published": TokenizerFormat(load_pretrained_tokenizer, spare_rows=True),
+    "learned": TokenizerFormat(load_own_tokenizer, may_differ=False),
+    "published": TokenizerFormat(load_pretrained_tokenizer, may_differ=True),
 }
