@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -117,3 +118,25 @@ def check_length(tokens: Any, max_length: int) -> None:
     """Raise ValueError if tokens [B, T] are longer than `max_length`."""
     if tokens.shape[1] > max_length:
         raise ValueError(f"{tokens.shape[1]} tokens are more than max_length={max_length}")
+
+
+def check_ids(name: str, ids: Any, rows: int, is_token: Any = None) -> None:
+    """Raise ValueError if an id is not a row of a table of `rows` rows; padding is not checked.
+
+    Ids that are traced, as under `jax.jit`, have no values yet and are not checked; `lookup` gives
+    NaN for a wrong one.
+    """
+    concrete = [np.ndarray if x is None else type(x) for x in (ids, is_token)]
+    if any(issubclass(kind, jax.core.Tracer) for kind in concrete):
+        return
+    if not getattr(ids, "is_fully_addressable", True):  # spread over several processes
+        return
+    values = np.asarray(ids)
+    wrong = (values < 0) | (values >= rows)
+    if is_token is not None:
+        wrong = wrong & np.asarray(is_token, bool)
+    if wrong.any():
+        raise ValueError(
+            f"{name} must be ids from 0 to {rows - 1}, the rows of the embedding table; "
+            f"got {values[wrong][0]}"
+        )

@@ -19,6 +19,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from transformer_jax.functional.checks import check_ids
 from transformer_jax.generation.beam_search import BeamSearch, beam_search
 from transformer_jax.generation.sampling import Sampling, draw
 from transformer_jax.models.language_model import LanguageModel
@@ -87,12 +88,14 @@ def generate(
     search. Prompts may be padded on either side. The loop ends when all examples have ended.
 
     Raises ValueError if an example has no token, if the prompt and `max_tokens` together exceed the
-    model's max_length, if a stop token is not in the vocabulary, if there is a sampling without a
-    key, or if both a sampling and a search are given.
+    model's max_length, if a token of a prompt, a stop token or `pad_id` is not in the vocabulary,
+    if there is a sampling without a key, or if both a sampling and a search are given. Traced
+    tokens are not checked.
     """
     options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
     _check_tokens(model, options.stop, "stop at")
+    _check_tokens(model, (pad_id,), "pad with")
     graph, params = nnx.split(model, nnx.Param)
     key = _key(options, key)
     return _generate(graph, params, _array(tokens), is_token, key, options=options)
@@ -201,6 +204,7 @@ def stream(
     options = GenerationOptions(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
     _check_tokens(model, options.stop, "stop at")
+    _check_tokens(model, (pad_id,), "pad with")
     graph, params = nnx.split(model, nnx.Param)
     key = _key(options, key)
     state = _first(graph, params, _array(tokens), is_token, key, options=options)
@@ -248,8 +252,10 @@ def generate_target(
     """
     options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
     _check_fits(model, max_tokens, max_tokens)
+    check_ids("source", source, model.config.vocab_size, is_source)
     _check_tokens(model, (begin,), "begin with")
     _check_tokens(model, options.stop, "stop at")
+    _check_tokens(model, (pad_id,), "pad with")
     graph, params = nnx.split(model, nnx.Param)
     source, is_source = _array(source), _array(is_source)
     key = _key(options, key)
@@ -290,6 +296,7 @@ def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[np.ndarray, "B T"]
     if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
     _check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
+    check_ids("tokens", tokens, model.config.vocab_size, is_token)
     return is_token
 
 

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 import numpy as np
 import tokenizers
 from jaxtyping import Int32
+from tokenizers import normalizers
 from tqdm import tqdm
 
 from transformer_jax.runtime.errors import TokenizerError, one_line
@@ -122,6 +123,18 @@ def _encodings(
                 encodings = encode(chunk, add_special_tokens=False)
             yield from encodings
             bar.update(len(chunk))
+
+
+def lowercased(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return a tokenizer that lower-cases texts before its other rules."""
+    rules = core.normalizer
+    if any(mark in str(rules) for mark in ("Lowercase", "lowercase=True")):
+        return core
+    found = tokenizers.Tokenizer.from_str(core.to_str())
+    found.encode_special_tokens = core.encode_special_tokens
+    steps = [] if rules is None else [rules]
+    found.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    return found
 
 
 def valid(text: str) -> str:

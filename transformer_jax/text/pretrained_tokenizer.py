@@ -11,14 +11,12 @@ around it.
 """
 
 import copy
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
-import tokenizers
-from jaxtyping import Bool, Int, Int32
+from jaxtyping import Int, Int32
 from tokenizers import models
 
 from transformer_jax.runtime.errors import TokenizerError
@@ -28,11 +26,21 @@ from transformer_jax.text.encoding import (
     Truncation,
     framed_with_cuts,
     located,
+    lowercased,
     token_ids,
     tokens_by_word,
     told,
 )
-from transformer_jax.text.tokenizer import Tokenizer
+from transformer_jax.text.frame import (
+    FIRST,
+    SECOND,
+    Encoded,
+    Frame,
+    cleaned_up,
+    framed,
+    longest_first,
+    padded,
+)
 from transformer_jax.text.tokenizer_files import (
     TokenizerFiles,
     read_tokenizer_files,
@@ -40,24 +48,12 @@ from transformer_jax.text.tokenizer_files import (
 )
 from transformer_jax.text.tokenizer_settings import ROLES, Side
 
-FIRST, SECOND = -1, -2  # the places of the two texts in a frame; all other entries are ids
 KINDS = {
     models.WordPiece: "wordpiece",
     models.BPE: "bpe",
     models.Unigram: "unigram",
     models.WordLevel: "word",
 }
-
-
-class Encoded(NamedTuple):
-    """The input of a model: ids, which of them are not padding, and their segments.
-
-    The segment is that of the text in its pair, and 0 in padding.
-    """
-
-    tokens: Int32[np.ndarray, "B T"]
-    is_token: Bool[np.ndarray, "B T"]
-    segment_ids: Int32[np.ndarray, "B T"]
 
 
 class PretrainedTokenizer:
@@ -116,10 +112,11 @@ class PretrainedTokenizer:
     ) -> Encoded:
         """Encode texts, or pairs of texts, with the frame, padded on `side` to the longest one.
 
-        By default `side` is the padding_side of the files, else "right". A row has at most `max_length` ids, frame included. In a pair, the longer text is truncated
-        until both have the same length, then both are. An odd token goes to the longer text, or to
-        the second one if both are equally long. Raises ValueError if an argument is not of the form
-        above or `max_length` leaves no room for a token of the text.
+        By default `side` is the padding_side of the files, else "right". A row has at most
+        `max_length` ids, frame included. In a pair, the longer text is truncated until both have
+        the same length, then both are. An odd token goes to the longer text, or to the second one
+        if both are equally long. Raises ValueError if an argument is not of the form above or
+        `max_length` leaves no room for a token of the text.
         """
         side = self._files.defaults.padding_side if side is None else side
         if side not in get_args(Side):
@@ -138,12 +135,15 @@ class PretrainedTokenizer:
         seconds = token_ids(self._core, [] if pairs is None else pairs)
         for first in firsts:
             second = next(seconds, [])
-            first, second = _longest_first(first, second, room, self.truncate)
-            row, kind = _framed(frame, first, second)
+            first, second = longest_first(first, second, room, self.truncate)
+            row, kind = framed(frame, first, second)
             rows.append(row)
             kinds.append(kind)
         self._check_fits(rows)
-        return self._padded(rows, kinds, side)
+        lengths = {len(row) for row in rows}
+        if self.pad_id is None and len(lengths) > 1:
+            raise TokenizerError(f"{self._files.source} has no token for padding (pad or eos)")
+        return padded(rows, kinds, side, self.pad_id or 0)
 
     def encode(
         self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
@@ -177,7 +177,7 @@ class PretrainedTokenizer:
         return found
 
     def _framed(self, ids: list[int]) -> list[int]:
-        return _framed(self._single, ids, [])[0]
+        return framed(self._single, ids, [])[0]
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """Return the ids of each text, without a frame and without truncation."""
@@ -213,6 +213,13 @@ class PretrainedTokenizer:
             found.pad_id = found.eos_id
         return found
 
+    def lowercased(self) -> "PretrainedTokenizer":
+        """Return a tokenizer that lower-cases texts before its other rules."""
+        core = lowercased(self._core)
+        found = copy.copy(self)
+        found._core, found._files = core, self._files._replace(core=core)
+        return found
+
     def _check_fits(self, encoded: Sequence[Sequence[int] | np.ndarray]) -> None:
         """Raise TokenizerError if an id is beyond the embedding table of the model."""
         if self.vocab_size <= self._rows:
@@ -235,7 +242,7 @@ class PretrainedTokenizer:
         kept = [self._valid_id(i) for i in ids if int(i) not in frame]
         with told(f"{self._files.source} does not say how tokens are joined"):
             text = self._core.decode(kept, skip_special_tokens=False)
-        return _cleaned_up(text) if self._files.defaults.cleans_up else text
+        return cleaned_up(text) if self._files.defaults.cleans_up else text
 
     def token(self, token_id: int | np.integer) -> str:
         """Return a token as the vocabulary spells it, such as "##ing", "Ġthe" or "▁the".
@@ -296,7 +303,7 @@ class PretrainedTokenizer:
             )
         return int(token_id)
 
-    def _room(self, frame: list[tuple[int, int]], max_length: int) -> int:
+    def _room(self, frame: Frame, max_length: int) -> int:
         special = sum(part >= 0 for part, _ in frame)
         if max_length <= special:
             raise ValueError(
@@ -305,12 +312,12 @@ class PretrainedTokenizer:
             )
         return max_length - special
 
-    def _frame(self, pair: bool) -> list[tuple[int, int]]:
+    def _frame(self, pair: bool) -> Frame:
         """Return the frame of a text or pair as (id, FIRST or SECOND; segment), in order."""
         with told(f"{self._files.source} cannot encode a text with its special tokens"):
             text = self._some_text()
             framed = self._core.encode(text, text if pair else None)
-        frame: list[tuple[int, int]] = []
+        frame: Frame = []
         for token_id, segment, which in zip(
             framed.ids, framed.type_ids, framed.sequence_ids, strict=True
         ):
@@ -326,19 +333,6 @@ class PretrainedTokenizer:
                 return text
         raise ValueError("no text has a token")
 
-    def _padded(self, rows: list[list[int]], kinds: list[list[int]], side: Side) -> Encoded:
-        lengths = np.array([len(row) for row in rows], np.int64)
-        longest = int(lengths.max(initial=0))
-        if self.pad_id is None and (lengths < longest).any():
-            raise TokenizerError(f"{self._files.source} has no token for padding (pad or eos)")
-        places, own = np.arange(longest), lengths[:, None]
-        is_token = places < own if side == "right" else places >= longest - own
-        tokens = np.full(is_token.shape, self.pad_id or 0, np.int32)
-        segment_ids = np.zeros(is_token.shape, np.int32)
-        tokens[is_token] = [token_id for row in rows for token_id in row]
-        segment_ids[is_token] = [segment for kind in kinds for segment in kind]
-        return Encoded(tokens, is_token, segment_ids)
-
 
 def load_pretrained_tokenizer(
     folder: str | Path, model_type: str | None = None
@@ -353,63 +347,9 @@ def load_pretrained_tokenizer(
     return PretrainedTokenizer(read_tokenizer_files(Path(folder), model_type))
 
 
-def as_published(tokenizer: Tokenizer) -> PretrainedTokenizer:
-    """Convert a tokenizer that was trained here to a `PretrainedTokenizer`.
-
-    [MASK] in a text is then read as the mask token. As in RoBERTa, the mask includes the space
-    before it, because byte-level tokens begin with their space.
-    """
-    content = json.loads(tokenizer.to_json())
-    for token in content["added_tokens"]:
-        token["lstrip"] = token["content"] == "[MASK]"
-    core = tokenizers.Tokenizer.from_str(json.dumps(content))
-    special = {
-        role: f"[{role.upper()}]"
-        for role in ROLES
-        if core.token_to_id(f"[{role.upper()}]") is not None
-    }
-    return PretrainedTokenizer(TokenizerFiles(core, special, {}, Path("tokenizer.json")))
-
-
-def _longest_first(
-    first: list[int], second: list[int], room: int | None, truncate: Truncation
-) -> tuple[list[int], list[int]]:
-    """Truncate both texts to `room` tokens in total, the longer one first."""
-    if room is None or len(first) + len(second) <= room:
-        return first, second
-    short = min(len(first), len(second), room // 2)
-    lengths = (room - short, short) if len(first) > len(second) else (short, room - short)
-    if truncate == "tail":
-        return first[len(first) - lengths[0] :], second[len(second) - lengths[1] :]
-    return first[: lengths[0]], second[: lengths[1]]
-
-
-def _framed(
-    frame: list[tuple[int, int]], first: list[int], second: list[int]
-) -> tuple[list[int], list[int]]:
-    """Put the ids into a frame; return them and the segment of each."""
-    ids: list[int] = []
-    segments: list[int] = []
-    for part, segment in frame:
-        piece = first if part == FIRST else second if part == SECOND else [part]
-        ids += piece
-        segments += [segment] * len(piece)
-    return ids, segments
-
-
 def _must_be_texts(name: str, texts: Any) -> None:
     if isinstance(texts, str):
         raise ValueError(f"{name} must be a sequence of strings, got one string; pass [text]")
     for text in texts:
         if not isinstance(text, str):
             raise ValueError(f"{name} must hold strings, got {type(text).__name__}: {text!r:.60}")
-
-
-# The spaces that Transformers removes with clean_up_tokenization_spaces, in this order.
-CLEANED_UP = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
-
-
-def _cleaned_up(text: str) -> str:
-    for spaced in CLEANED_UP:
-        text = text.replace(spaced, spaced.strip())
-    return text

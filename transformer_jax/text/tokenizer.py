@@ -191,6 +191,15 @@ class Tokenizer:
         """Return the text of a token, or the name of a special token."""
         return self.token(token_id)
 
+    def for_table(self, rows: int) -> "Tokenizer":
+        """Return the tokenizer itself; raise TokenizerError if it has more than `rows` tokens."""
+        if self.vocab_size > rows:
+            raise TokenizerError(
+                f"the tokenizer has {self.vocab_size} tokens and the model {rows}; "
+                "they do not belong together"
+            )
+        return self
+
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file, which `tokenizers.Tokenizer.from_file` also reads."""
         write_text(Path(path), self.to_json())

@@ -94,6 +94,13 @@ class TextTokenizer(Protocol):
         """Return the text of a token."""
         ...
 
+    def for_table(self, rows: int) -> "TextTokenizer":
+        """Return the tokenizer for a model whose embedding table has `rows` rows.
+
+        Raises TokenizerError, there or for a text, if a token is beyond the table.
+        """
+        ...
+
     def to_files(self) -> dict[str, str]:
         """Return the content of each of the tokenizer's files, by file name."""
         ...

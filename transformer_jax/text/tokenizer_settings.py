@@ -32,11 +32,8 @@ USUAL_NAMES = {
     "mask": ("[MASK]", "<mask>"),
 }
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
-MORE, OLD_MORE, DECODER = (
-    "extra_special_tokens",
-    "additional_special_tokens",
-    "added_tokens_decoder",
-)
+MORE, OLD_MORE = "extra_special_tokens", "additional_special_tokens"
+DECODER = "added_tokens_decoder"
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 UNBOUNDED = 10**6  # tokens; Transformers writes 10^30 for no limit
 Side = Literal["right", "left"]
