@@ -217,6 +217,9 @@ def _written_settings(files: TokenizerFiles, rules: dict[str, Any] | None) -> di
         settings["strip_accents"] = rules["strip_accents"]
         settings["tokenize_chinese_chars"] = rules["handle_chinese_chars"]
     settings.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    for name in ("truncation_side", "padding_side"):  # tokenizer.json may say so alone
+        if getattr(files.defaults, name) != "right":
+            settings[name] = getattr(files.defaults, name)
     flags = {token.content: token for token in files.core.get_added_tokens_decoder().values()}
     for role, name in files.special.items():
         if name in flags:  # else it is a usual name, which is found again

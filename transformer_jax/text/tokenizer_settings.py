@@ -73,6 +73,8 @@ def _check_tokens(settings: dict[str, Any], path: Path) -> None:
     values = [settings.get(f"{role}_token") for role in ROLES]
     for name in (MORE, OLD_MORE):
         more = settings.get(name) or []
+        if not isinstance(more, list | dict):
+            raise TokenizerError(f"{path}: {name} must be a list or an object, got {more!r:.60}")
         values += more.values() if isinstance(more, dict) else more
     with told(f"{path} has a special token that cannot be used"):
         for value in values:
