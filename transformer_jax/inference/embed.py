@@ -125,6 +125,6 @@ def most_similar(
         values = vectors @ query
     else:
         order = 2 if similarity == "euclidean" else 1
-        values = -np.linalg.norm(vectors - query, ord=order, axis=1)
+        values = 0.0 - np.linalg.norm(vectors - query, ord=order, axis=1)
     best = np.argsort(-values, kind="stable")[:top]
     return [(int(i), float(values[i])) for i in best]

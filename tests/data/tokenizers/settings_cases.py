@@ -15,8 +15,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 HERE = Path(__file__).parent
 TEXTS = [
-    "Hello Café", "The QUICK brown 中文 fox, résumé", " the fox", "the  fox ", "the [MASK]x <mask> y",
-    "a [NEW] the[NEW]fox [new]", "the<x> fox<|endoftext|>it's", "don ' t stop , please . n't", "",
+    "Hello Café", "The QUICK brown 中文 fox, résumé", " the fox", "the  fox ",
+    "the [MASK]x <mask> y", "a [NEW] the[NEW]fox [new]", "the<x> fox<|endoftext|>it's", "don ' t stop , please . n't", "",
     "over the lazy dog and the quick brown fox jumps over the sleeping cat",
 ]  # fmt: skip
 # By base: the folder of the vocabulary, and the model_type of config.json.
@@ -71,9 +71,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bos and eos beside tokenizer.json": ("gpt2", {"add_bos_token": True, "add_eos_token": True}),
     "bos and eos": ("vocab.json", {"add_bos_token": True, "add_eos_token": True}),
     "truncated on the left": ("bert", {"truncation_side": "left"}),
-    "truncation of tokenizer.json": ("xlm-roberta", {"tokenizer.json": {
-        "truncation": {"direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0},
-    }}),
+    "truncation of tokenizer.json": ("xlm-roberta", {"tokenizer.json": {"truncation": {
+        "direction": "Left", "max_length": 8, "strategy": "LongestFirst", "stride": 0,
+    }}}),
     "split special tokens": ("bert", {"split_special_tokens": True}),
     "cleaned up": ("bert", {"clean_up_tokenization_spaces": True}),
     "not cleaned up": ("roberta", {"clean_up_tokenization_spaces": True}),
