@@ -16,7 +16,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 HERE = Path(__file__).parent
 TEXTS = [
     "Hello Café", "The QUICK brown 中文 fox, résumé", " the fox", "the  fox ",
-    "the [MASK]x <mask> y", "a [NEW] the[NEW]fox [new]", "the<x> fox<|endoftext|>it's", "don ' t stop , please . n't", "",
+    "the [MASK]x <mask> y", "a [NEW] the[NEW]fox [new]", "the<x> fox<|endoftext|>it's",
+    "don ' t stop , please . n't", "",
     "over the lazy dog and the quick brown fox jumps over the sleeping cat",
 ]  # fmt: skip
 # By base: the folder of the vocabulary, and the model_type of config.json.
