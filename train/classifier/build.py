@@ -20,6 +20,7 @@ from train.classifier.finetuning import classifier_of, load_encoder
 from train.classifier.ngram_solver import EvidenceSolver
 from train.classifier.recipe import Recipe
 from train.trainer.options import CommonOptions, OptionError
+from transformer_jax.inference.sentence_files import read_pooling
 from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
@@ -180,7 +181,8 @@ class FromPretrained(Start):
         self.recipe = replace(recipe, model=model)
 
     def make_tokenizer(self, texts: Sequence[str]) -> Any:
-        return self.load_tokenizer(self.folder)
+        tokenizer = self.load_tokenizer(self.folder)
+        return tokenizer.lowercased() if read_pooling(self.folder).lowercase else tokenizer
 
     def load_tokenizer(self, folder: Path) -> Any:
         return load_pretrained_tokenizer(folder).for_table(self.pretrained.config.text.vocab_size)

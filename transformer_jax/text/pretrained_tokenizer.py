@@ -217,7 +217,9 @@ class PretrainedTokenizer:
         """Return a tokenizer that lower-cases texts before its other rules."""
         core = lowercased(self._core)
         found = copy.copy(self)
-        found._core, found._files = core, self._files._replace(core=core)
+        # The class of the model would build its rules without this one.
+        settings = self._files.settings | {"tokenizer_class": "PreTrainedTokenizerFast"}
+        found._core, found._files = core, self._files._replace(core=core, settings=settings)
         return found
 
     def _check_fits(self, encoded: Sequence[Sequence[int] | np.ndarray]) -> None:
