@@ -26,7 +26,7 @@ class Encoded(NamedTuple):
 def longest_first(
     first: list[int], second: list[int], room: int | None, truncate: Truncation
 ) -> tuple[list[int], list[int]]:
-    """Truncate both texts to `room` tokens in total, the longer one first."""
+    """Return both texts truncated to `room` tokens in total, the longer one first."""
     if room is None or len(first) + len(second) <= room:
         return first, second
     short = min(len(first), len(second), room // 2)
@@ -37,7 +37,7 @@ def longest_first(
 
 
 def framed(frame: Frame, first: list[int], second: list[int]) -> tuple[list[int], list[int]]:
-    """Put the ids into a frame; return them and the segment of each."""
+    """Return the ids in their frame, and the segment of each."""
     ids: list[int] = []
     segments: list[int] = []
     for part, segment in frame:
@@ -48,7 +48,7 @@ def framed(frame: Frame, first: list[int], second: list[int]) -> tuple[list[int]
 
 
 def padded(rows: list[list[int]], kinds: list[list[int]], side: Side, pad_id: int) -> Encoded:
-    """Pad the ids and the segments of texts on `side` to the longest text."""
+    """Return the ids and the segments of texts, padded on `side` to the longest text."""
     lengths = np.array([len(row) for row in rows], np.int64)
     longest = int(lengths.max(initial=0))
     places, own = np.arange(longest), lengths[:, None]
@@ -65,7 +65,7 @@ CLEANED_UP = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're
 
 
 def cleaned_up(text: str) -> str:
-    """Remove the spaces before punctuation that decoding put there."""
+    """Return a decoded text without the spaces before punctuation."""
     for spaced in CLEANED_UP:
         text = text.replace(spaced, spaced.strip())
     return text

@@ -40,7 +40,7 @@ Side = Literal["right", "left"]
 
 
 class Defaults(NamedTuple):
-    """What a tokenizer does with a text unless a call says otherwise."""
+    """The settings of a tokenizer that a call may override."""
 
     truncation_side: Side = "right"  # the side of a long text that is cut
     padding_side: Side = "right"
