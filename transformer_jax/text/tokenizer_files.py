@@ -18,6 +18,7 @@ from tokenizers import AddedToken
 from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.text.encoding import told
 from transformer_jax.text.tokenizer_rules import (
+    CLASS_OF_MODEL,
     CLASSES,
     class_name,
     flag,
@@ -151,7 +152,8 @@ def _class(
     if name is None:
         raise TokenizerError(
             f"{source} cannot be used: it does not contain the special tokens around a text of "
-            f"{model_type!r:.60}; tokenizer.json is needed in its folder"
+            f"{(declared if model_type in CLASS_OF_MODEL else model_type)!r:.60}; "
+            "tokenizer.json is needed in its folder"
         )
     return name
 

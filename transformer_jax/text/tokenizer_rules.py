@@ -40,12 +40,17 @@ class TokenizerClass:
     readds_special: bool = False  # whether special tokens lose flags such as lstrip
 
 
-def flag(settings: Settings, name: str, default: bool | None = False) -> bool | None:
+def flag(settings: Settings, name: str, default: bool = False) -> bool:
     """Return a switch of the settings. Raises ValueError if it is neither a boolean nor null."""
+    value = _flag_or_none(settings, name)
+    return default if value is None else value
+
+
+def _flag_or_none(settings: Settings, name: str) -> bool | None:
     value = settings.get(name)
     if value is not None and not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, got {value!r:.60}")
-    return default if value is None else value
+    return value
 
 
 def _bert_rules(settings: Settings, special: Special) -> Parts:
@@ -53,7 +58,7 @@ def _bert_rules(settings: Settings, special: Special) -> Parts:
     normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=flag(settings, "tokenize_chinese_chars", True),
-        strip_accents=flag(settings, "strip_accents", None),  # None: as `lowercase`
+        strip_accents=_flag_or_none(settings, "strip_accents"),  # None: as `lowercase`
         lowercase=flag(settings, "do_lower_case", True),
     )
     return {
