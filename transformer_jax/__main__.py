@@ -2,9 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Iterable
 from importlib import import_module
 
+from transformer_jax.cli.parsing import CommandParser
 from transformer_jax.runtime.errors import (
     InputError,
     PretrainedError,
@@ -13,6 +13,7 @@ from transformer_jax.runtime.errors import (
 )
 from transformer_jax.runtime.malloc import keep_freed_memory
 
+PROGRAM = "python -m transformer_jax"
 # The module of each command in transformer_jax.cli. Only the module of the given command is
 # imported, because imports take most of the time of a short command.
 COMMANDS = {
@@ -33,33 +34,41 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    asked = arguments[:1]
-    parser = _make_parser(asked if asked and asked[0] in COMMANDS else COMMANDS)
-    options = parser.parse_args(arguments)
+    if not arguments or arguments[0] not in COMMANDS:
+        _list_parser().parse_args(arguments[:1])  # prints the help or an error, and exits
+    parser = command_parser(arguments[0])
+    options = parser.parse(arguments[1:])
     try:
         options.run(options)
     except (RunFolderError, PretrainedError, TokenizerError, InputError) as error:
-        print(f"{parser.prog} {options.command}: error: {error}", file=sys.stderr)
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, such as `| head`, closed the pipe
         sys.stderr.close()
     return 0
 
 
-def _make_parser(names: Iterable[str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m transformer_jax", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in names:
-        module = import_module(f"transformer_jax.cli.{COMMANDS[name]}")
-        summary, _, description = (module.__doc__ or "").partition("\n\n")
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=f"{summary}\n\n{description}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+def command_parser(name: str) -> CommandParser:
+    """Return the parser of a command; `run` of its options runs it."""
+    module = import_module(f"transformer_jax.cli.{COMMANDS[name]}")
+    parser = CommandParser(
+        prog=f"{PROGRAM} {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run)
+    return parser
+
+
+def _list_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands, which prints their list and refuses other names."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, stem in COMMANDS.items():
+        module = import_module(f"transformer_jax.cli.{stem}")
+        summary = (module.__doc__ or "").partition("\n\n")[0]
+        module.add_arguments(commands.add_parser(name, help=summary))
     return parser
 
 

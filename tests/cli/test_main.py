@@ -1,11 +1,28 @@
 """The command line: a command imports what it needs, and no more."""
 
+import itertools
 import subprocess
 import sys
 
 import pytest
 
-from transformer_jax.__main__ import COMMANDS, main
+from transformer_jax.__main__ import COMMANDS, command_parser, main
+
+# Positionals of each command, and its options with their values.
+USES = {
+    "predict": (["RUN", "one", "two"], [["--json"], ["--file", "f"]]),
+    "tokens": (["A film"], [["--corpus", "f"], ["--merges", "3"]]),
+    "walk": (["a b"], [["--causal"], ["--dim", "4"], ["--html=x"]]),
+    "attention": (["RUN", "one"], [["--html", "f"], ["--png", "g"]]),
+    "explain": (["RUN", "one"], [["--top", "3"], ["--class", "positive"]]),
+    "cost": (["gpt2"], [["--length", "8"], ["--json"]]),
+    "generate": (["RUN", "one"], [["--tokens", "3"], ["--greedy"], ["--stop", "."]]),
+    "next": (["RUN", "one"], [["--count", "3"]]),
+    "translate": (["RUN", "one", "two"], [["--beams", "2"], ["--alpha=1"]]),
+    "embed": (["RUN", "f"], [["-o", "x.npy"], ["--dtype", "bfloat16"]]),
+    "similar": (["RUN", "one", "f"], [["--top", "3"], ["--dtype", "bfloat16"]]),
+    "fill": (["RUN", "one"], [["--top", "3"]]),
+}
 
 
 def test_every_command_has_a_line_in_the_help(capsys):
@@ -21,6 +38,73 @@ def test_an_unknown_command_names_all_others(capsys):
         main(["predit"])
     error = capsys.readouterr().err
     assert raised.value.code == 2 and all(name in error for name in COMMANDS)
+
+
+def orders(positionals: list[str], options: list[list[str]]) -> list[list[str]]:
+    """Every order of the options with the positionals, whose own order stays."""
+    parts = [*([text] for text in positionals), *options]
+    keep = range(len(positionals))
+    return [
+        [word for i in order for word in parts[i]]
+        for order in itertools.permutations(range(len(parts)))
+        if [i for i in order if i in keep] == list(keep)
+    ]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_positionals_stand_before_between_and_behind_the_options(command):
+    positionals, options = USES[command]
+    parse = command_parser(command).parse
+    found = [vars(parse(words)) for words in orders(positionals, options)]
+    assert all(each == found[0] for each in found) and len(found) >= len(positionals) + 1
+    values = [x for value in found[0].values() for x in (value if type(value) is list else [value])]
+    assert [value for value in values if value in positionals] == positionals
+    first, *rest = positionals
+    flat = [word for option in options for word in option]
+    for words in (
+        [*flat, "--", *positionals],
+        [first, *flat, "--", *rest],
+        [*flat[: len(options[0])], first, *flat[len(options[0]) :], "--", *rest],
+    ):
+        assert vars(parse(words)) == found[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        (["RUN", ""], [""]),
+        (["RUN", "--json", ""], [""]),
+        (["RUN", "-1"], ["-1"]),
+        (["RUN", "-5 stars", "--json"], ["-5 stars"]),
+        (["RUN", "--json", "-- what a film"], ["-- what a film"]),
+        (["RUN", "--json", "--", "-bad", "--json", "--"], ["-bad", "--json", "--"]),
+        (["--json", "--", "RUN", "-bad"], ["-bad"]),
+        (["RUN", "a", "--json", "--", "-b"], ["a", "-b"]),
+        (["RUN", "--json", "--"], []),
+    ],
+)
+def test_a_text_may_be_empty_or_begin_with_a_dash(words, texts):
+    found = command_parser("predict").parse(words)
+    assert (found.folder, found.texts) == ("RUN", texts)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["predict", "RUN", "-bad"], "unrecognized arguments: -bad; put -- before a text that"),
+        (["fill", "RUN", "a", "--", "-b"], "unrecognized arguments: -b"),
+        (["predict", "--json"], "the following arguments are required: RUN"),
+        (["embed", "RUN", "f"], "the following arguments are required: -o/--out"),
+        (["--", "predict", "RUN"], "required: COMMAND"),
+        (["--json", "predict", "RUN"], "required: COMMAND"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_a_command_line_that_does_not_fit_is_said(words, says, capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(words)
+    error = capsys.readouterr().err
+    assert raised.value.code == 2 and says in error and "\0" not in error
 
 
 def test_cutting_a_text_imports_no_model():

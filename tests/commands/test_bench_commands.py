@@ -31,6 +31,7 @@ SMALL = [
     "tests.helpers.record_behaviour --help",
     "tests.data.checkpoints.make --help",
     "tests.data.checkpoints.sentences --help",
+    "tests.data.checkpoints.variants --help",
     "tests.data.tokenizers.make --help",
 ]
 

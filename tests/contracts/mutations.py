@@ -194,8 +194,8 @@ MUTATIONS = [
     ),
     Mutation(
         "top_p_stops_before_p_is_reached", "top_p",
-        "jnp.take_along_axis(before < p, rank, axis=-1)",
-        "jnp.take_along_axis(before + probabilities <= p, rank, axis=-1)",
+        "before * (1.0 - float(p)) >= after * float(p)",
+        "(before + weights) * (1.0 - float(p)) > (after - weights) * float(p)",
         "test_top_p_keeps_the_fewest_that_reach_p",
     ),
     Mutation(
@@ -440,8 +440,8 @@ MUTATIONS = [
     ),
     Mutation(
         "llama_turns_neighbouring_features", "RotaryPositions.rotary",
-        "rope_frequencies(head_dim, base=base, **options))",
-        'rope_frequencies(head_dim, base=base, **options), "interleaved")',
+        "rope_frequencies(head_dim, base=base))",
+        'rope_frequencies(head_dim, base=base), "interleaved")',
         "test_states_of_all_layers_logits_and_pooled_are_those_of_pytorch[llama]",
     ),
     Mutation(
@@ -587,6 +587,19 @@ MUTATIONS = [
         "frequencies * (1 - share) + frequencies / factor * share",
         "frequencies * share + frequencies / factor * (1 - share)",
         "test_yarn_keeps_the_fast_divides_the_slow_and_ramps_between",
+    ),
+    Mutation(
+        "yarn_has_no_temperature", "RotaryPositions.rotary",
+        "Rotary(positions, frequencies, scale=scaling.temperature)",
+        "Rotary(positions, frequencies)",
+        "test_a_changed_checkpoint_gives_the_logits_of_pytorch_and_is_saved_as_it_is[yarn]",
+    ),
+    Mutation(
+        "a_stored_output_matrix_is_dropped", "resolve_output",
+        "config = replace(config, tied_head=False)",
+        "del entries[layer.matrix]",
+        "test_a_changed_checkpoint_gives_the_logits_of_pytorch_and_is_saved_as_it_is"
+        "[gpt2-own_head-tied-true]",
     ),
     Mutation(
         "ntk_divides_the_base_alone", "rope_frequencies",

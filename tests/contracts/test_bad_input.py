@@ -4,9 +4,11 @@ written; what is only odd works.
 Each row of `MISTAKES` is what is wrong, how it is made, the command, and what the message says."""
 
 import gzip
+import io
 import json
 import resource
 import shutil
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -241,7 +243,7 @@ MISTAKES = {
     ),
     # Content.
     "not UTF-8": (wrote("a.csv", b"text,label\nb\xe4d,0\n"), DATA + "a.csv", "line 2: byte 0xe4"),
-    "UTF-16": (wrote("a.csv", CSV.encode("utf-16")), DATA + "a.csv", "line 1: a NUL byte"),
+    "UTF-16": (wrote("a.csv", CSV.encode("utf-16")), DATA + "a.csv", "a.csv is UTF-16; convert it"),
     "NUL in CSV": (wrote("a.csv", "text,label\na\0,1\n"), DATA + "a.csv", "line 2: a NUL byte"),
     "NUL in JSONL": (wrote("a.jsonl", '{"text": "\0"}'), DATA + "a.jsonl", "line 1: a NUL byte"),
     "an unclosed quote": (wrote("a.csv", 'text,label\n"a,1\n'), DATA + "a.csv", "unexpected end"),
@@ -472,7 +474,12 @@ MISTAKES = {
     # Texts to classify.
     "no such texts": (nothing, "predict run --file nowhere", "nowhere cannot be read"),
     "texts that are a folder": (nothing, "predict run --file taken", "taken cannot be read"),
-    "texts not in UTF-8": (wrote("a.txt", b"b\xe4d"), "predict run --file a.txt", "not UTF-8 at byte 1"),
+    "texts not in UTF-8": (wrote("a.txt", b"b\xe4d"), "predict run --file a.txt", "a.txt, line 1: byte 0xe4 is not UTF-8; convert"),
+    "texts in UTF-16": (wrote("a.txt", "a".encode("utf-16")), "predict run --file a.txt", "a.txt is UTF-16; convert it to UTF-8"),
+    "no texts": (wrote("a.txt", ""), "predict run --file a.txt", "a.txt holds no text"),
+    "a file without a name": (nothing, "predict run fine --file=", "cannot be read"),
+    "a configuration in UTF-16": (wrote("run/config.json", "{}".encode("utf-16")), PREDICT, "config.json is UTF-16; convert it"),
+    "a tokenizer in UTF-16": (wrote("run/tokenizer.json", "{}".encode("utf-16")), PREDICT, "tokenizer.json is UTF-16; convert it"),
 }  # fmt: skip
 
 
@@ -528,6 +535,20 @@ def test_odd_text_gets_finite_probabilities(text, form, whole, capsys):
         assert line["text"] == text
         probabilities = list(line["probabilities"].values())
         assert np.isfinite(probabilities).all() and np.isclose(sum(probabilities), 1)
+
+
+def test_a_byte_order_mark_reaches_no_model(place, capsys, monkeypatch):
+    """Texts of a file and of standard input, and the files of a run folder."""
+    mark = "\ufeff".encode()
+    content = mark + "one\r\ntwo\x85 \ufeff more\n\nfour".encode()
+    (place / "a.txt").write_bytes(content)
+    for name in ("config.json", "tokenizer.json"):
+        (place / "run" / name).write_bytes(mark + (place / "run" / name).read_bytes())
+    for arguments in (["--file", "a.txt"], ["--file", "-"], []):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert use(["predict", *arguments, "--json", "run"]) == 0
+        texts = [json.loads(line)["text"] for line in capsys.readouterr().out.split("\n")[:-1]]
+        assert texts == ["one", "two\x85 \ufeff more", "", "four"]
 
 
 @pytest.mark.parametrize(

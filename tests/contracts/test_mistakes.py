@@ -245,6 +245,7 @@ MISTAKES = [
     ("rope_frequencies", lambda: tj.rope_frequencies(4, scaling="llama3", factor=2.0), VALUE, 'scaling="llama3" needs original_length'),
     ("rope_frequencies", lambda: tj.rope_frequencies(4, scaling="llama3", factor=2.0, original_length=8, low=4.0), VALUE, "low and high must be 0 < low < high; got 4.0 and 4.0"),
     ("rope_frequencies", lambda: tj.rope_frequencies(4, scaling="yarn", factor=2.0, original_length=-1), VALUE, 'scaling="yarn" needs original_length'),
+    ("rope_frequencies", lambda: tj.rope_frequencies(4, scaling="yarn", factor=2.0, original_length=8, beta_slow=32.0), VALUE, "beta_slow and beta_fast must be 0 < beta_slow < beta_fast; got 32.0 and 32.0"),
     ("yarn_temperature", lambda: tj.yarn_temperature(0.5), VALUE, "factor must be 1 or more; got 0.5"),
     # pooling
     ("cls_pool", lambda: tj.cls_pool(TEXT, integers(B, T)), TYPE, "is_token must be boolean; got int32 .turn 0/1 into a mask"),

@@ -198,6 +198,25 @@ def test_yarn_keeps_the_fast_divides_the_slow_and_ramps_between():
     assert np.diff(between)[0] > 0
 
 
+@pytest.mark.parametrize("truncate", [True, False])
+def test_the_bounds_of_yarn_are_arguments(truncate):
+    low, high = 0.5, 8.0
+    ours = np.asarray(
+        scaled(scaling="yarn", factor=FACTOR, beta_slow=low, beta_fast=high, truncate=truncate),
+        np.float64,
+    )
+    for i, plain in enumerate(FREQUENCIES):
+        first, last = (
+            FEATURES * math.log(LENGTH / (2 * math.pi * turns)) / (2 * math.log(10_000.0))
+            for turns in (high, low)
+        )
+        if truncate:
+            first, last = math.floor(first), math.ceil(last)
+        share = min(max((i - first) / (last - first), 0.0), 1.0)
+        expected = plain * (1 - share) + plain / FACTOR * share
+        np.testing.assert_allclose(ours[i], expected, rtol=1e-5)
+
+
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_a_factor_of_one_changes_nothing(scaling):
     np.testing.assert_allclose(
@@ -221,6 +240,17 @@ def test_scaling_makes_no_pair_faster_nor_slower_than_the_factor_says(scaling, f
 def test_the_temperature_of_yarn():
     assert yarn_temperature(1.0) == 1.0
     assert yarn_temperature(math.e) == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_scale_of_a_rotary_multiplies_what_it_turns(dtype):
+    x, positions = jnp.asarray(drawn(9, B, T, N, H), dtype), jnp.arange(T)[None]
+    plain = Rotary(positions, rope_frequencies(H)).turn(x.astype(jnp.float32))
+    with jax.numpy_dtype_promotion("standard"):  # of the dtypes, which are promoted explicitly
+        found = Rotary(positions, rope_frequencies(H), scale=0.7).turn(x)
+    assert found.dtype == dtype
+    right = (0.7 * np.asarray(plain)).astype(dtype).astype(np.float32)
+    np.testing.assert_allclose(np.asarray(found, np.float32), right, rtol=1e-2, atol=1e-6)
 
 
 def test_rotary_is_an_argument_of_transformations():

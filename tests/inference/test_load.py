@@ -1,5 +1,8 @@
 """One function loads what a run folder or a published model holds."""
 
+import json
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,6 +71,15 @@ def test_a_published_classifier_predicts_its_own_classes(published):
     assert one.label == ("bad", "good")[int(logits.argmax())]
     right = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(list(one.probabilities.values()), right, atol=1e-6)
+
+
+@pytest.mark.parametrize("problem", ["regression", "multi_label_classification"])
+def test_outputs_that_are_no_probabilities_of_classes_are_refused(problem, published, tmp_path):
+    folder = shutil.copytree(published[1], tmp_path / "other")
+    settings = json.loads((folder / "config.json").read_text()) | {"problem_type": problem}
+    (folder / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(PretrainedError, match=f"a {problem} model with 2 outputs has no prob"):
+        load(folder)
 
 
 def test_a_published_encoder_has_the_specification_of_one(published):

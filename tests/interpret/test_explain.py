@@ -285,7 +285,7 @@ MISTAKES = [
     (["own", "a", "--steps", "99999"], "--steps must be 8 to 4096; got 99999"),
     (["own", "a", "--html", "nowhere/x"], "nowhere/x cannot be written"),
     (["own", "a", "--html", "own"], "own cannot be written: Is a directory"),
-    (["own", "-"], "- is not UTF-8 at byte 1"),
+    (["own", "-"], "standard input, line 1: byte 0xe4 is not UTF-8"),
 ]
 
 

@@ -18,6 +18,7 @@ from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder
 from transformer_jax.nn.kv_cache import empty_cache
+from transformer_jax.nn.position_schemes import RopeScaling
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -48,6 +49,7 @@ MODELS = {
     "learned": {},
     "post-norm, sinusoidal": {"decoder": stack("post"), "positions": "sinusoidal"},
     "llama": {"decoder": stack(**LLAMA), "positions": "rotary", "tied_head": False},
+    "yarn": {"positions": "rotary", "rope_scaling": RopeScaling("yarn", 4.0, 8)},
     "alibi": {"positions": "alibi"},
     "no positions": {"positions": "none"},
     "window": {"window": 3},

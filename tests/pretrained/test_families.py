@@ -186,13 +186,6 @@ def test_old_gpt2_files_have_no_prefix_and_keep_their_masks(tmp_path):
     assert_as_stored("gpt2", from_pretrained(folder))
 
 
-def test_a_head_that_is_stored_though_tied_is_not_read(tmp_path):
-    for name, head in (("bert", "cls.predictions.decoder.weight"), ("gpt2", "lm_head.weight")):
-        folder = copy(name, tmp_path / name)
-        change(folder, lambda t, head=head: t | {head: np.zeros((97, 24), np.float32)})
-        assert_as_stored(name, from_pretrained(folder))
-
-
 def test_settings_of_older_versions_say_the_same(tmp_path):
     folder = copy("llama-scaled", tmp_path / "llama")
     settings = config(folder)

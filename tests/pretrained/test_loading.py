@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.data.checkpoints.variants import VARIANTS, write
 from tests.helpers.checkpoint_files import FOLDER
 from tests.pretrained.test_families import change, config, copy, index, write_config
 from transformer_jax.models.config import (
@@ -102,6 +103,12 @@ def test_a_tied_head_that_is_stored_is_not_unknown(tmp_path):
     assert from_pretrained(folder).head is None
 
 
+def test_the_encoder_of_a_model_with_its_own_output_matrix_is_saved(tmp_path):
+    folder = write(VARIANTS["bert-own_head-tied-true"], tmp_path / "given")
+    save_pretrained(from_pretrained(folder).text, tmp_path / "saved")
+    assert type(from_pretrained(tmp_path / "saved")) is TextEncoder
+
+
 def test_the_encoder_of_any_task_is_read(tmp_path):
     folder = copy("bert-classifier", tmp_path)
     change(folder, lambda t: t | {"qa_outputs.weight": np.zeros((2, 24), np.float32)})
@@ -147,8 +154,10 @@ def with_tensor(name):
         (
             "bert",
             settings_of(tie_word_embeddings=False),
-            "tie_word_embeddings=False is not supported",
+            r"lacks cls\.predictions\.decoder\.bias, cls\.predictions\.decoder\.weight",
         ),
+        ("bert", settings_of(tie_word_embeddings="no"), "tie_word_embeddings must be true or"),
+        ("gpt2", settings_of(tie_word_embeddings=False), r"lacks lm_head\.weight"),
         ("bert", settings_of(layer_norm_eps=10**400), "layer_norm_eps must be a number"),
         ("bert", settings_of(architectures=[["x"]]), r"architecture \['x'\] is not among"),
         ("bert", settings_of(type_vocab_size=0), "type_vocab_size must be 1 or more, got 0"),
@@ -189,6 +198,45 @@ def test_what_is_unusual_is_one_short_line(name, spoil, says, tmp_path):
         from_pretrained(folder)
     line = str(told.value)
     assert line.isprintable() and len(line) < 500 + len(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("bert", "cls.predictions.transform.dense.scale"),
+        ("bert", "bert.embeddings.position_ids_of_more"),
+        ("roberta", "lm_head.dense.scale"),
+        ("distilbert", "vocab_projector.scale"),
+        ("modernbert", "head.dense.bias"),
+        ("gpt2", "lm_head.bias"),
+        ("bert-classifier", "classifier.scale"),
+        ("distilbert-classifier", "pre_classifier.scale"),
+    ],
+)
+def test_a_tensor_that_its_head_does_not_have_is_refused(name, tensor, tmp_path):
+    folder = copy(name, tmp_path)
+    with_tensor(tensor)(folder)
+    with pytest.raises(PretrainedError, match="which a model of this kind does not have"):
+        from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        ("bert", "bert.embeddings.position_ids"),
+        ("bert", "classifier.weight"),
+        ("roberta", "roberta.pooler.dense.weight"),
+        ("distilbert", "pre_classifier.weight"),
+        ("bert-classifier", "cls.predictions.bias"),
+        ("gpt2", "transformer.h.0.attn.bias"),
+        ("qwen2", "model.layers.0.self_attn.rotary_emb.inv_freq"),
+    ],
+)
+def test_heads_of_other_kinds_and_constants_are_not_read(name, tensor, tmp_path):
+    """Transformers 5.24 does not read them either."""
+    folder = copy(name, tmp_path)
+    with_tensor(tensor)(folder)
+    assert from_pretrained(folder).config == from_pretrained(FOLDER / name).config
 
 
 def test_a_run_folder_is_of_one_kind(tmp_path):

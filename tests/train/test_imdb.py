@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from flax import nnx
 
@@ -79,6 +80,19 @@ def test_the_weights_kept_are_those_that_were_scored(run, csv):
     )
     assert report["best_epoch"] == best["epoch"]
     assert report["validation_accuracy"] == pytest.approx(best["validation_accuracy"], rel=1e-5)
+
+
+def test_a_test_split_of_one_class_is_noted_on_the_screen_and_in_the_report(tmp_path, capsys):
+    texts = [f"text {i}" for i in range(20)]
+    train = pd.DataFrame({"text": texts, "label": [0, 1] * 10})
+    train.to_parquet(tmp_path / "train.parquet")
+    pd.DataFrame({"text": ["a", "b"], "label": [1, 1]}).to_parquet(tmp_path / "test.parquet")
+    run, note = tmp_path / "run", "the test split has texts of one class only, positive"
+    options = "--max-steps 1 --batch-tokens 512 --max-length 16 --tokenizer word:40 --dtype float32"
+    assert main(["--data", str(tmp_path), "--out", str(run), *options.split()]) == 0
+    assert f"note        {note}" in capsys.readouterr().out
+    assert note in json.loads((run / "report.json").read_text())["data"]["notes"][0]
+    assert note in (run / "report.md").read_text()
 
 
 def test_predict_prints_label_and_probability_and_says_what_was_cut(run, capsys):

@@ -13,6 +13,7 @@ from scipy.special import log_softmax
 from train.classifier.calibration import weights_of
 from train.classifier.document_vectors import VectorConfig, text_vectors, vector_logits
 from transformer_jax.runtime.files import write_text
+from transformer_jax.runtime.texts import read_text
 
 
 class PseudoLabels(NamedTuple):
@@ -92,7 +93,7 @@ def kept_pseudo_labels(path: Path, make: Callable[[], PseudoLabels]) -> PseudoLa
     """Load the pseudo-labels from a file, or make them and write the file, for a resumed run."""
     arrays = {"labels": np.int32, "logits": np.float32, "validated": np.float32}
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(read_text(path))
         found = {name: np.array(kept[name], dtype) for name, dtype in arrays.items()}
         return PseudoLabels(**found, facts=kept["facts"])
     found = make()

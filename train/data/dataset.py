@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from transformer_jax.runtime.texts import EncodingError
+
 SENTIMENT = ("negative", "positive")
 
 
@@ -22,11 +24,13 @@ class DataError(ValueError):
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Convert an OSError while reading `path` into a DataError."""
+    """Convert an OSError or EncodingError while reading `path` into a DataError."""
     try:
         yield
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    except EncodingError as error:
+        raise DataError(str(error)) from None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ five seconds. A download, once begun, has no time limit."""
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,15 @@ def load_named(name: str, accepted: str) -> tuple[Any, str]:
             f"hub:{name} is not cached and cannot be loaded from the Hugging Face Hub ({error}); "
             f"pass {accepted}"
         ) from None
+
+
+def text_of(row: Mapping[str, Any], column: str, name: str, number: int) -> str:
+    """Return the text of a column of a row; raise DataError if it holds something else, or null."""
+    if not isinstance(text := row[column], str):
+        raise DataError(
+            f"hub:{name}, row {number}: {column!r} must be a string, got {type(text).__name__}"
+        )
+    return text
 
 
 def probe(repository: str = REPOSITORY, patience: float = PATIENCE) -> str | None:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from train.data.dataset import DataError, Split, Tables
-from train.data.table_files import decode
+from train.data.dataset import DataError, Split, Tables, readable
 from transformer_jax.runtime.errors import one_line
+from transformer_jax.runtime.texts import decode, lines_of
 
 MEMBER_BYTES = 10_000_000  # the longest review has 14 thousand, the longest list 3 million
 REVIEW_BYTES = 250_000_000  # of all reviews and lists; the release has 140 million
@@ -29,6 +29,8 @@ HEADER_BYTES = 1_000_000  # of a long name or a list of attributes
 MEMBER = re.compile(
     r"(?:\./)?(?:[^/]+/)?(train|test)/(?:(pos|neg|unsup)/([0-9]{1,9})_[0-9]+|urls_(pos|neg|unsup))\.txt"
 )
+OTHER = re.compile(r"(?:\./)?(?:[^/]+/)?(train|test)/(?:pos|neg|unsup)/[^/]+")
+OTHER_NAMES = "files that are not named ID_RATING.txt"
 EXTENSIONS = {
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
     tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
@@ -36,16 +38,20 @@ EXTENSIONS = {
 MOVIE = re.compile(r"/title/(tt\d+)")
 
 
+Ignored = dict[str, list[str]]  # the names of files that are not read, by kind
+
+
 def read_folder(path: Path) -> Tables:
-    """Read the release from its unpacked folder."""
-    return _read_reviews(path.resolve().name, _folder_members(path))
+    """Read the release from its unpacked folder; files with other names are noted."""
+    ignored: Ignored = {}
+    return _read_reviews(path.resolve().name, _folder_members(path, ignored), ignored)
 
 
 def read_archive(path: Path) -> Tables:
-    """Read the release from its .tar.gz; ignored links and devices are reported in the notes."""
-    skipped: list[str] = []
+    """Read the release from its .tar.gz; links, devices and files with other names are noted."""
+    ignored: Ignored = {}
     try:
-        tables = _read_reviews(path.name, _archive_members(path, skipped))
+        return _read_reviews(path.name, _archive_members(path, ignored), ignored)
     except DataError:
         raise
     # Invalid headers raise ValueError, too many nested ones RecursionError.
@@ -60,13 +66,9 @@ def read_archive(path: Path) -> Tables:
         raise DataError(
             f"{path.name}: not a whole .tar.gz ({one_line(error)}); download it again"
         ) from None
-    if skipped:
-        note = f"ignored {len(skipped)} links or devices in {path.name}, such as {skipped[0]}"
-        return Tables(tables.source, tables.train, tables.test, tables.unsupervised, notes=(note,))
-    return tables
 
 
-def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[str], bytes]]:
+def _archive_members(path: Path, ignored: Ignored) -> Iterator[tuple[re.Match[str], bytes]]:
     """Yield the members that have names of the release, as a stream."""
     total = 0
     # Python's gzip module verifies the checksum at the end; tarfile's "r|gz" does not.
@@ -82,9 +84,11 @@ def _archive_members(path: Path, skipped: list[str]) -> Iterator[tuple[re.Match[
             archive.members = []  # tarfile would keep every member in memory
             match = MEMBER.fullmatch(member.name)
             if match is None:
+                if (other := OTHER.fullmatch(member.name)) and member.isreg():
+                    ignored.setdefault(OTHER_NAMES, []).append(_short(other))
                 continue
             if not member.isreg() or member.issparse():
-                skipped.append(_short(match))
+                ignored.setdefault("links or devices", []).append(_short(match))
                 continue
             total += _bounded(member.size, f"{path.name}: {_short(match)}")
             if total > REVIEW_BYTES:
@@ -156,13 +160,15 @@ def _short(match: re.Match[str]) -> str:
     return match[0][match.start(1) :]
 
 
-def _folder_members(path: Path) -> Iterator[tuple[re.Match[str], bytes]]:
+def _folder_members(path: Path, ignored: Ignored) -> Iterator[tuple[re.Match[str], bytes]]:
     for part in ("train", "test"):
-        for file in sorted((path / part).glob("*.txt")) + sorted((path / part).glob("*/*.txt")):
-            match = MEMBER.fullmatch(file.relative_to(path).as_posix())
-            if match and file.is_file():
+        for file in sorted((path / part).glob("*.txt")) + sorted((path / part).glob("*/*")):
+            name = file.relative_to(path).as_posix()
+            if (match := MEMBER.fullmatch(name)) and file.is_file():
                 _bounded(file.stat().st_size, str(file))
                 yield match, file.read_bytes()
+            elif OTHER.fullmatch(name) and file.is_file():
+                ignored.setdefault(OTHER_NAMES, []).append(name)
 
 
 def _bounded(size: int, where: str) -> int:
@@ -173,18 +179,22 @@ def _bounded(size: int, where: str) -> int:
     return size
 
 
-def _read_reviews(name: str, members: Iterator[tuple[re.Match[str], bytes]]) -> Tables:
+def _read_reviews(
+    name: str, members: Iterator[tuple[re.Match[str], bytes]], ignored: Ignored
+) -> Tables:
     """Return the release from its files in any order; rows are sorted by label, then by number."""
-    reviews: dict[tuple[str, str], dict[int, str]] = {}
+    reviews: dict[tuple[str, str], dict[tuple[int, str], str]] = {}
     movies: dict[tuple[str, str], list[str]] = {}
     for match, content in members:
         part, kind, number, listed = match.groups()
-        text = decode(content, f"{name}: {_short(match)}")
+        with readable(Path(name)):
+            text = decode(content, f"{name}: {_short(match)}")
         if listed:
-            found = (MOVIE.search(line) for line in text.split("\n"))
+            found = (MOVIE.search(line) for line in lines_of(text))
             movies[part, listed] = [m[1] if m else "" for m in found]
         else:
-            reviews.setdefault((part, kind), {})[int(number)] = text
+            # With the name, because two files may have one number and different ratings.
+            reviews.setdefault((part, kind), {})[int(number), match[0]] = text
     splits = {part: _labelled(name, part, reviews, movies) for part in ("train", "test")}
     if splits["train"] is None:
         raise DataError(f"{name}: no train/pos/ID_RATING.txt and train/neg/ID_RATING.txt in it")
@@ -194,6 +204,10 @@ def _read_reviews(name: str, members: Iterator[tuple[re.Match[str], bytes]]) -> 
         splits["train"],
         splits["test"],
         unsupervised,
+        notes=tuple(
+            f"ignored {len(names)} {kind} in {name}, such as {names[0]}"
+            for kind, names in ignored.items()
+        ),
     )
 
 
@@ -205,12 +219,12 @@ def _labelled(name: str, part: str, reviews: dict, movies: dict) -> Split | None
     present = [kind for kind in ("neg", "pos") if reviews.get((part, kind))]
     if not present:
         return None
-    if len(present) == 1:
+    if len(present) == 1 and part == "train":
         raise DataError(f"{name}: {part} has only {present[0]} reviews; both neg and pos expected")
-    for label, kind in enumerate(present):
+    for kind in present:
         urls = movies.get((part, kind), [])
-        for number, text in sorted(reviews[part, kind].items()):
+        for (number, _), text in sorted(reviews[part, kind].items()):
             texts.append(text)
-            labels.append(label)
+            labels.append(int(kind == "pos"))
             groups.append(urls[number] if number < len(urls) else "")
     return Split(texts, np.array(labels, np.int32), groups if any(groups) else None)

@@ -42,4 +42,6 @@ def pretraining_texts(data: Dataset, validation_fraction: float, seed: int) -> P
         notes.append(f"dropped {dropped:,} unlabelled reviews that repeat a validation text")
     order = np.random.default_rng(seed).permutation(len(validation))
     held_out = [validation.texts[i] for i in order[:MEASURED]]
+    if empty := sum(not text.strip() for text in (*texts, *held_out)):
+        notes.append(f"{empty:,} texts are empty and give no passage")
     return PretrainingTexts(texts, held_out, rule, tuple(notes))

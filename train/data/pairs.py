@@ -1,21 +1,24 @@
 """Loading of the pairs that `--data` of train.translate names, in three parts.
 
 DIR        train, val and test*, each as NAME.LANGUAGE(.gz), one text per line (Multi30k's layout)
-TSV        one pair per line: source, tab, target; 5% each is held out for validation and test
+TSV        source, tab, target (.tsv or .tsv.gz); 5% each is held out for validation and test; for
+           quotes see train/data/delimited.py
 hub:NAME   a data set on the Hugging Face hub with a column per language, or `translation`
 sample     spelled-out numbers and dates, and their digits: no network (train/data/sample_pairs.py)
 """
 
 import gzip
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from train.data.dataset import DataError, readable
-from train.data.hub import load_named
+from train.data.delimited import read_rows
+from train.data.hub import load_named, text_of
 from train.data.sample_pairs import sample_pairs
+from transformer_jax.runtime.texts import decode, lines_of
 
 HELD_OUT = 0.05
 ACCEPTED = "a folder of train/val/test*.LANGUAGE files, a .tsv file, hub:NAME or sample"
@@ -78,47 +81,49 @@ def _from_folder(folder: Path, source: str, target: str) -> Pairs:
             )
         if not one:
             raise DataError(f"{folder}: {name}.{source} is empty")
-    held = {*zip(*parts[1], strict=True), *zip(*parts[2], strict=True)}
-    kept = [pair for pair in zip(*parts[0], strict=True) if pair not in held]
-    notes = ()
-    if dropped := len(parts[0][0]) - len(kept):
-        notes = (f"dropped {dropped:,} training pairs that are also held out",)
-    if not kept:
-        raise DataError(f"{folder}: every training pair is also a validation or test pair")
-    return Pairs(
-        folder.resolve().name,
-        f"{folder.resolve().name}, {names[2]}",
-        (source, target),
-        _columns(kept),
-        *parts[1:],
-        notes,
+    return _without_held_out(
+        Pairs(
+            folder.resolve().name, f"{folder.resolve().name}, {names[2]}", (source, target), *parts
+        )
     )
+
+
+def _without_held_out(pairs: Pairs) -> Pairs:
+    """Drop the training pairs that are also held out, and note how many."""
+    held = {*zip(*pairs.validation, strict=True), *zip(*pairs.test, strict=True)}
+    kept = [pair for pair in zip(*pairs.train, strict=True) if pair not in held]
+    if not kept:
+        raise DataError(f"{pairs.name}: every training pair is also a validation or test pair")
+    dropped = len(pairs.train[0]) - len(kept)
+    note = f"dropped {dropped:,} training pairs that are also held out"
+    return replace(pairs, train=_columns(kept), notes=(*pairs.notes, note)) if dropped else pairs
 
 
 def _lines(folder: Path, name: str) -> list[str]:
     plain, packed = folder / name, folder / f"{name}.gz"
     if not (plain.exists() or packed.exists()):
         raise DataError(f"{folder} has no {name} or {name}.gz")
-    path = plain if plain.exists() else packed
-    try:
-        content = path.read_bytes()
-        if path == packed:
+    return lines_of(_text(plain if plain.exists() else packed))
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file, which gzip may have compressed."""
+    content = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
             content = gzip.decompress(content)
-        text = content.decode("utf-8")
-    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
-    # Split at line feeds only: U+0085 and others occur inside texts.
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+    return decode(content, str(path))
 
 
 def _from_tsv(path: Path, source: str, target: str, seed: int) -> Pairs:
-    pairs = {}  # without duplicates, in order
-    for number, line in enumerate(_lines(path.parent, path.name), 1):
-        columns = line.split("\t")
-        if len(columns) < 2:
-            raise DataError(f"{path}, line {number}: no tab between source and target")
-        pairs[columns[0], columns[1]] = None
+    rows, notes = read_rows(_text(path), str(path), "\t")
+    pairs = dict.fromkeys((row.fields[0], row.fields[1]) for row in rows)  # in order
+    if dropped := len(rows) - len(pairs):
+        notes.append(f"dropped {dropped:,} pairs that repeat another one")
+    if more := sum(len(row.fields) > 2 for row in rows):
+        notes.append(f"{more:,} rows have more than two columns, of which the first two are read")
     pairs = list(pairs)
     count = max(1, round(HELD_OUT * len(pairs)))
     if len(pairs) < 3:
@@ -126,7 +131,7 @@ def _from_tsv(path: Path, source: str, target: str, seed: int) -> Pairs:
     order = np.random.default_rng(seed).permutation(len(pairs))
     parts = order[2 * count :], order[:count], order[count : 2 * count]
     texts = (_columns([pairs[i] for i in np.sort(rows)]) for rows in parts)
-    return Pairs(path.stem, path.name, (source, target), *texts)
+    return Pairs(path.stem, path.name, (source, target), *texts, tuple(notes))
 
 
 def _from_hub(name: str, source: str, target: str) -> Pairs:
@@ -138,8 +143,12 @@ def _from_hub(name: str, source: str, target: str) -> Pairs:
         rows = [row.get("translation", row) for row in parts[split]]
         if not rows or not {source, target} <= set(rows[0]):
             raise DataError(f"hub:{name} has no texts in {source} and {target} in `{split}`")
-        found.append(_columns([(row[source], row[target]) for row in rows]))
-    return Pairs(name, f"{name} from {origin}", (source, target), *found)
+        texts = (
+            [text_of(row, column, name, i) for column in (source, target)]
+            for i, row in enumerate(rows)
+        )
+        found.append(_columns(list(texts)))
+    return _without_held_out(Pairs(name, f"{name} from {origin}", (source, target), *found))
 
 
 def _columns(pairs: list[tuple[str, str]]) -> Texts:

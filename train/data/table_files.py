@@ -3,46 +3,40 @@
 Nothing is unpickled. Texts are split at the format's own line end only: str.splitlines would also
 split at U+0085, which occurs in IMDb as an ellipsis."""
 
-import csv
-import io
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from train.data.dataset import SENTIMENT, DataError, Split, Tables
+from train.data.dataset import SENTIMENT, DataError, Split, Tables, readable
+from train.data.delimited import read_rows, skipped
 from transformer_jax.runtime.errors import one_line
+from transformer_jax.runtime.texts import decode, lines_of
 
 MOVIE_COLUMN = "movie"  # optional
+PARTS = ("train", "test", "unsupervised")  # the names of the Parquet files in a folder
 
 
-Columns = tuple[list[str], list[object], list[str] | None]  # texts, raw labels, movies
+class Columns(NamedTuple):
+    """The columns of a file, and remarks on how it was read."""
+
+    texts: list[str]
+    labels: list[object]  # integers or words; [] if they were not asked for
+    movies: list[str] | None
+    notes: Sequence[str] = ()
 
 
 def _read_csv(path: Path, text_column: str, label_column: str, delimiter: str = ",") -> Columns:
-    csv.field_size_limit(2**31 - 1)  # the default limits a text to 131 thousand characters
-    lines = io.StringIO(decode(path.read_bytes(), path.name), newline="")
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
-    texts, labels, movies = [], [], []
-    try:
-        header = next(rows, [])
-        text, label, movie = _places(header, text_column, label_column, path.name)
-        for row in rows:
-            if not row:
-                continue
-            where = f"{path.name}, line {rows.line_num}"
-            if len(row) != len(header):
-                raise DataError(
-                    f"{where}: expected {len(header)} columns as in the header, got {len(row)}; "
-                    "quote texts that contain the delimiter"
-                )
-            texts.append(row[text])
-            labels.append(_label(row[label], where))
-            movies.append(row[movie] if movie is not None else "")
-    except csv.Error as error:
-        raise DataError(f"{path.name}, line {rows.line_num}: {error}") from None
-    return texts, _as_integers(labels), movies if movie is not None else None
+    content = decode(path.read_bytes(), path.name)
+    rows, notes = read_rows(content, path.name, delimiter, label_column)
+    header = rows.pop(0).fields if rows else []
+    text, label, movie = _places(header, text_column, label_column, path.name)
+    labels = [_label(row.fields[label], f"{path.name}, line {row.last}") for row in rows]
+    movies = None if movie is None else [row.fields[movie] for row in rows]
+    return Columns([row.fields[text] for row in rows], _as_integers(labels), movies, notes)
 
 
 def _read_tsv(path: Path, text_column: str, label_column: str) -> Columns:
@@ -50,13 +44,14 @@ def _read_tsv(path: Path, text_column: str, label_column: str) -> Columns:
 
 
 def _read_jsonl(path: Path, text_column: str, label_column: str) -> Columns:
-    texts, labels, movies = [], [], []
-    for number, line in enumerate(decode(path.read_bytes(), path.name).split("\n"), 1):
+    texts, labels, movies, blank = [], [], [], 0
+    for number, line in enumerate(lines_of(decode(path.read_bytes(), path.name)), 1):
         if not line.strip():
+            blank += 1
             continue
         where = f"{path.name}, line {number}"
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:  # ValueError: an integer of 5000 digits
             raise DataError(f"{where}: not JSON: {one_line(error)}") from None
         if not isinstance(row, dict):
@@ -65,7 +60,15 @@ def _read_jsonl(path: Path, text_column: str, label_column: str) -> Columns:
         texts.append(_text(row[text_column], where, text_column))
         labels.append(_label(row[label_column], where))
         movies.append(_movie(row.get(MOVIE_COLUMN), where))
-    return texts, labels, movies if any(movies) else None
+    return Columns(texts, labels, movies if any(movies) else None, skipped(blank))
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object; raise ValueError if it has two values of one name."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object with two values of one name")
+    return found
 
 
 def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Columns:
@@ -101,7 +104,7 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
         _movie(value, f"{path.name}, row {i}")
         for i, value in enumerate(values.get(MOVIE_COLUMN, []))
     ]
-    return texts, labels, movies if MOVIE_COLUMN in columns else None
+    return Columns(texts, labels, movies if MOVIE_COLUMN in columns else None)
 
 
 def read_file(path: Path, text_column: str, label_column: str, classes: int = 2) -> Tables:
@@ -109,9 +112,11 @@ def read_file(path: Path, text_column: str, label_column: str, classes: int = 2)
 
     Raises DataError, with the file and line, for content that cannot be used.
     """
-    texts, values, groups = READERS[path.suffix.lower()](path, text_column, label_column)
-    labels, names = _classes(values, path.name, classes)
-    return Tables(f"the file {path.name}", Split(texts, labels, groups), classes=names)
+    with readable(path):
+        found = READERS[path.suffix.lower()](path, text_column, label_column)
+    labels, names = _classes(found.labels, path.name, classes)
+    split = Split(found.texts, labels, found.movies)
+    return Tables(f"the file {path.name}", split, classes=names, notes=tuple(found.notes))
 
 
 READERS = {
@@ -131,7 +136,7 @@ def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tabl
     for name in ("train", "test"):
         file = path / f"{name}.parquet"
         if file.is_file():
-            texts, values, movies = _read_parquet(file, text_column, label_column)
+            texts, values, movies, _ = _read_parquet(file, text_column, label_column)
             for i, value in enumerate(values):
                 if isinstance(value, str) or value not in (0, 1):
                     raise DataError(
@@ -140,15 +145,17 @@ def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tabl
                         "belong in unsupervised.parquet"
                     )
             splits[name] = Split(texts, np.array(values, np.int32), movies)
-            if len(set(values)) < 2:
+            if len(set(values)) < (2 if name == "train" else 1):
                 raise DataError(
                     f"{name}.parquet: expected both labels 0 and 1, got {set(values) or 'none'}"
                 )
     unsupervised: list[str] = []
     if (path / "unsupervised.parquet").is_file():
-        unsupervised, _, _ = _read_parquet(path / "unsupervised.parquet", text_column, None)
+        unsupervised = _read_parquet(path / "unsupervised.parquet", text_column, None).texts
+    others = sorted(p.name for p in path.glob("*.parquet") if p.stem not in PARTS)
+    notes = (f"not read: {', '.join(others[:5])}{', ...' * (len(others) > 5)}",) if others else ()
     source = f"the Parquet files of the folder {path.resolve().name}"
-    return Tables(source, splits["train"], splits.get("test"), unsupervised)
+    return Tables(source, splits["train"], splits.get("test"), unsupervised, notes=notes)
 
 
 def _places(
@@ -160,7 +167,9 @@ def _places(
             problem = "two columns" if column in found else "no column"
             names = ", ".join(map(_shown, found[:20])) or "none"
             raise DataError(f"{where}: {problem} {column!r} among {names}; name it with {option}")
-    movie = found.index(MOVIE_COLUMN) if found.count(MOVIE_COLUMN) == 1 else None
+    if found.count(MOVIE_COLUMN) > 1:
+        raise DataError(f"{where}: two columns {MOVIE_COLUMN!r}; rename one of them")
+    movie = found.index(MOVIE_COLUMN) if MOVIE_COLUMN in found else None
     return found.index(text_column), found.index(label_column), movie
 
 
@@ -227,21 +236,3 @@ def _classes(values: list[object], where: str, expected: int) -> tuple[np.ndarra
     # 0 and 1 are negative and positive; other integers and words are their own names.
     classes = SENTIMENT if distinct == [0, 1] else tuple(map(str, distinct))
     return np.array([index[value] for value in values], np.int32), classes
-
-
-def decode(content: bytes, where: str) -> str:
-    """Decode UTF-8, with or without a byte order mark; raise DataError with the line of an error.
-
-    A NUL byte is an error too: it means UTF-16, or no text at all.
-    """
-    if (place := content.find(0)) >= 0:
-        line = content[:place].count(b"\n") + 1
-        raise DataError(f"{where}, line {line}: a NUL byte; convert the file to UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise DataError(
-            f"{where}, line {line}: byte {content[error.start]:#04x} is not UTF-8; "
-            "convert the file to UTF-8"
-        ) from None

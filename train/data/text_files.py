@@ -9,12 +9,14 @@ sample     the generated reviews of the built-in sample: no network, a few secon
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from train.data.dataset import DataError, readable
-from train.data.hub import load_named
+from train.data.hub import load_named, text_of
 from train.data.sample_reviews import sample
+from transformer_jax.runtime.texts import decode
 
 HELD_OUT = 0.1
 PIECE = 2**20  # bytes
@@ -78,7 +80,9 @@ def _from_file(path: Path) -> Texts:
 
 
 def _from_folder(folder: Path, seed: int) -> Texts:
-    files = sorted(folder.rglob("*.txt"))
+    files = sorted(
+        path for path in folder.rglob("*") if path.suffix.lower() == ".txt" and path.is_file()
+    )
     if len(files) < 2:
         raise DataError(
             f"{folder} holds {len(files)} .txt files; at least two are needed: one to train on, "
@@ -87,7 +91,7 @@ def _from_folder(folder: Path, seed: int) -> Texts:
     held = _held_out(len(files), seed)
     return Texts(
         folder.resolve().name,
-        f"{len(files):,} files of {folder.resolve().name}",
+        f"{len(files):,} .txt files of {folder.resolve().name}",
         lambda: (_pieces(file) for i, file in enumerate(files) if i not in held),
         lambda: (_pieces(file) for i, file in enumerate(files) if i in held),
         True,
@@ -106,8 +110,8 @@ def _from_hub(name: str, seed: int) -> Texts:
     return Texts(
         name,
         f"{name} from {origin}, {len(rows):,} texts",
-        lambda: ([row["text"]] for i, row in enumerate(rows) if i not in held),
-        lambda: ([row["text"]] for i, row in enumerate(rows) if i in held),
+        lambda: ([text_of(row, "text", name, i)] for i, row in enumerate(rows) if i not in held),
+        lambda: ([text_of(row, "text", name, i)] for i, row in enumerate(rows) if i in held),
         True,
         f"{len(held):,} of {len(rows):,} texts, drawn with seed {seed}",
     )
@@ -120,19 +124,22 @@ def _held_out(number: int, seed: int) -> set[int]:
 
 def _pieces(path: Path, start: int = 0, end: int | None = None) -> Text:
     """Yield a file in pieces, cut after a line feed where there is one, so that no word is cut."""
-    try:
-        with readable(path), open(path, "rb") as file:
-            file.seek(start)
-            left = (path.stat().st_size if end is None else end) - start
-            rest = b""
-            while left > 0 and (block := file.read(min(PIECE, left))):
-                left -= len(block)
-                rest += block
-                cut = rest.rfind(b"\n") + 1
-                if cut and left:
-                    yield rest[:cut].decode("utf-8")
-                    rest = rest[cut:]
-            if rest:
-                yield rest.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8: {error.reason}; convert it first") from None
+    with readable(path), open(path, "rb") as file:
+        line = 1 + sum(block.count(b"\n") for block in _blocks(file, start))
+        piece, last = b"", path.stat().st_size if end is None else end
+        for block in _blocks(file, last - start):
+            piece += block
+            cut = piece.rfind(b"\n") + 1
+            if cut and file.tell() < last:
+                yield decode(piece[:cut], str(path), line=line)
+                line += piece.count(b"\n", 0, cut)
+                piece = piece[cut:]
+        if piece:
+            yield decode(piece, str(path), line=line)
+
+
+def _blocks(file: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the next `size` bytes of a file in blocks."""
+    while size > 0 and (block := file.read(min(PIECE, size))):
+        size -= len(block)
+        yield block

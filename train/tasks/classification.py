@@ -11,6 +11,7 @@ from scipy.special import softmax
 from train.classifier.build import FromPretrained, FromScratch, batch_shapes
 from train.classifier.calibration import only
 from train.classifier.unlabelled import learn_unlabelled, unlabelled_texts
+from train.data.class_notes import class_notes
 from train.data.dataset import tokens_sha256
 from train.data.load import load_reviews, split_validation
 from train.evaluation.baseline import compare_with_baseline
@@ -47,6 +48,9 @@ class Classification(Task):
         self.train_split, self.validation, self.split_rule = split_validation(
             data.train, recipe.validation_fraction, options.seed
         )
+        self.notes = class_notes(self.train_split, self.validation, data.test, data.classes)
+        for note in self.notes:
+            print(f"note        {note}")
         print(
             f"data        {data.source}\n"
             f"            {len(self.train_split):,} to train, {len(self.validation):,} to "
@@ -136,7 +140,7 @@ class Classification(Task):
             "data": {
                 "name": data.name,
                 "source": data.source,
-                "notes": list(data.notes),
+                "notes": [*data.notes, *self.notes],
                 "train": len(self.train_split),
                 "validation": len(self.validation),
                 "test": len(data.test),

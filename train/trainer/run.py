@@ -22,6 +22,7 @@ from train.trainer.options import (
 from train.trainer.signals import stop_if_asked, undisturbed
 from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.runtime.files import write_text
+from transformer_jax.runtime.texts import read_text
 from transformer_jax.text.tokenizer import load_own_tokenizer
 
 OPTIONS, LOCK = "options.json", ".lock"
@@ -181,7 +182,7 @@ def resumed_options(
 
 def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
     try:
-        content = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+        content = json.loads(read_text(folder / OPTIONS))
         began, data_sha256, saved = (content[k] for k in ("program", "data_sha256", "options"))
         saved = dict(saved)
         if not isinstance(data_sha256, str):
@@ -196,7 +197,7 @@ def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
 def finished(folder: Path, epochs: int) -> dict[str, Any] | None:
     """Return the report of a run that was trained for at least `epochs` epochs, or None."""
     try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        report = json.loads(read_text(folder / "report.json"))
         return report if report["settings"]["fit"]["epochs"] >= epochs else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -204,7 +205,7 @@ def finished(folder: Path, epochs: int) -> dict[str, Any] | None:
 
 def refuse_other_data(folder: Path, data: str) -> None:
     """Raise RunError if `data` is not the --data of a finished run, which reads no data again."""
-    began = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))["options"]["data"]
+    began = json.loads(read_text(folder / OPTIONS))["options"]["data"]
     if data != "auto" and Path(data).resolve() != Path(began).resolve():
         raise RunError(
             f"{folder} is finished and began with --data {began}; leave --data out, or start a "

@@ -12,6 +12,7 @@ from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import softmax_over_visible
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.linear import linear
+from transformer_jax.functional.precision import product, wide
 
 
 @overload
@@ -79,22 +80,18 @@ def additive_attention(
         score_kernel=(score_kernel, "A"),
         score_bias=(score_bias, "A"),
     )
-    (B, T, _), S = query.shape, key.shape[1]
+    (B, T, _), S, dtype = query.shape, key.shape[1], query.dtype
     mask = validate_mask(mask, (B, 1, T, S))
     rows = find_masked_rows(mask, T, S)
     query, key, value = rows.zero_inputs_q(query), *map(rows.zero_inputs_kv, (key, value))
     query, key = (
-        linear(x, kernel).astype(jnp.promote_types(x.dtype, jnp.float32))
-        for x, kernel in ((query, query_kernel), (key, key_kernel))
+        wide(linear(x, kernel)) for x, kernel in ((query, query_kernel), (key, key_kernel))
     )
-    aligned = query[:, :, None] + key[:, None]
-    aligned = jnp.tanh(aligned if score_bias is None else aligned + score_bias)
-    logits = (aligned @ score_kernel.astype(aligned.dtype))[:, None]
+    aligned = query[:, :, None] + key[:, None].astype(query.dtype)
+    if score_bias is not None:
+        aligned = aligned + score_bias.astype(aligned.dtype)
+    logits = (jnp.tanh(aligned) @ score_kernel.astype(aligned.dtype))[:, None]
     weights = softmax_over_visible(logits, rendered(mask, T, S))[:, 0]
-    output = jnp.einsum(
-        "BTS,BSO->BTO",
-        weights.astype(value.dtype),
-        value,
-        preferred_element_type=weights.dtype,
-    ).astype(value.dtype)
+    weighted = weights.astype(value.dtype)
+    output = product("BTS,BSO->BTO", weighted, value, weights.dtype).astype(dtype)
     return (output, weights) if return_weights else output

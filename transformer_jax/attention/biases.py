@@ -27,6 +27,7 @@ from transformer_jax.attention.rule import (
     rule_class,
 )
 from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.precision import wide, wide_dtype, widest
 
 
 class Bias(Rule):
@@ -45,7 +46,7 @@ class Bias(Rule):
         `add_gradient` starts from them.
         """
         return jax.tree.map(
-            lambda x: jnp.zeros(x.shape, _wide(x.dtype)) if _is_float(x) else None, self
+            lambda x: jnp.zeros(x.shape, wide_dtype(x.dtype)) if _is_float(x) else None, self
         )
 
     def add_gradient(
@@ -64,9 +65,23 @@ class Bias(Rule):
 
         array, pullback = jax.vjp(rendered, [leaf for leaf in leaves if _is_float(leaf)])
         (gradients,) = pullback(_sum_to(array.shape, cotangent).astype(array.dtype))
-        return jax.tree.map(
-            jnp.add, total, jax.tree.unflatten(jax.tree.structure(total), gradients)
-        )
+        gradients = jax.tree.unflatten(jax.tree.structure(total), gradients)
+        return jax.tree.map(lambda old, new: old + new.astype(old.dtype), total, gradients)
+
+    def tangent(self, tangents: list[Array | None], block: Block) -> Float[Array, "#b #n #t #s"]:
+        """Return the tangent of one rendered block for tangents of the arrays of the rule.
+
+        None stands for zero.
+        """
+        leaves, structure = jax.tree.flatten(self)
+        indices = [i for i, tangent in enumerate(tangents) if tangent is not None]
+
+        def rendered(some):
+            full = dict(enumerate(leaves)) | dict(zip(indices, some, strict=True))
+            return jax.tree.unflatten(structure, full.values()).render(block)
+
+        primals = [leaves[i] for i in indices]
+        return jax.jvp(rendered, [primals], [[tangents[i] for i in indices]])[1]
 
     def as_gradient(self, total: "Bias") -> list[Array | None]:
         """Return the array of `total` for each leaf of the rule, in the dtype of the leaf.
@@ -84,10 +99,6 @@ def _is_float(leaf) -> bool:
     return jnp.issubdtype(leaf.dtype, jnp.floating)
 
 
-def _wide(dtype):
-    return jnp.promote_types(dtype, jnp.float32)
-
-
 def _sum_to(shape, array):
     axes = tuple(
         i for i, (one, full) in enumerate(zip(shape, array.shape, strict=True)) if one < full
@@ -101,7 +112,9 @@ class _Sum(Bias):
     second: Bias
 
     def block(self, block):
-        return self.first.render(block) + self.second.render(block)
+        first, second = self.first.render(block), self.second.render(block)
+        dtype = widest(first.dtype, second.dtype)
+        return first.astype(dtype) + second.astype(dtype)
 
     def add_gradient(self, total: "_Sum", block, cotangent):
         first = self.first.add_gradient(total.first, block, cotangent)
@@ -113,10 +126,9 @@ class _Dense(DenseRule, Bias):
     def add_gradient(self, total: "_Dense", block, cotangent):
         # In place: the general method would create an array of full size for each block.
         starts, sizes = part(self.array, block)
-        old = lax.dynamic_slice(total.array, starts, sizes)
-        return _Dense(
-            lax.dynamic_update_slice(total.array, old + _sum_to(sizes, cotangent), starts)
-        )
+        new = lax.dynamic_slice(total.array, starts, sizes)
+        new += _sum_to(sizes, cotangent).astype(new.dtype)
+        return _Dense(lax.dynamic_update_slice(total.array, new, starts))
 
 
 @rule_class()
@@ -127,7 +139,7 @@ class _Alibi(Bias):
 
     def block(self, block):
         # Slopes in bfloat16 must not round the distance: bfloat16 cannot represent 257.
-        slopes = self.slopes.astype(jnp.promote_types(self.slopes.dtype, jnp.float32))
+        slopes = wide(self.slopes)
         return -slopes[:, None, None] * jnp.abs(distances(self, block)).astype(slopes.dtype)
 
 

@@ -61,9 +61,9 @@ def attention_weights(
            [0.33, 0.67]], dtype=float32)
     """
     inputs = AttentionInputs(query, key, bias=bias, mask=mask, scale=scale, soft_cap=soft_cap)
-    inputs = validate(inputs).zero_masked_rows()
-    logits = _logits(inputs)
-    return softmax_over_visible(logits, rendered(inputs.mask, *logits.shape[2:]))
+    dtype = inputs.accumulated
+    inputs = validate(inputs).in_one_dtype().zero_masked_rows()
+    return softmax_over_visible(_logits(inputs), _visible(inputs)).astype(dtype)
 
 
 @overload
@@ -173,20 +173,26 @@ def compute_attention(
 ) -> AttentionResult:
     """Return the attention of validated inputs, by the requested or the chosen implementation.
 
-    The masked rows must have been found and must be finite, as after `zero_masked_rows`.
+    The masked rows must have been found and must be finite, as after `zero_masked_rows`. If query,
+    key and value differ in dtype, they are converted to the widest; the output has the dtype of the
+    query.
     """
-    chosen = choose_kernel(inputs, implementation).implementation
-    if chosen == "cudnn":
-        return cudnn_attention(inputs)
-    if chosen == "blockwise":
-        return blockwise_attention(inputs)
-    return reference_attention(inputs)
+    dtypes = AttentionResult(inputs.query.dtype, inputs.accumulated, inputs.accumulated)
+    inputs = inputs.in_one_dtype()
+    kernels = {
+        "cudnn": cudnn_attention,
+        "blockwise": blockwise_attention,
+        "reference": reference_attention,
+    }
+    result = kernels[choose_kernel(inputs, implementation).implementation](inputs)
+    return AttentionResult(
+        *(None if x is None else x.astype(d) for x, d in zip(result, dtypes, strict=True))
+    )
 
 
 def reference_attention(inputs: AttentionInputs) -> AttentionResult:
     """Return softmax(scale Q K^T + bias) V as it is written, storing all T x S logits."""
-    value, logits = inputs.value, _logits(inputs)
-    visible = rendered(inputs.mask, *logits.shape[2:])
+    value, logits, visible = inputs.value, _logits(inputs), _visible(inputs)
     weights = softmax_over_visible(logits, visible)
     weights = dropout_weights(weights, inputs.dropout_rate, inputs.dropout_rng)
     output = product(
@@ -206,21 +212,22 @@ def reference_attention(inputs: AttentionInputs) -> AttentionResult:
 
 def _logits(inputs):
     """Return soft_cap(scale Q K^T) + bias, [B, N, T, S]."""
-    query, key, soft_cap = inputs.query, inputs.key, inputs.soft_cap
-    # The heads are placed next to the batch, and the query is scaled instead of the T x S logits.
-    # On a CPU this is twice as fast.
-    query = _group((query * inputs.scale).astype(query.dtype).swapaxes(1, 2), key.shape[2])
-    logits = product(
-        "BKGTH,BKSH->BKGTS",
-        query,
-        key.swapaxes(1, 2),
-        jnp.promote_types(query.dtype, jnp.float32),
-    )
-    logits = logits.reshape(inputs.sizes)
+    key, soft_cap = inputs.key.astype(inputs.operands), inputs.soft_cap
+    # The heads are placed next to the batch. On a CPU this is twice as fast.
+    query = inputs.scale_queries(inputs.query.astype(inputs.operands))
+    query = _group(query.swapaxes(1, 2), key.shape[2])
+    logits = product("BKGTH,BKSH->BKGTS", query, key.swapaxes(1, 2), inputs.accumulated)
+    logits = inputs.scale_logits(logits.reshape(inputs.sizes))
     if soft_cap is not None:
         logits = soft_cap * jnp.tanh(logits / soft_cap)
     bias = rendered(inputs.bias, *logits.shape[2:])
-    return logits if bias is None else logits + bias
+    return logits if bias is None else logits + bias.astype(logits.dtype)
+
+
+def _visible(inputs):
+    """Return the mask as an array, True if only a bias may hide keys, None if nothing hides any."""
+    visible = rendered(inputs.mask, *inputs.sizes[2:])
+    return True if visible is None and inputs.bias is not None else visible
 
 
 def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.attention.biases import as_bias
@@ -13,6 +14,7 @@ from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import check_fit
 from transformer_jax.functional.checks import check_attention
 from transformer_jax.functional.dropout import check_rate
+from transformer_jax.functional.precision import operands_dtype, wide_dtype, widest
 
 
 @partial(
@@ -49,6 +51,39 @@ class AttentionInputs:
         return self.query.shape[0], self.query.shape[2], self.query.shape[1], self.key.shape[1]
 
     @property
+    def operands(self) -> jnp.dtype:
+        """The dtype of the operands of the matrix products."""
+        return operands_dtype(self.query.dtype)
+
+    @property
+    def accumulated(self) -> jnp.dtype:
+        """The dtype of logits, weights and sums: float32 or wider."""
+        return wide_dtype(self.query.dtype)
+
+    def scale_queries(self, query: Array) -> Array:
+        """Return queries, or a gradient of queries, multiplied by the scale.
+
+        In float16 this may overflow, so that `scale_logits` multiplies by the scale instead.
+        """
+        return query if self.operands == jnp.float16 else query * self.scale
+
+    def scale_logits(self, logits: Array) -> Array:
+        """Return products of `scale_queries` and keys, multiplied by the scale if they lack it."""
+        return logits * self.scale if self.operands == jnp.float16 else logits
+
+    def in_one_dtype(self) -> "AttentionInputs":
+        """Return the inputs with query, key and value in the widest dtype of the three."""
+        arrays = {
+            name: getattr(self, name)
+            for name in ("query", "key", "value")
+            if getattr(self, name) is not None
+        }
+        dtype = widest(*(array.dtype for array in arrays.values()))
+        if all(array.dtype == dtype for array in arrays.values()):
+            return self
+        return replace(self, **{name: _converted(array, dtype) for name, array in arrays.items()})
+
+    @property
     def has_dropout(self) -> bool:
         """Whether attention weights are dropped."""
         return self.dropout_rate > 0
@@ -72,6 +107,12 @@ class AttentionInputs:
             key=rows.zero_keys(inputs.key),
             value=None if value is None else rows.zero_keys(value),
         )
+
+
+def _converted(array, dtype):
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(array.shape, dtype)
+    return jnp.asarray(array).astype(dtype)
 
 
 class AttentionResult(NamedTuple):

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Shaped
 from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import Block, rendered, rule_class
+from transformer_jax.functional.checks import are_numbers
 from transformer_jax.parallel.mesh import vary_like
 
 # Edge of the blocks in which a mask is searched; a mask that fits into one is rendered whole.
@@ -109,13 +110,15 @@ def find_masked_rows(mask: Mask | None, T: int, S: int) -> MaskedRows:
     """Find the masked rows of a mask without storing the T x S matrix.
 
     On a CPU only the blocks that are partly visible are rendered. An accelerator renders the whole
-    mask inside the reductions, without storing it, because loops cost it more than arithmetic.
+    mask inside the reductions, without storing it, because loops cost it more than arithmetic. A
+    mask of symbolic sizes (`jax.export`) is rendered whole too.
     """
     if mask is None or (T == S and mask.includes_diagonal):
         return MaskedRows()
     if isinstance(mask, MaskWithRows) and (mask.T, mask.S) == (T, S):
         return mask.rows
-    if (T <= EDGE and S <= EDGE) or jax.default_backend() != "cpu":
+    in_blocks = are_numbers(T, S) and (T > EDGE or S > EDGE) and jax.default_backend() == "cpu"
+    if not in_blocks:
         array = rendered(mask, T, S)
         return MaskedRows(
             jnp.broadcast_to(array.any(axis=3), (*array.shape[:2], T)),

@@ -57,7 +57,10 @@ def _masked_logsumexp_jvp(primals, tangents):
 
 
 def softmax_over_visible(
-    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | None
+    logits: Float[Array, "*B S"], mask: Bool[Array, "*#B #S"] | bool | None
 ) -> Float[Array, "*B S"]:
-    """Return the `masked_softmax` of the logits, or their plain softmax if there is no mask."""
+    """Return the `masked_softmax` of the logits, or their plain softmax if there is no mask.
+
+    Without a mask every row must have a logit above -inf.
+    """
     return jax.nn.softmax(logits, axis=-1) if mask is None else masked_softmax(logits, mask)

@@ -27,7 +27,7 @@ def given_texts(options: argparse.Namespace) -> list[str]:
 
     Raises InputError if both are missing and standard input is a terminal.
     """
-    if options.file:
+    if options.file is not None:
         return [*options.texts, *read_lines(options.file)]
     if options.texts:
         return list(options.texts)

@@ -94,11 +94,11 @@ def run(options: argparse.Namespace) -> None:
     if not inside.maps:
         raise InputError(f"{options.folder} has no attention layers: there is nothing to show")
     heads = score_heads(inside)
-    if options.html:
+    if options.html is not None:
         write_page(options.html, _page(options, inside, heads))
-    if options.png:
+    if options.png is not None:
         _write_picture(options.png, lambda: _draw_maps(inside, heads))
-    if options.pca:
+    if options.pca is not None:
         _write_picture(options.pca, lambda: _draw_points(inside))
     for line in _table(heads):
         print(writable(line))

@@ -33,8 +33,6 @@ def run(options: argparse.Namespace) -> None:
     if not options.out.endswith(".npy"):
         raise InputError(f"--out must end with .npy, got {options.out}")
     texts = read_lines(options.file)
-    if not texts:
-        raise InputError(f"{options.file} holds no text")
     encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
     vectors = encoder(texts, progress=True)
 

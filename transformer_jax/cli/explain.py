@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     text = "\n".join(read_lines("-")) if options.text == "-" else options.text
     classifier = load_classifier(options.folder)
     found = explain(classifier, text, name=options.name, limit=options.steps)
-    if options.html:
+    if options.html is not None:
         write_page(options.html, _page(options, found))
     warn_of_sample(classifier)
     for line in report(found, options.top, in_colour=wants_colour()):

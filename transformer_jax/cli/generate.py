@@ -6,6 +6,12 @@
     python -m transformer_jax generate gpt2 "Once"    (from the Hugging Face Hub, or a folder)
 
 prints the prompt and its continuation, token by token. The same --seed gives the same text.
+
+A published model has its own settings in generation_config.json, or without that file in
+config.json. An option given here counts instead. As in Hugging Face Transformers,
+generation_config.json counts where both files set something, it ends no text if it has no
+eos_token_id, and max_new_tokens counts before max_length. A setting of sampling asks for sampling
+if the file says do_sample: false. --top-k with a large number and --top-p 1 keep every token.
 """
 
 import argparse
@@ -17,15 +23,16 @@ import numpy as np
 
 from transformer_jax.cli.arguments import LANGUAGE_MODEL, prompt_ids
 from transformer_jax.cli.terminal import writable
-from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.generate import generate, stream
-from transformer_jax.generation.sampling import Sampling
+from transformer_jax.inference.generation_arguments import (
+    LONG,
+    TEMPERATURE,
+    GenerationRequest,
+    generation_arguments,
+)
 from transformer_jax.inference.load import load
-from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.errors import InputError, PretrainedError
 from transformer_jax.serialization.run_folder import Trained
-
-# The default --tokens of published models, because some have a context of a hundred thousand.
-LONG = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,37 +40,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("folder", metavar="MODEL", help=LANGUAGE_MODEL)
     add("prompt", metavar="PROMPT", help="text to continue")
     add(
-        "--tokens",
-        type=int,
-        metavar="N",
-        help=f"maximum number of new tokens (default: all that fit; published models {LONG})",
-    )
-    add("--temperature", type=float, default=0.8, metavar="X", help="of sampling (default: 0.8)")
+        "--tokens", type=int, metavar="N",
+        help="maximum number of new tokens (default: all that fit; published models max_new_tokens "
+        f"or max_length of their files, else {LONG})",
+    )  # fmt: skip
+    add(
+        "--temperature", type=float, metavar="X",
+        help=f"of sampling (default: {TEMPERATURE}; 1 if the files of the model set do_sample)",
+    )  # fmt: skip
     add("--top-k", type=int, metavar="K", help="sample from the K likeliest tokens only")
     add("--top-p", type=float, metavar="P", help="nucleus sampling with total probability P")
     add("--min-p", type=float, metavar="P", help="minimum probability relative to the likeliest")
     add(
-        "--repetition-penalty", type=float, default=1.0, metavar="X",
+        "--repetition-penalty", type=float, metavar="X",
         help="makes tokens that occurred less likely if above 1 (default: 1, no penalty)",
     )  # fmt: skip
     add("--greedy", action="store_true", help="always take the likeliest token")
-    add("--beams", type=int, default=1, metavar="W", help="beam width (default: 1, no beam search)")
-    add("--stop", metavar="TOKEN", help="token that ends the text (default: the end-of-text token)")
+    add("--beams", type=int, metavar="W", help="beam width (default: 1, no beam search)")
+    add(
+        "--stop", action="append", metavar="TOKEN",
+        help="token that ends the text; may be repeated (default: eos_token_id of the model's "
+        "files, else the end-of-text token)",
+    )  # fmt: skip
     add("--seed", type=int, default=0, metavar="S", help="random seed (default: 0)")
 
 
 def run(options: argparse.Namespace) -> None:
     trained = load(options.folder, "language")
     prompt = prompt_ids(trained, options.prompt)
-    chosen = _generation(options, trained, len(prompt))
-    if options.beams > 1:
-        found = generate(trained.model, prompt[None], search=BeamSearch(options.beams), **chosen)
+    arguments = _arguments(options, trained, len(prompt))
+    if "search" in arguments:
+        try:
+            found = generate(trained.model, prompt[None], **arguments)
+        except ValueError as error:
+            raise InputError(str(error)) from None
         ids = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
         print(writable(options.prompt + trained.tokenizer.continuation(prompt, ids)))
         return
     print(writable(options.prompt), end="", flush=True)
     ids, shown = [], ""
-    for (token,) in stream(trained.model, prompt[None], **chosen):
+    for (token,) in stream(trained.model, prompt[None], **arguments):
         ids.append(int(token))
         text = trained.tokenizer.continuation(prompt, ids)
         # A character may span several tokens. It is printed once it is complete.
@@ -74,43 +90,39 @@ def run(options: argparse.Namespace) -> None:
     sys.stdout.flush()
 
 
-def _generation(options: argparse.Namespace, trained: Trained, prompt: int) -> dict[str, Any]:
+def _arguments(options: argparse.Namespace, trained: Trained, prompt: int) -> dict[str, Any]:
     """Return the arguments of `generate` and `stream` for a prompt of `prompt` tokens."""
-    holds = trained.spec.config.max_length
-    room = holds - prompt
-    if room < 1:
+    room = trained.spec.config.max_length - prompt
+    if options.tokens is not None and room > 0 and not 1 <= options.tokens <= room:
         raise InputError(
-            f"the prompt has {prompt} tokens, and the model holds {holds}, new tokens included; "
-            "pass a shorter prompt"
+            f"--tokens must be 1 to {room}, the room that the prompt leaves; got {options.tokens}"
         )
-    usual = room if trained.published is None else min(room, LONG)
-    tokens = usual if options.tokens is None else options.tokens
-    if not 1 <= tokens <= room:
-        raise InputError(
-            f"--tokens must be 1 to {room}, the room that the prompt leaves; got {tokens}"
-        )
-    stop = trained.tokenizer.end_id
-    if options.stop is not None:
-        stop = trained.tokenizer.id_of(options.stop)
-        if stop is None:
-            raise InputError(f"--stop: the vocabulary has no token {options.stop!r}")
+    if options.beams is not None and options.beams < 1:
+        raise InputError(f"--beams must be 1 or more; got {options.beams}")
+    request = GenerationRequest(
+        options.tokens,
+        None if options.stop is None else tuple(_token(trained, name) for name in options.stop),
+        options.greedy,
+        options.beams,
+        options.temperature,
+        options.top_k,
+        options.top_p,
+        options.min_p,
+        options.repetition_penalty,
+    )
     try:
-        sampling = Sampling(
-            options.temperature,
-            options.top_k,
-            options.top_p,
-            options.min_p,
-            options.repetition_penalty,
-        )
+        arguments = generation_arguments(trained, prompt, request)
+    except PretrainedError:
+        raise
     except ValueError as error:
         raise InputError(str(error)) from None
-    if options.beams < 1:
-        raise InputError(f"--beams must be 1 or more; got {options.beams}")
-    is_drawn = not options.greedy and options.beams == 1
-    return {
-        "max_tokens": tokens,
-        "stop": () if stop is None else (stop,),
-        "pad_id": trained.tokenizer.pad_id or 0,
-        "sampling": sampling if is_drawn else None,
-        "key": jax.random.key(options.seed),
-    }
+    if not -(2**63) <= options.seed < 2**63:
+        raise InputError(f"--seed must fit into 64 bits; got {options.seed}")
+    return arguments | {"key": jax.random.key(options.seed)}
+
+
+def _token(trained: Trained, name: str) -> int:
+    token = trained.tokenizer.id_of(name)
+    if token is None:
+        raise InputError(f"--stop: the vocabulary has no token {name!r}")
+    return token

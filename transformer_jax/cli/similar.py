@@ -28,8 +28,6 @@ def run(options: argparse.Namespace) -> None:
     if options.top < 1:
         raise InputError(f"--top must be 1 or more; got {options.top}")
     texts = read_lines(options.file)
-    if not texts:
-        raise InputError(f"{options.file} holds no text")
     encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
     found = encoder([options.query, *texts], progress=True)
     similarity = encoder.pooling.similarity

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.errors import InputError, one_line
 from transformer_jax.runtime.files import write_text
+from transformer_jax.runtime.texts import EncodingError, decode, lines_of
 
 
 def writable(line: str) -> str:
@@ -19,20 +20,23 @@ def writable(line: str) -> str:
 
 
 def read_lines(file: str) -> list[str]:
-    """Read the lines of a UTF-8 file; - is standard input.
+    """Read the lines of a UTF-8 file, empty ones too; - is standard input.
 
-    Lines end at line feeds only, because other line separators such as U+0085 occur inside real
-    reviews. Raises InputError if the file cannot be read or is not UTF-8.
+    Raises InputError if the file cannot be read, is not UTF-8 or is empty.
     """
+    where = "standard input" if file == "-" else file
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        lines = data.decode("utf-8").split("\n")
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file} is not UTF-8 at byte {error.start}; convert it first") from None
-    lines = [line.removesuffix("\r") for line in lines]
-    return lines[:-1] if lines[-1] == "" else lines
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise InputError(f"{file} cannot be read: {reason}") from None
+    try:
+        lines = lines_of(decode(content, where))
+    except EncodingError as error:
+        raise InputError(str(error)) from None
+    if not lines:
+        raise InputError(f"{where} holds no text")
+    return lines
 
 
 def write_page(file: str, html: str) -> None:

@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.merges < 0:
         raise InputError(f"--merges must be 0 or more, got {options.merges}")
-    corpus = "\n".join(read_lines(options.corpus)) if options.corpus else TEXT
+    corpus = "\n".join(read_lines(options.corpus)) if options.corpus is not None else TEXT
     counts = Counter(words(corpus))
     if not counts:
         raise InputError(f"{options.corpus} holds no words to learn from")

@@ -39,5 +39,9 @@ def run(options: argparse.Namespace) -> None:
                 f"a text has {cut} tokens more than the {most} that the model reads; shorten "
                 f"{text[:40]!r}..."
             )
-    for line in translate(trained, texts, beams=options.beams, alpha=options.alpha):
+    try:
+        lines = translate(trained, texts, beams=options.beams, alpha=options.alpha)
+    except ValueError as error:  # a search that cannot be computed
+        raise InputError(str(error)) from None
+    for line in lines:
         print(writable(line))

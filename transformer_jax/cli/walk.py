@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> None:
     title, about, steps, after = (
         _walk(options) if options.worked is None else _worked(options.worked)
     )
-    if options.html:
+    if options.html is not None:
         write_page(options.html, _page(title, about, steps, after))
     for line in _lines(title, about, steps, after):
         print(writable(line))
@@ -90,7 +90,7 @@ def _check_together(options):
         return
     if len(given) != 1:
         raise InputError('pass a text, such as "money bank grows", or --worked ID, or --list')
-    if options.folder:
+    if options.folder is not None:
         alone = ("dim", "heads", "seed", "beside")
         why = "it does not apply to a trained model (--run)"
     else:
@@ -101,7 +101,7 @@ def _check_together(options):
 
 
 def _walk(options):
-    if options.folder:
+    if options.folder is not None:
         return _trained(options)
     D = DIM if options.dim is None else options.dim
     N = HEADS if options.heads is None else options.heads

@@ -1,5 +1,6 @@
-"""Checks of arrays and sizes, for mistakes that would otherwise surface deep inside."""
+"""Checks of arrays, sizes and numbers, for mistakes that would otherwise surface deep inside."""
 
+from numbers import Integral, Real
 from typing import Any
 
 import jax.numpy as jnp
@@ -74,6 +75,23 @@ def check_heads(
         raise ValueError(f"num_kv_heads must divide num_heads; got {num_kv_heads} for {num_heads}")
 
 
+def check_whole(name: str, value: Any, *, least: int | None = None) -> None:
+    """Check that a setting is a whole number, `least` or more if that is given.
+
+    Raises TypeError for a bool and any other type, ValueError for a smaller number.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number; got {value!r:.60}")
+    if least is not None and value < least:
+        raise ValueError(f"{name} must be {least} or more; got {value}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Check that a setting is a real number. Raises TypeError for a bool and any other type."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number; got {value!r:.60}")
+
+
 def _check_axes(name, shape, letters, sizes):
     axes = [letter for letter in letters if letter != "..."]
     compared = shape[len(shape) - len(axes) :] if len(axes) < len(letters) else shape
@@ -114,9 +132,17 @@ def _hint(kind):
     }[kind]
 
 
+def are_numbers(*sizes: Any) -> bool:
+    """Check that all sizes are numbers; `jax.export` also has symbols for sizes."""
+    return all(isinstance(size, int | np.integer) for size in sizes)
+
+
 def check_length(tokens: Any, max_length: int) -> None:
-    """Raise ValueError if tokens [B, T] are longer than `max_length`."""
-    if tokens.shape[1] > max_length:
+    """Raise ValueError if tokens [B, T] are longer than `max_length`.
+
+    A symbolic length is not checked.
+    """
+    if are_numbers(tokens.shape[1]) and tokens.shape[1] > max_length:
         raise ValueError(f"{tokens.shape[1]} tokens are more than max_length={max_length}")
 
 

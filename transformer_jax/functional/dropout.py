@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from transformer_jax.functional.checks import check_arrays
 
 ROUNDS = 13
+Words = tuple[Array, Array]
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
 
@@ -79,7 +80,7 @@ def keep(rng: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, 
 
 
 def keep_weights(
-    rng: PRNGKeyArray,
+    rng: PRNGKeyArray | Words,
     rate: float,
     batch: Int[Array, " B"],
     heads: Int[Array, " N"],
@@ -88,12 +89,12 @@ def keep_weights(
 ) -> Bool[Array, "B N T S"]:
     """Return True with probability 1 - rate for each attention weight, drawn by its indices.
 
-    `batch`, `heads`, `queries` and `keys` are the indices. A weight's bit depends on the key and
-    its own four indices alone: Threefry on (example, head) makes the key of a head, and Threefry
-    under that key on (query, key) makes the word. A block, a device or an implementation that asks
-    for a part therefore gets that part of the whole.
+    `batch`, `heads`, `queries` and `keys` are the indices, `rng` is a key or its `key_words`. A
+    weight's bit depends on the key and its own four indices alone: Threefry on (example, head)
+    makes the key of a head, and Threefry under that key on (query, key) makes the word. A block, a
+    device or an implementation that asks for a part therefore gets that part of the whole.
     """
-    words = _key_words(rng)
+    words = rng if isinstance(rng, tuple) else key_words(rng)
     head_words = _threefry(*words, *jnp.broadcast_arrays(batch[:, None], heads[None]))
     # Without the barrier XLA would compute a head's words again for each of its weights.
     head_words = lax.optimization_barrier(head_words)
@@ -109,10 +110,14 @@ def random_words(rng: PRNGKeyArray, shape: tuple[int, ...]) -> Array:
     index = jnp.zeros(shape, jnp.uint32)
     for axis, size in enumerate(shape):
         index = index * jnp.uint32(size) + lax.broadcasted_iota(jnp.uint32, shape, axis)
-    return _threefry(*_key_words(rng), index, jnp.uint32(0))[0]
+    return _threefry(*key_words(rng), index, jnp.uint32(0))[0]
 
 
-def _key_words(rng: PRNGKeyArray) -> tuple[Array, Array]:
+def key_words(rng: PRNGKeyArray) -> Words:
+    """Return two words that are drawn with the key, and stand for it.
+
+    A loop draws them once, before it begins: a key must not be used twice.
+    """
     words = jax.random.bits(rng, (2,), jnp.uint32)  # the same for every kind of JAX key
     return words[0], words[1]
 

@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.checks import check_arrays
-from transformer_jax.functional.precision import product, returned_dtype, wide
+from transformer_jax.functional.precision import product, returned_dtype, wide, widest
 
 
 def linear(
@@ -54,8 +54,9 @@ def linear(
         f"{letters}D,DF->{letters}F",
         x.reshape(*rows, contracted),
         kernel.reshape(contracted, math.prod(kernel.shape[axes:])),
-        returned_dtype(jnp.promote_types(x.dtype, dtype)),
+        returned_dtype(widest(x.dtype, dtype)),
     ).reshape(*rows, *kernel.shape[axes:])
     if bias is not None:
-        y = wide(y) + bias
+        y = wide(y)
+        y = y + bias.astype(y.dtype)
     return y.astype(dtype)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.positions import lookup
+from transformer_jax.functional.precision import wide_dtype
 
 # Odd multipliers with well-spread bits: the constants of MurmurHash3 (Appleby, 2011, public domain)
 # and 2**32 / golden ratio.
@@ -86,7 +87,7 @@ def ngram_shares(
     first = jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
     last = jax.lax.cummin(jnp.where(ends, place, flat.shape[1]), axis=1, reverse=True)
     times = jnp.take_along_axis(last - first + 1, jnp.argsort(order, axis=-1), axis=-1)
-    return jnp.where(is_ngram, 1 / times.reshape(rows.shape), 0)
+    return jnp.where(is_ngram, 1 / times.reshape(rows.shape).astype(jnp.float32), 0)
 
 
 def ngram_evidence(
@@ -104,7 +105,8 @@ def ngram_evidence(
     `square` = r_g^2 and `weight` = r_g w_g, z is w . x / sqrt(10 + ||x||^2) for x_g = r_g: a text
     counts the same whatever its length, unless it says little (Wang and Manning, 2012, except for
     the norm). An occurrence of an n-gram counts by its `share`. Its p is the product of the
-    `presence` of its tokens, or 1 if that is not given. Raises as `ngram_rows` does.
+    `presence` of its tokens, or 1 if that is not given. The evidence is in float32 or wider. Raises
+    as `ngram_rows` does.
 
     >>> weight, square = jnp.array([[0.0], [6.0], [-1.0]]), jnp.array([[1.0], [26.0], [1.0]])
     >>> ngram_evidence(weight, square, jnp.array([[[1], [2]]]), jnp.array([[[1.0], [0.0]]]))
@@ -117,14 +119,17 @@ def ngram_evidence(
         share=(share, "B T N"),
         presence=(presence, "B T"),
     )
-    there = share[..., None] > 0
-    terms = jnp.where(there, lookup(weight, rows), 0) * share[..., None]
-    squares = jnp.where(there, lookup(square, rows), 0) * share[..., None]
+    share = share[..., None].astype(wide_dtype(weight.dtype))
+    terms, squares = (
+        jnp.where(share > 0, lookup(table, rows).astype(share.dtype), 0) * share
+        for table in (weight, square)
+    )
     if presence is not None:
         # The presence is not read where there is no token: a NaN there would turn gradients that do
         # not depend on it into NaN.
-        p = _products(jnp.where(there[:, :, 0, 0], presence, 1), rows.shape[2])[..., None]
-        terms, squares = terms * p.astype(terms.dtype), squares * (p * p).astype(squares.dtype)
+        presence = jnp.where(share[:, :, 0, 0] > 0, presence.astype(share.dtype), 1)
+        p = _products(presence, rows.shape[2])[..., None]
+        terms, squares = terms * p, squares * p * p
     return terms.sum(axis=(1, 2)) / jnp.sqrt(PRIOR + squares.sum(axis=(1, 2)))
 
 

@@ -92,7 +92,9 @@ def batch_norm(
     if statistics is None:
         statistics = batch_statistics(x)
     mean, variance = _pair("statistics", statistics, x)
-    y = (wide(x) - mean) * lax.rsqrt(variance + epsilon)
+    y = wide(x)
+    mean, variance = mean.astype(y.dtype), variance.astype(y.dtype)
+    y = (y - mean) * lax.rsqrt(variance + epsilon)
     return _affine(y, scale, bias).astype(x.dtype)
 
 
@@ -136,10 +138,11 @@ def running_statistics(
     if rows < 2:
         raise ValueError(f"a variance needs at least two rows; got the shape {x.shape}")
     variance = variance * (rows / (rows - 1))
-    return BatchStatistics(
-        momentum * running_mean + (1 - momentum) * mean,
-        momentum * running_variance + (1 - momentum) * variance,
-    )
+
+    def updated(old, new):
+        return (momentum * old.astype(new.dtype) + (1 - momentum) * new).astype(old.dtype)
+
+    return BatchStatistics(updated(running_mean, mean), updated(running_variance, variance))
 
 
 def _pair(name, statistics, x):
@@ -159,4 +162,5 @@ def _check(x, scale, bias, epsilon):
 
 
 def _affine(y, scale, bias):
-    return y * scale if bias is None else y * scale + bias
+    y = y * scale.astype(y.dtype)
+    return y if bias is None else y + bias.astype(y.dtype)

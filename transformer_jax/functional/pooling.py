@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.positions import count_positions
+from transformer_jax.functional.precision import wide, wide_dtype
 
 
 def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
@@ -35,7 +36,7 @@ def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
     Array([[2.]], dtype=float32)
     """
     _check(x, is_token)
-    count = is_token.sum(axis=-1, keepdims=True)
+    count = is_token.sum(axis=-1, keepdims=True, dtype=jnp.int32)
     return _select(x, is_token & (count_positions(is_token) == count - 1))
 
 
@@ -51,10 +52,10 @@ def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
     Array([[1.5]], dtype=float32)
     """
     _check(x, is_token)
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    total = jnp.where(is_token[..., None], x, 0).sum(axis=1, dtype=wide)
+    dtype = wide_dtype(x.dtype)
+    total = jnp.where(is_token[..., None], x, 0).sum(axis=1, dtype=dtype)
     count = jnp.maximum(is_token.sum(axis=-1, keepdims=True), 1)
-    return (total / count.astype(wide)).astype(x.dtype)
+    return (total / count.astype(dtype)).astype(x.dtype)
 
 
 def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
@@ -74,7 +75,7 @@ def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
     # maximum. Compiled by XLA (jax 0.10 on CPU), it may compare two computations of an entry that
     # round differently, and miss the entry.
     visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
-    highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1])[:, None]
+    highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1], dtype=jnp.int32)[:, None]
     return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
 
 
@@ -93,9 +94,8 @@ def layer_weighted_pool(
     Array([[2.]], dtype=float32)
     """
     check_arrays(layers=(layers, "L B T D"), is_token=(is_token, "bool B T"), logits=(logits, "L"))
-    wide = jnp.promote_types(layers.dtype, jnp.float32)
-    pooled = jax.vmap(mean_pool, in_axes=(0, None))(layers.astype(wide), is_token)
-    share = jax.nn.softmax(logits.astype(wide))
+    pooled = jax.vmap(mean_pool, in_axes=(0, None))(wide(layers), is_token)
+    share = jax.nn.softmax(logits.astype(pooled.dtype))
     return jnp.einsum("L,LBD->BD", share, pooled).astype(layers.dtype)
 
 

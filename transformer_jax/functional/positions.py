@@ -133,7 +133,7 @@ def one_hot_positions(positions: Int[Array, "..."], length: int) -> Float[Array,
     """
     check_arrays(positions=(positions, "int ..."))
     _at_least_one(length=length)
-    return (positions[..., None] == jnp.arange(length)).astype(jnp.float32)
+    return (positions[..., None] == jnp.arange(length, dtype=positions.dtype)).astype(jnp.float32)
 
 
 def binary_positions(positions: Int[Array, "..."], bits: int) -> Float[Array, "... D"]:
@@ -149,7 +149,8 @@ def binary_positions(positions: Int[Array, "..."], bits: int) -> Float[Array, ".
     """
     check_arrays(positions=(positions, "int ..."))
     _at_least_one(bits=bits)
-    return (positions[..., None] >> jnp.arange(bits - 1, -1, -1) & 1).astype(jnp.float32)
+    places = jnp.arange(bits - 1, -1, -1, dtype=positions.dtype)
+    return (positions[..., None] >> places & 1).astype(jnp.float32)
 
 
 def _at_least_one(**sizes):

@@ -7,8 +7,10 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array
 
+from transformer_jax.functional.linear_map import linear_map
 from transformer_jax.runtime.processor import processor_has
 
 
@@ -31,12 +33,27 @@ def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
     return jnp.dtype(jnp.float32)
 
 
-def wide(x: Array) -> Array:
-    """Return x in float32 or wider, the dtypes for sums.
+def widest(*dtypes: DTypeLike) -> jnp.dtype:
+    """Return the dtype that holds the numbers of all dtypes, also under strict promotion.
+
+    Strict promotion forbids the silent conversions of a caller, not the documented ones of a
+    function.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*map(jnp.dtype, dtypes))
+
+
+def wide_dtype(*dtypes: DTypeLike) -> jnp.dtype:
+    """Return float32, or the widest of the dtypes if that is wider: the dtype for sums.
 
     In bfloat16 a sum of equal terms no longer grows beyond 256 of them.
     """
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return widest(*dtypes, jnp.float32)
+
+
+def wide(x: Array) -> Array:
+    """Return x in its `wide_dtype`."""
+    return x.astype(wide_dtype(x.dtype))
 
 
 def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
@@ -47,41 +64,48 @@ def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
     anyway.
     """
     on_cpu = jax.default_backend() == "cpu"
-    return jnp.promote_types(dtype, jnp.float32) if on_cpu else jnp.dtype(dtype)
+    return wide_dtype(dtype) if on_cpu else jnp.dtype(dtype)
 
 
 def product(spec: str, one: Array, other: Array, dtype: jnp.dtype) -> Array:
     """Return `jnp.einsum` of two arrays, summed and returned in `dtype`.
 
+    Arrays of different dtypes are multiplied in the wider one.
+
     Its gradients multiply in the dtype of the operands. Otherwise the cotangent of a short product,
     which is long, would make both gradients long products. Every axis of an array must be in the
-    other array or in the result. Short products have no forward-mode derivative.
+    other array or in the result.
     """
-    is_short = (
-        one.dtype == other.dtype and jnp.dtype(one.dtype).itemsize < jnp.dtype(dtype).itemsize
-    )
-    if is_short and operands_dtype(one.dtype) == one.dtype:
+    common = widest(one.dtype, other.dtype)
+    one, other = one.astype(common), other.astype(common)
+    is_short = common.itemsize < jnp.dtype(dtype).itemsize
+    if is_short and operands_dtype(common) == common:
         return _short_product(spec, dtype, one, other)
     return jnp.einsum(spec, one, other, preferred_element_type=dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _short_product(spec, dtype, one, other):
     return jnp.einsum(spec, one, other, preferred_element_type=dtype)
 
 
-def _short_product_forward(spec, dtype, one, other):
-    return _short_product(spec, dtype, one, other), (one, other)
+@_short_product.defjvp
+def _short_product_jvp(spec, dtype, operands, tangents):
+    def tangent(operands, tangents):
+        (one, other), (d_one, d_other) = operands, tangents
+        return [product(spec, d_one, other, dtype) + product(spec, one, d_other, dtype)]
+
+    value = _short_product(spec, dtype, *operands)
+    transpose = partial(_short_product_transpose, spec)
+    (d_value,) = linear_map(tangent, transpose, operands, tangents, [value])
+    return value, d_value
 
 
-def _short_product_backward(spec, dtype, operands, cotangent):
-    one, other = operands
-    cotangent = cotangent.astype(one.dtype)
+def _short_product_transpose(spec, operands, cotangents):
+    """Return the cotangents of both operands, computed in the dtype of the operands."""
+    (one, other), cotangent = operands, cotangents[0].astype(operands[0].dtype)
     (first, second), result = spec.split("->")[0].split(","), spec.split("->")[1]
     dtype = returned_dtype(one.dtype)
     d_one = product(f"{result},{second}->{first}", cotangent, other, dtype)
     d_other = product(f"{first},{result}->{second}", one, cotangent, dtype)
-    return d_one.astype(one.dtype), d_other.astype(other.dtype)
-
-
-_short_product.defvjp(_short_product_forward, _short_product_backward)
+    return [d_one.astype(one.dtype), d_other.astype(other.dtype)]

@@ -119,7 +119,9 @@ def max_patches(
     B, T, D = x.shape
     if width == 1:
         return jnp.where(is_token[..., None], x, 0), is_token
-    end = -T % width
-    x = jnp.pad(x, ((0, 0), (0, end), (0, 0))).reshape(-1, width, D)
-    is_token = jnp.pad(is_token, ((0, 0), (0, end))).reshape(-1, width)
-    return max_pool(x, is_token).reshape(B, -1, D), is_token.any(axis=-1).reshape(B, -1)
+    patches = -(-T // width)
+    end = patches * width - T
+    x = jnp.pad(x, ((0, 0), (0, end), (0, 0))).reshape(B * patches, width, D)
+    is_token = jnp.pad(is_token, ((0, 0), (0, end))).reshape(B * patches, width)
+    patch, is_patch = max_pool(x, is_token), is_token.any(axis=-1)
+    return patch.reshape(B, patches, D), is_patch.reshape(B, patches)

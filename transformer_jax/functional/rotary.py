@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.precision import wide
 
 LAYOUTS = ("half", "interleaved")
 SCALINGS = ("linear", "ntk", "yarn", "llama3")
@@ -50,16 +51,16 @@ def rope(
     pairs = len(frequencies)
     if 2 * pairs > x.shape[3]:
         raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[3]}")
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    x_wide = wide(x)
     # Frequencies in bfloat16 must not round the positions: bfloat16 cannot represent 257.
     turns, frequencies = (
-        jnp.atleast_2d(positions).astype(wide.dtype),
-        frequencies.astype(wide.dtype),
+        jnp.atleast_2d(positions).astype(x_wide.dtype),
+        frequencies.astype(x_wide.dtype),
     )
     angles = (turns[..., None] * frequencies)[:, :, None]  # [#B, T, 1, R]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
 
-    turned, rest = wide[..., : 2 * pairs], wide[..., 2 * pairs :]
+    turned, rest = x_wide[..., : 2 * pairs], x_wide[..., 2 * pairs :]
     half = layout == "half"
     a, b = jnp.split(turned, 2, axis=-1) if half else (turned[..., ::2], turned[..., 1::2])
     a, b = a * cos - b * sin, a * sin + b * cos
@@ -72,7 +73,8 @@ def rope(
 class Rotary:
     """The positions and frequencies by which self-attention rotates its queries and keys.
 
-    Su et al., 2021, https://arxiv.org/abs/2104.09864. A pytree whose `layout` is static, so that
+    Su et al., 2021, https://arxiv.org/abs/2104.09864. Rotated vectors are multiplied by `scale`,
+    which is `yarn_temperature` for YaRN. A pytree whose `layout` and `scale` are static, so that
     `jit`, `vmap` and `checkpoint` take it as an argument. `turn` raises as `rope` does.
 
     >>> rotary = Rotary(jnp.arange(2)[None], rope_frequencies(2))
@@ -85,10 +87,14 @@ class Rotary:
     positions: Int[Array, "#B T"] | Any
     frequencies: Float[Array, " R"] | Any
     layout: str = field(default="half", metadata={"static": True})
+    scale: float = field(default=1.0, metadata={"static": True})
 
     def turn(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T N H"]:
-        """Return queries or keys rotated by `rope`."""
-        return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
+        """Return queries or keys rotated by `rope` and multiplied by `scale`."""
+        if self.scale == 1.0:
+            return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
+        turned = rope(wide(x), self.positions, layout=self.layout, frequencies=self.frequencies)
+        return (turned * self.scale).astype(x.dtype)
 
 
 def rope_frequencies(
@@ -100,6 +106,9 @@ def rope_frequencies(
     original_length: int | None = None,
     low: float = 1.0,
     high: float = 4.0,
+    beta_slow: float = 1.0,
+    beta_fast: float = 32.0,
+    truncate: bool = True,
 ) -> Float[Array, " R"]:
     """Return the frequencies of the pairs of features, scaled for longer texts if asked for.
 
@@ -110,9 +119,9 @@ def rope_frequencies(
         linear   f_i / factor: every position is pressed into the known range
         ntk      the base grows to base * factor^(H/(H-2)): fast pairs keep their speed, the slowest
                  is divided by factor
-        yarn     pairs that turn more than 32 times in original_length keep their speed, those that
-                 turn less than once are divided by factor, those between in proportion to their
-                 number i
+        yarn     pairs that turn more than `beta_fast` times in original_length keep their speed,
+                 those that turn less than `beta_slow` times are divided by factor, those between in
+                 proportion to their number i; `truncate` rounds the bounds to whole numbers i
         llama3   pairs that turn more than `high` times in original_length keep their speed, those
                  that turn less than `low` times are divided by factor, those between in proportion
                  to their turns
@@ -120,11 +129,11 @@ def rope_frequencies(
     linear: Chen et al., 2023, https://arxiv.org/abs/2306.15595; yarn: Peng et al., 2023,
     https://arxiv.org/abs/2309.00071, section 3.2; llama3: Grattafiori et al., 2024,
     https://arxiv.org/abs/2407.21783, as released. YaRN also sharpens the logits: pass scale =
-    `yarn_temperature(factor)` ** 2 / sqrt(H) to the attention.
+    `yarn_temperature(factor)` to `Rotary`.
 
     Raises ValueError for an odd number of features, a base of 1 or less, an unknown scaling, a
     factor below 1 or one without a scaling, for yarn and llama3 without `original_length`, and for
-    a `low` that is not below `high`.
+    a `low` or a `beta_slow` that is not below `high` or `beta_fast`.
 
     >>> rope_frequencies(4)
     Array([1.  , 0.01], dtype=float32)
@@ -146,15 +155,15 @@ def rope_frequencies(
         raise ValueError(
             f'scaling="{scaling}" needs original_length, the length of the training texts'
         )
-    if not 0 < low < high:
-        raise ValueError(f"low and high must be 0 < low < high; got {low} and {high}")
+    _check_bounds(low=low, high=high)
+    _check_bounds(beta_slow=beta_slow, beta_fast=beta_fast)
     if scaling == "ntk" and features > 2:
         base = base * factor ** (features / (features - 2))
     frequencies = base ** (-jnp.arange(0, features, 2, dtype=jnp.float32) / features)
     if scaling == "linear":
         return frequencies / factor
     if scaling == "yarn":
-        share = _slowed(features, base, length)
+        share = _slowed(features, base, length, (beta_slow, beta_fast), truncate)
         return frequencies * (1 - share) + frequencies / factor * share
     if scaling == "llama3":
         turns = length * frequencies / (2 * math.pi)
@@ -179,11 +188,24 @@ def yarn_temperature(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0
 
 
-def _slowed(features: int, base: float, length: int) -> Float[Array, " R"]:
-    """Return how far each pair is slowed: 0 from 32 turns in `length` on, 1 up to one turn."""
+def _check_bounds(**bounds: float) -> None:
+    """Check that two numbers of turns are above 0 and in order."""
+    (low, least), (high, most) = bounds.items()
+    if not 0 < least < most:
+        raise ValueError(f"{low} and {high} must be 0 < {low} < {high}; got {least} and {most}")
+
+
+def _slowed(
+    features: int, base: float, length: int, turns: tuple[float, float], truncate: bool
+) -> Float[Array, " R"]:
+    """Return how far each pair is slowed: 0 from turns[1] in `length` on, 1 up to turns[0]."""
 
     def pair(turns):  # length * base^(-2i/H) = 2 pi turns, solved for i
         return features * math.log(length / (2 * math.pi * turns)) / (2 * math.log(base))
 
-    low, high = max(math.floor(pair(32)), 0), min(math.ceil(pair(1)), features - 1)
-    return jnp.clip((jnp.arange(features // 2) - low) / max(high - low, 1e-3), 0.0, 1.0)
+    first, last = pair(turns[1]), pair(turns[0])
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, features - 1)
+    pairs = jnp.arange(features // 2, dtype=jnp.float32)
+    return jnp.clip((pairs - first) / (last - first or 1e-3), 0.0, 1.0)

@@ -4,12 +4,15 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.functional.checks import check_number, check_whole
+from transformer_jax.generation.sampling import log_probabilities
 from transformer_jax.nn.kv_cache import Cache
+
+LARGEST_PENALTY = 1e30  # log-probabilities divided by it are still different numbers in float32
 
 
 @dataclass(frozen=True)
@@ -17,15 +20,16 @@ class BeamSearch:
     """The settings of a beam search.
 
     `beams` is the beam width W. Scores are log-probabilities divided by the `length_penalty` with
-    `alpha`. Raises ValueError for fewer than one beam, or an alpha that is negative or not finite.
+    `alpha`. Raises ValueError for fewer than one beam, or an alpha that is negative or not finite,
+    TypeError for a setting that is not a number, or beams that are not a whole one.
     """
 
     beams: int = 4
     alpha: float = 0.6
 
     def __post_init__(self):
-        if self.beams < 1:
-            raise ValueError(f"beams must be 1 or more; got {self.beams}")
+        check_whole("beams", self.beams, least=1)
+        check_number("alpha", self.alpha)
         if not 0.0 <= self.alpha < math.inf:
             raise ValueError(f"alpha must be 0 or more; got {self.alpha}")
 
@@ -53,6 +57,23 @@ def length_penalty(length: int | Int[Array, "..."], alpha: float) -> Float[Array
     return ((5.0 + jnp.asarray(length, jnp.float32)) / 6.0) ** alpha
 
 
+def check_search(search: BeamSearch, max_tokens: int, vocab_size: int) -> None:
+    """Raise ValueError if a search cannot be computed for so many tokens and such a vocabulary.
+
+    The length penalty would overflow, or the candidates could not be counted in 32 bits.
+    """
+    growth = math.log((5 + max_tokens) / 6)
+    if search.alpha * growth > math.log(LARGEST_PENALTY):
+        most = math.log(LARGEST_PENALTY) / growth
+        raise ValueError(
+            f"alpha must be at most {most:.3g} for texts of {max_tokens} tokens; got {search.alpha}"
+        )
+    if search.beams > (most := (2**31 - 1) // vocab_size):
+        raise ValueError(
+            f"beams must be at most {most} for a vocabulary of {vocab_size}; got {search.beams}"
+        )
+
+
 def beam_search(
     model,
     logits: Float[Array, "B V"],
@@ -70,17 +91,17 @@ def beam_search(
     example ends when no unfinished text can become better than the worst of W complete texts.
     After `max_tokens` tokens, unfinished texts count as complete.
     """
-    (B, V), W, G, alpha = logits.shape, search.beams, max_tokens, search.alpha
-    # Only the first beam is filled: W equal beams would stay equal.
-    first = jnp.full((B, W), -jnp.inf).at[:, 0].set(0.0)
+    (B, V), W, G, alpha = logits.shape, search.beams, max_tokens, float(search.alpha)
     empty = jnp.full((B, W, G), pad_id, jnp.int32)
-    none = jnp.full((B, W), -jnp.inf)
+    none = jnp.full((B, W), -jnp.inf, jnp.promote_types(logits.dtype, jnp.float32))
+    # Only the first beam is filled: W equal beams would stay equal.
+    first = none.at[:, 0].set(0.0)
     state = Beams(empty, first, empty, none, none, jnp.zeros((B, W), jnp.int32))
     stops = jnp.array(stop, jnp.int32)
 
     def extend(i, state, logits):
         """Extend the beams by a token; return them, that token, and the row that each extends."""
-        each = jax.nn.log_softmax(logits).reshape(B, W, V) + state.log_probability[..., None]
+        each = log_probabilities(logits).reshape(B, W, V) + state.log_probability[..., None]
         # Each beam can end in each stop token once, so that at least W candidates do not end here.
         best, index = lax.top_k(each.reshape(B, W * V), min((1 + len(stop)) * W, W * V))
         beam, token = index // V, (index % V).astype(jnp.int32)

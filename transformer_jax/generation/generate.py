@@ -8,7 +8,6 @@ from its prompt, an encoder-decoder from the token that begins a target.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +20,14 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.functional.checks import check_ids
 from transformer_jax.generation.beam_search import BeamSearch, beam_search
-from transformer_jax.generation.sampling import Sampling, draw
+from transformer_jax.generation.options import (
+    GenerationOptions,
+    check_fits,
+    check_tokens,
+    key_for,
+    make_options,
+)
+from transformer_jax.generation.sampling import Sampling, draw, log_probabilities
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.nn.kv_cache import Cache
@@ -33,28 +39,6 @@ class Generated(NamedTuple):
     tokens: Int[Array, "B G"]
     lengths: Int[Array, " B"]
     log_probability: Float[Array, " B"]  # under the model's own distribution, before `Sampling`
-
-
-@dataclass(frozen=True)
-class GenerationOptions:
-    """The options of generation that are static under jit."""
-
-    max_tokens: int
-    sampling: Sampling | None = None
-    search: BeamSearch | None = None
-    stop: tuple[int, ...] = ()
-    pad_id: int = 0
-
-    def __post_init__(self):
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be 1 or more; got {self.max_tokens}")
-        if self.searches and self.sampling is not None:
-            raise ValueError("a beam search does not sample: pass search or sampling, not both")
-
-    @property
-    def searches(self) -> bool:
-        """Whether there is a beam search. With one beam it is greedy generation instead."""
-        return self.search is not None and self.search.beams > 1
 
 
 class GenerationState(NamedTuple):
@@ -89,15 +73,14 @@ def generate(
 
     Raises ValueError if an example has no token, if the prompt and `max_tokens` together exceed the
     model's max_length, if a token of a prompt, a stop token or `pad_id` is not in the vocabulary,
-    if there is a sampling without a key, or if both a sampling and a search are given. Traced
-    tokens are not checked.
+    if there is a sampling without a key, if both a sampling and a search are given, or if the
+    search is too large. Raises TypeError for a number that is not whole. Traced tokens are not
+    checked.
     """
-    options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
+    options = make_options(model, max_tokens, sampling, search, stop, pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
-    _check_tokens(model, options.stop, "stop at")
-    _check_tokens(model, (pad_id,), "pad with")
     graph, params = nnx.split(model, nnx.Param)
-    key = _key(options, key)
+    key = key_for(options, key)
     return _generate(graph, params, _array(tokens), is_token, key, options=options)
 
 
@@ -118,10 +101,11 @@ def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationStat
         columns = jnp.where(is_token, tokens, V)
         is_used = jnp.zeros((B, V), bool).at[jnp.arange(B)[:, None], columns].set(True, mode="drop")
     none = jnp.zeros(B, jnp.int32)
-    return GenerationState(logits, cache, is_used, none > 0, none, jnp.zeros(B, logits.dtype), key)
+    sums = jnp.zeros(B, jnp.promote_types(logits.dtype, jnp.float32))
+    return GenerationState(logits, cache, is_used, none > 0, none, sums, key)
 
 
-def _generate_tokens(model, state, options) -> Generated:
+def _generate_tokens(model, state, options: GenerationOptions) -> Generated:
     """Run the loop from the state after the prompt."""
     if options.searches:
         return Generated(
@@ -155,13 +139,13 @@ def _generate_tokens(model, state, options) -> Generated:
     return Generated(written, state.lengths, state.log_probability)
 
 
-def _draw(state, options):
+def _draw(state, options: GenerationOptions):
     """Draw a token for each example; return it, the new state, and which examples were not done."""
     key, draw_key = jax.random.split(state.key)
     token = draw(state.logits, options.sampling, draw_key, is_used=state.is_used)
     is_new = ~state.is_done
     rows = jnp.arange(len(token))
-    log_probability = state.logits[rows, token] - jax.nn.logsumexp(state.logits, axis=1)
+    log_probability = log_probabilities(state.logits)[rows, token]
     is_used = state.is_used
     if is_used is not None:
         is_used = is_used.at[rows, token].max(is_new)
@@ -201,12 +185,10 @@ def stream(
     The arguments are those of `generate`, except that there is no beam search. Raises ValueError as
     `generate` does.
     """
-    options = GenerationOptions(max_tokens, sampling, stop=tuple(stop), pad_id=pad_id)
+    options = make_options(model, max_tokens, sampling, None, stop, pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
-    _check_tokens(model, options.stop, "stop at")
-    _check_tokens(model, (pad_id,), "pad with")
     graph, params = nnx.split(model, nnx.Param)
-    key = _key(options, key)
+    key = key_for(options, key)
     state = _first(graph, params, _array(tokens), is_token, key, options=options)
     for i in range(max_tokens):
         token, state, is_new = _drawn(state, options=options)
@@ -250,15 +232,13 @@ def generate_target(
 
     The other arguments, the result and the errors are those of `generate`.
     """
-    options = GenerationOptions(max_tokens, sampling, search, tuple(stop), pad_id)
-    _check_fits(model, max_tokens, max_tokens)
+    options = make_options(model, max_tokens, sampling, search, stop, pad_id)
+    check_fits(model, max_tokens, max_tokens)
     check_ids("source", source, model.config.vocab_size, is_source)
-    _check_tokens(model, (begin,), "begin with")
-    _check_tokens(model, options.stop, "stop at")
-    _check_tokens(model, (pad_id,), "pad with")
+    check_tokens(model, (begin,), "begin with")
     graph, params = nnx.split(model, nnx.Param)
     source, is_source = _array(source), _array(is_source)
-    key = _key(options, key)
+    key = key_for(options, key)
     return _generate_target(graph, params, source, is_source, key, begin=begin, options=options)
 
 
@@ -295,7 +275,7 @@ def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[np.ndarray, "B T"]
     is_token = np.asarray(np.ones(np.shape(tokens), bool) if is_token is None else is_token)
     if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
-    _check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
+    check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
     check_ids("tokens", tokens, model.config.vocab_size, is_token)
     return is_token
 
@@ -304,24 +284,3 @@ def _array(values) -> Array | np.ndarray:
     """Convert to an array that jit accepts."""
     # NumPy arrays stay as they are: `jnp.asarray` would compile a program for each shape.
     return values if isinstance(values, jax.Array) else np.asarray(values)
-
-
-def _check_fits(model, tokens: int, max_tokens: int) -> None:
-    if tokens > model.config.max_length:
-        raise ValueError(
-            f"the prompt and max_tokens={max_tokens} make {tokens} tokens, more than the model's "
-            f"max_length={model.config.max_length}"
-        )
-
-
-def _check_tokens(model, tokens: Sequence[int], use: str) -> None:
-    V = model.config.vocab_size
-    for token in tokens:
-        if not 0 <= token < V:
-            raise ValueError(f"there is no token {token} to {use}: the vocabulary has {V}")
-
-
-def _key(options: GenerationOptions, key: PRNGKeyArray | None) -> PRNGKeyArray:
-    if options.sampling is not None and key is None:
-        raise ValueError("sampling needs a key, as jax.random.key(0)")
-    return jax.random.key(0) if key is None else key

@@ -11,15 +11,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.checks import check_arrays, check_number, check_whole
 
 
 @dataclass(frozen=True)
 class Sampling:
     """The settings of sampling. None, and a temperature or penalty of 1, have no effect.
 
+    With `greedy`, the likeliest token after the repetition penalty is taken, and nothing is drawn.
+
     Raises ValueError for a temperature or penalty that is not above 0 and finite, a top_k below 1,
-    and a top_p or min_p outside (0, 1].
+    a top_p or min_p outside (0, 1], and for `greedy` with a setting other than the penalty. Raises
+    TypeError for a setting of another type.
     """
 
     temperature: float = 1.0
@@ -27,21 +30,24 @@ class Sampling:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float = 1.0
+    greedy: bool = False
 
     def __post_init__(self):
-        if not 0.0 < self.temperature < math.inf:
-            raise ValueError(
-                f"temperature must be above 0; got {self.temperature}. "
-                "For greedy decoding, pass no Sampling"
-            )
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"top_k must be 1 or more; got {self.top_k}")
+        for name, hint in (
+            ("temperature", ". For greedy decoding, pass no Sampling"),
+            ("repetition_penalty", ""),
+        ):
+            _check_positive(name, getattr(self, name), hint)
+        if self.top_k is not None:
+            check_whole("top_k", self.top_k, least=1)
         for name in ("top_p", "min_p"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 < value <= 1.0:
-                raise ValueError(f"{name} must be in (0, 1]; got {value}")
-        if not 0.0 < self.repetition_penalty < math.inf:
-            raise ValueError(f"repetition_penalty must be above 0; got {self.repetition_penalty}")
+            if getattr(self, name) is not None:
+                _check_share(name, getattr(self, name))
+        if type(self.greedy) is not bool:
+            raise TypeError(f"greedy must be True or False; got {self.greedy!r:.60}")
+        others = (self.temperature, self.top_k, self.top_p, self.min_p)
+        if self.greedy and others != (1.0, None, None, None):
+            raise ValueError("greedy takes the likeliest token: only repetition_penalty changes it")
 
 
 def draw(
@@ -55,80 +61,141 @@ def draw(
 
     `is_used` marks the tokens that the repetition penalty applies to.
     """
-    if sampling is None:
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    if sampling is not None:
+        logits = adjusted(logits, sampling, is_used=is_used)
+    if sampling is None or sampling.greedy:
         return logits.argmax(axis=-1).astype(jnp.int32)
-    logits = adjusted(logits, sampling, is_used=is_used)
-    return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
+    return jax.random.categorical(key, below_largest(logits), axis=-1).astype(jnp.int32)
 
 
 def adjusted(
     logits: Float[Array, "B V"], sampling: Sampling, *, is_used: Bool[Array, "B V"] | None = None
 ) -> Float[Array, "B V"]:
-    """Apply the settings of `sampling` to logits.
+    """Apply the settings of `sampling` to logits, computed in float32 at least.
 
-    The order is repetition penalty, temperature, top-k, top-p, min-p.
+    The order is repetition penalty, temperature, top-k, top-p, min-p. With a penalty or temperature
+    other than 1, the largest logit is also subtracted, which changes no probability.
     """
-    if sampling.repetition_penalty != 1.0 and is_used is not None:
+    check_arrays(logits=(logits, "B V"))
+    dtype = logits.dtype
+    logits = logits.astype(jnp.promote_types(dtype, jnp.float32))
+    penalises = sampling.repetition_penalty != 1.0 and is_used is not None
+    if penalises:
         logits = penalise_repetition(logits, is_used, sampling.repetition_penalty)
-    logits = logits / sampling.temperature
+    if penalises or sampling.temperature != 1.0:
+        logits = _tempered(logits, sampling.temperature)
     if sampling.top_k is not None:
         logits = top_k(logits, sampling.top_k)
     if sampling.top_p is not None:
         logits = top_p(logits, sampling.top_p)
     if sampling.min_p is not None:
         logits = min_p(logits, sampling.min_p)
-    return logits
+    return _as_finite(logits, dtype)
+
+
+def below_largest(logits: Float[Array, "... V"]) -> Float[Array, "... V"]:
+    """Return logits minus the largest one, which becomes 0 even if it is infinite.
+
+    The softmax stays the same. Logits of +inf share the probability equally.
+
+    >>> below_largest(jnp.array([1.0, 3.0])), below_largest(jnp.array([1.0, jnp.inf]))
+    (Array([-2.,  0.], dtype=float32), Array([-inf,   0.], dtype=float32))
+    """
+    largest = logits.max(axis=-1, keepdims=True)
+    return jnp.where(logits == largest, jnp.zeros_like(logits), logits - largest)
+
+
+def log_probabilities(logits: Float[Array, "... V"]) -> Float[Array, "... V"]:
+    """Compute the logarithm of the softmax, in float32 at least.
+
+    Logits of +inf share the probability equally.
+
+    >>> log_probabilities(jnp.array([0.0, 0.0, jnp.inf, -jnp.inf]))
+    Array([-inf, -inf,   0., -inf], dtype=float32)
+    """
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return jax.nn.log_softmax(below_largest(logits), axis=-1)
+
+
+def _tempered(logits, temperature):
+    temperature = _in_range(temperature, logits.dtype)
+    # Whichever comes first cannot overflow, so that the likeliest tokens keep their order.
+    if temperature < 1.0:
+        return below_largest(logits) / temperature
+    return below_largest(logits / temperature)
+
+
+def _in_range(value, dtype):
+    """Return a number above 0 as one that is normal in a dtype, as is its reciprocal."""
+    # XLA may multiply by the reciprocal instead of dividing, and set what is not normal to 0.
+    least = float(jnp.finfo(dtype).tiny)
+    return min(max(float(value), least), 1.0 / least)
+
+
+def _as_finite(logits, dtype):
+    """Convert to a dtype, in which finite logits stay finite."""
+    limits = jnp.finfo(dtype)
+    inside = jnp.clip(logits, float(limits.min), float(limits.max))
+    return jnp.where(jnp.isfinite(logits), inside, logits).astype(dtype)
 
 
 def top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
     """Keep the k largest logits, and all that equal the smallest of them.
 
     The others become -inf. Fan et al., 2018, https://arxiv.org/abs/1805.04833. Raises ValueError
-    for k below 1.
+    for k below 1, TypeError if it is not a whole number.
 
     >>> top_k(jnp.array([[1.0, 3.0, 2.0]]), 2)
     Array([[-inf,   3.,   2.]], dtype=float32)
     """
     check_arrays(logits=(logits, "B V"))
-    if k < 1:
-        raise ValueError(f"k must be 1 or more; got {k}")
+    check_whole("k", k, least=1)
     least = jax.lax.top_k(logits, min(k, logits.shape[-1]))[0][:, -1:]
-    return jnp.where(logits >= least, logits, -jnp.inf)
+    return jnp.where(logits < least, -jnp.inf, logits)
 
 
 def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     """Keep the smallest set of likeliest tokens with a total probability of at least p.
 
-    The logits of the others become -inf. This is nucleus sampling: Holtzman et al., 2020,
-    https://arxiv.org/abs/1904.09751, section 3.1. Among equal probabilities, tokens with smaller
-    ids are kept first. Raises ValueError for p outside (0, 1].
+    The logits of the others become -inf; p = 1 keeps every token. This is nucleus sampling:
+    Holtzman et al., 2020, https://arxiv.org/abs/1904.09751, section 3.1. Among equal probabilities,
+    tokens with smaller ids are kept first. Raises ValueError for p outside (0, 1], TypeError if it
+    is not a number.
 
     >>> top_p(jnp.log(jnp.array([[0.2, 0.5, 0.3]])), 0.7).round(2)
     Array([[ -inf, -0.69, -1.2 ]], dtype=float32)
     """
     check_arrays(logits=(logits, "B V"))
     _check_share("p", p)
-    order = jnp.argsort(-logits, axis=-1, stable=True)
-    probabilities = jax.nn.softmax(jnp.take_along_axis(logits, order, axis=-1), axis=-1)
-    # A token stays if the tokens before it have a total below p; the first one always stays.
-    before = jnp.cumsum(probabilities, axis=-1) - probabilities
+    if p == 1:
+        return logits
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    order = jnp.argsort(-wide, axis=-1, stable=True)
+    weights = jnp.exp(jnp.take_along_axis(below_largest(wide), order, axis=-1))
+    # A token is dropped if those before it have a share of p or more: before >= p (before + after),
+    # with `after` summed from the smallest weight. Both sums are accurate relative to their size.
+    # A share 1 - after/total would lose the small weights of a large vocabulary.
+    before = jnp.pad(jax.lax.cumsum(weights, axis=1)[:, :-1], ((0, 0), (1, 0)))
+    after = jax.lax.cumsum(weights, axis=1, reverse=True)
+    drops = (before * (1.0 - float(p)) >= after * float(p)) & (before > 0)  # never the first
     rank = jnp.argsort(order, axis=-1)
-    return jnp.where(jnp.take_along_axis(before < p, rank, axis=-1), logits, -jnp.inf)
+    return jnp.where(jnp.take_along_axis(drops, rank, axis=-1), -jnp.inf, logits)
 
 
 def min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     """Keep the tokens that are at least p times as likely as the likeliest token.
 
     The logits of the others become -inf. Nguyen et al., 2024, https://arxiv.org/abs/2407.01082.
-    Raises ValueError for p outside (0, 1].
+    Raises ValueError for p outside (0, 1], TypeError if it is not a number.
 
-    >>> min_p(jnp.log(jnp.array([[0.1, 0.6, 0.3]])), 0.5).round(2)
+    >>> min_p(jnp.log(jnp.array([[0.1, 0.6, 0.3]])), 0.4).round(2)
     Array([[ -inf, -0.51, -1.2 ]], dtype=float32)
     """
     check_arrays(logits=(logits, "B V"))
     _check_share("p", p)
-    least = logits.max(axis=-1, keepdims=True) + math.log(p)
-    return jnp.where(logits >= least, logits, -jnp.inf)
+    wide = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return jnp.where(below_largest(wide) < math.log(p), -jnp.inf, logits)
 
 
 def penalise_repetition(
@@ -137,17 +204,31 @@ def penalise_repetition(
     """Divide positive logits of used tokens by the penalty, and multiply negative ones by it.
 
     Keskar et al., 2019, https://arxiv.org/abs/1909.05858, section 4.1. The sign is handled as in
-    Hugging Face Transformers. Raises ValueError for a penalty of 0 or less.
+    Hugging Face Transformers. A finite logit stays finite. Raises ValueError for a penalty that is
+    not above 0 and finite, TypeError if it is not a number.
 
     >>> penalise_repetition(jnp.array([[2.0, -2.0, 1.0]]), jnp.array([[True, True, False]]), 2.0)
     Array([[ 1., -4.,  1.]], dtype=float32)
     """
     check_arrays(logits=(logits, "B V"), is_used=(is_used, "bool B V"))
-    if not penalty > 0:
-        raise ValueError(f"penalty must be above 0; got {penalty}")
-    return jnp.where(is_used, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
+    _check_positive("penalty", penalty)
+    dtype = logits.dtype
+    logits = logits.astype(jnp.promote_types(dtype, jnp.float32))
+    limits, penalty = jnp.finfo(logits.dtype), _in_range(penalty, logits.dtype)
+    changed = jnp.where(logits > 0, logits / penalty, logits * penalty)
+    limit = jnp.where(logits > 0, limits.max, limits.min).astype(logits.dtype)
+    changed = jnp.where(jnp.isfinite(logits) & ~jnp.isfinite(changed), limit, changed)
+    return _as_finite(jnp.where(is_used, changed, logits), dtype)
+
+
+def _check_positive(name, value, hint=""):
+    check_number(name, value)
+    if not 0.0 < value < math.inf:
+        wanted = "finite" if value > 0 else "above 0"
+        raise ValueError(f"{name} must be {wanted}; got {value}{hint}")
 
 
 def _check_share(name, value):
+    check_number(name, value)
     if not 0.0 < value <= 1.0:
         raise ValueError(f"{name} must be in (0, 1]; got {value}")

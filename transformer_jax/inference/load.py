@@ -77,6 +77,12 @@ def _specification(model: Any, tokenizer: PretrainedTokenizer, settings: Setting
     if isinstance(model, LanguageModel):
         return LanguageModelSpec(model.config, name, framed=False)
     if isinstance(model, EncoderClassifier):
+        problem = settings.text("problem_type", "single_label_classification")
+        if problem != "single_label_classification" or model.config.num_classes == 1:
+            raise settings.error(
+                f"a {problem} model with {model.config.num_classes} outputs has no probabilities "
+                "of classes that exclude each other; use the logits of from_pretrained"
+            )
         labels = settings.part("id2label") or Settings.of(settings.path, {})
         classes = (labels.text(str(i), f"LABEL_{i}") for i in range(model.config.num_classes))
         holds = model.config.text.max_length

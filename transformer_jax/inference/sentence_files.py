@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.pretrained.files import PretrainedError, Settings
+from transformer_jax.runtime.texts import EncodingError, read_text
 
 MODULES, TOKENIZER = "modules.json", "tokenizer_config.json"
 MODEL = "config_sentence_transformers.json"
@@ -144,8 +145,10 @@ def _length(settings: Settings, name: str) -> int | None:
 def _modules(path: Path) -> list[tuple[str, str]]:
     """Read the kind and the path of each module."""
     try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
+        modules = json.loads(read_text(path))
         found = [(str(m["type"]), str(m.get("path", ""))) for m in modules]
+    except EncodingError as error:
+        raise PretrainedError(f"{path} cannot be read: {error}") from None
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise PretrainedError(f"{path} is not a list of modules with types and paths") from None
     for kind, _ in found:

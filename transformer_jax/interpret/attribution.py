@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.functional.checks import check_arrays
+from transformer_jax.functional.precision import wide
 
 # The nodes of the first try, and the points of each call of `evaluate`: one shape, compiled once.
 NODES = 8
@@ -74,7 +75,7 @@ def log_odds(logits: Float[Array, "... C"], index: int | Int[Array, ""]) -> Floa
     check_arrays(logits=(logits, "... C"))
     if logits.shape[-1] < 2:
         raise ValueError(f"logits must be of two classes or more; got the shape {logits.shape}")
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = wide(logits)
     is_class = jnp.arange(logits.shape[-1]) == index
     own = jnp.where(is_class, logits, 0).sum(axis=-1)
     return own - jax.nn.logsumexp(jnp.where(is_class, -jnp.inf, logits), axis=-1)

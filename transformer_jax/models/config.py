@@ -67,6 +67,7 @@ class TextEncoderConfig:
     global_every: int = 1  # one layer in every `global_every` is global, starting with the first
     local_rope_base: float = 10_000.0  # of rotary positions in local layers
     pooler: bool = False  # also has a pooler: tanh of a linear map of the first token's vector
+    tied_head: bool = True  # the head of a masked language model uses the token embedding table
     embedding_dropout_rate: float = 0.1
 
     def __post_init__(self):

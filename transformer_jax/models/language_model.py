@@ -11,6 +11,7 @@ from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import Mask, causal, padding, segments, sliding_window
 from transformer_jax.functional.checks import check_ids, check_length
 from transformer_jax.functional.positions import count_in_segments, count_positions
+from transformer_jax.functional.precision import wide_dtype
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder, last_token
@@ -156,7 +157,7 @@ class LanguageModel(nnx.Module):
     def _logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
         if self.head is None:
             return self.embedding.logits(x)
-        return self.head(x, dtype=jnp.promote_types(x.dtype, jnp.float32))
+        return self.head(x, dtype=wide_dtype(x.dtype))
 
     def _mask(self, is_key, segment_ids, at: dict) -> Mask:
         window = self.config.window

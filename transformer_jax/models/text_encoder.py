@@ -20,7 +20,7 @@ from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.feed_forward import ACTIVATIONS
 from transformer_jax.functional.pooling import POOLINGS, cls_pool
 from transformer_jax.functional.positions import count_in_segments, count_positions
-from transformer_jax.functional.precision import product
+from transformer_jax.functional.precision import product, wide_dtype
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.models.ngram_evidence import evidence_of
 from transformer_jax.nn.context import LayerContext
@@ -184,14 +184,17 @@ def _own_text(is_token: Bool[Array, "B T"], text_ids: Int[Array, "B T"] | None) 
 class MaskedHead(nnx.Module):
     """The head of a masked language model (Devlin et al., 2019): norm(f(W x + b)) E^T + bias.
 
-    f is the activation of the encoder and E the token embedding table.
+    f is the activation of the encoder. E is the token embedding table, or a matrix of its own if
+    the head is not tied.
     """
 
     def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
         D, stack = config.encoder.embed_dim, config.encoder
         self.linear = Linear(D, D, use_bias=stack.biases, rngs=rngs)
         self.norm = norm_of(stack)
-        self.bias = zeros(config.vocab_size)
+        V = config.vocab_size
+        self.output = None if config.tied_head else Linear(D, V, use_bias=False, rngs=rngs)
+        self.bias = zeros(V)
         gated = {"geglu": "gelu", "geglu_tanh": "gelu_tanh"}
         self.activation = gated.get(stack.activation, stack.activation)
 
@@ -200,7 +203,9 @@ class MaskedHead(nnx.Module):
     ) -> Float[Array, "... V"]:
         rows = ascii_lowercase[: x.ndim - 1]
         x = self.norm(ACTIVATIONS[self.activation](self.linear(x)))
-        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        dtype = wide_dtype(x.dtype)
+        if self.output is not None:
+            return self.output(x, dtype=dtype) + self.bias[...]
         return product(f"{rows}D,VD->{rows}V", x, table, dtype) + self.bias[...]
 
 

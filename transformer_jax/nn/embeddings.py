@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.positions import count_positions
-from transformer_jax.functional.precision import product, wide
+from transformer_jax.functional.precision import product, wide, wide_dtype
 from transformer_jax.functional.regions import region_embedding, weaken
 from transformer_jax.nn.layers import Embedding, LayerNorm, Linear
 from transformer_jax.nn.parameters import drawn, dropout_key, zeros
@@ -58,7 +58,7 @@ class TokenEmbedding(nnx.Module):
         Press and Wolf, 2017, https://arxiv.org/abs/1608.05859.
         """
         rows = ascii_lowercase[: x.ndim - 1]
-        dtype = jnp.promote_types(x.dtype, jnp.float32)
+        dtype = wide_dtype(x.dtype)
         return product(f"{rows}D,VD->{rows}V", x, self.token.embedding[...], dtype)
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from transformer_jax.functional.precision import wide
 from transformer_jax.nn.parameters import kernel, named_parameters, parameter_name, zeros
 
 ALPHA = 16.0
@@ -31,9 +32,8 @@ def add_low_rank(
     Array([[3., 0.],
            [6., 0.]], dtype=float32)
     """
-    wide = jnp.promote_types(kernel.dtype, jnp.float32)
-    change = jnp.tensordot(a, b, axes=1, preferred_element_type=wide)
-    return (kernel + scale * change).astype(kernel.dtype)
+    change = jnp.tensordot(wide(a), wide(b), axes=1)
+    return (wide(kernel) + scale * change).astype(kernel.dtype)
 
 
 def input_axes(name: str) -> int | None:

@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer_jax.attention.biases import Bias, alibi, alibi_slopes
 from transformer_jax.functional.positions import sinusoidal_positions
-from transformer_jax.functional.rotary import Rotary, rope_frequencies
+from transformer_jax.functional.rotary import Rotary, rope_frequencies, yarn_temperature
 from transformer_jax.nn.config import StackConfig, check_choice
 
 
@@ -36,21 +36,52 @@ from transformer_jax.nn.config import StackConfig, check_choice
 class RopeScaling:
     """The scaling of rotary frequencies for longer texts, as it is saved.
 
-    The fields are arguments of `rope_frequencies`.
+    All fields but the last are arguments of `rope_frequencies`. "dynamic" scales only texts that
+    are longer than a model's max_length. No model here reads those, because the outputs of their
+    first tokens would depend on later ones.
     """
 
     scaling: str
     factor: float
     original_length: int | None = None
-    low: float = 1.0  # `low` and `high` are for llama3 only
+    low: float = 1.0  # `low` and `high` are for llama3
     high: float = 4.0
+    beta_slow: float = 1.0  # the others are for yarn
+    beta_fast: float = 32.0
+    truncate: bool = True
+    attention_factor: float | None = None  # of queries and keys; None: `yarn_temperature(factor)`
 
     def __post_init__(self):
-        check_choice(self, "scaling", ("linear", "ntk", "llama3"))
+        check_choice(self, "scaling", ("linear", "dynamic", "ntk", "yarn", "llama3"))
         if not 1.0 <= self.factor < math.inf:
             raise ValueError(f"factor must be 1 or more; got {self.factor}")
-        if self.scaling == "llama3" and not (self.original_length and 0 < self.low < self.high):
+        if self.scaling == "llama3" and not (
+            (self.original_length or 0) > 0 and 0 < self.low < self.high
+        ):
             raise ValueError("llama3 needs original_length, and low between 0 and high")
+        if self.scaling == "yarn" and not (
+            (self.original_length or 0) > 0 and 0 < self.beta_slow < self.beta_fast < math.inf
+        ):
+            raise ValueError(
+                "yarn needs original_length, and beta_slow between 0 and beta_fast; got "
+                f"{self.original_length}, {self.beta_slow} and {self.beta_fast}"
+            )
+        if not 0.0 < self.temperature < math.inf:
+            raise ValueError(f"attention_factor must be above 0; got {self.temperature}")
+
+    @property
+    def temperature(self) -> float:
+        """The factor by which rotated queries and keys are multiplied."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return yarn_temperature(self.factor) if self.scaling == "yarn" else 1.0
+
+    def frequencies(self, features: int, base: float) -> Float[Array, " R"]:
+        """Return the scaled `rope_frequencies`."""
+        if self.scaling == "dynamic":
+            return rope_frequencies(features, base=base)
+        options = {name: value for name, value in vars(self).items() if name != "attention_factor"}
+        return rope_frequencies(features, base=base, **options)
 
 
 class PositionScheme:
@@ -146,8 +177,10 @@ class RotaryPositions(PositionScheme):
             raise ValueError(f"rotary positions turn pairs of features; head_dim is {head_dim}")
 
     def rotary(self, positions, head_dim, *, base=10_000.0, scaling=None):
-        options = {} if scaling is None else vars(scaling)
-        return Rotary(positions, rope_frequencies(head_dim, base=base, **options))
+        if scaling is None:
+            return Rotary(positions, rope_frequencies(head_dim, base=base))
+        frequencies = scaling.frequencies(head_dim, base)
+        return Rotary(positions, frequencies, scale=scaling.temperature)
 
 
 class Alibi(PositionScheme):

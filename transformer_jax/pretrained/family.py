@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.pretrained import families
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor
 
 
@@ -25,6 +26,7 @@ class Family(Protocol):
     ARCHITECTURES: dict[str, str]  # the kind of each model class of Transformers
     PREFIX: str  # of the tensor names in a model with a head
     HEADS: tuple[str, ...]  # prefixes of the names of tensors that belong to a head
+    OUTPUT: OutputLayer  # of a language model or a masked one
     IGNORED: tuple[str, ...]  # patterns of tensor names that no model of this library has
     RENAMED: dict[str, str]  # parts of tensor names in old files, and their current names
 

@@ -15,6 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from transformer_jax.runtime.errors import PretrainedError, one_line
+from transformer_jax.runtime.texts import read_text
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
@@ -61,7 +62,7 @@ class Settings:
     def __init__(self, path: Path):
         self.path = path
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(read_text(path))
         except FileNotFoundError:
             raise PretrainedError(f"{path.parent} has no {path.name}") from None
         except (OSError, ValueError, RecursionError) as error:
@@ -108,9 +109,27 @@ class Settings:
 
     def must_be(self, name: str, value: Any) -> None:
         """Raise PretrainedError if a setting is present and is not the only supported value."""
-        found = self.values.get(name, value)
-        if found != value:
+        found = self.values.get(name)
+        if found is not None and (found != value or type(found) is not type(value)):
             raise self.error(f"{name}={found!r:.60} is not supported, {value!r} is")
+
+    def renamed(self, names: dict[str, str]) -> "Settings":
+        """Return the settings with each name in `names` replaced by the one that it stands for.
+
+        Raises PretrainedError if a setting is present under both names with two values.
+        """
+        values = dict(self.values)
+        for other, usual in names.items():
+            value = values.pop(other, None)
+            if value is None:
+                continue
+            if values.get(usual, value) not in (value, None):
+                raise self.error(
+                    f"{usual} is {values[usual]!r:.60}, and {other}, another name of it, is "
+                    f"{value!r:.60}; keep one of them"
+                )
+            values[usual] = value
+        return Settings.of(self.path, values)
 
     def part(self, name: str) -> "Settings | None":
         """Return the settings in a nested object, or None if it is missing."""

@@ -27,6 +27,7 @@ from transformer_jax.pretrained.files import (
     tensors_of,
 )
 from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.pretrained.output_layer import resolve_output
 from transformer_jax.pretrained.tensor_layout import Shape, Tensor
 from transformer_jax.serialization.run_folder import KINDS as RUN_KINDS
 from transformer_jax.serialization.run_folder import load_model, read_spec
@@ -41,6 +42,8 @@ MODELS: dict[str, Callable] = {
     "classifier": EncoderClassifier,
     "language": LanguageModel,
 }
+# Settings of any family that change its parameters or layers.
+UNSUPPORTED = ("quantization_config", "per_layer_config", "pruned_heads")
 
 
 def from_pretrained(
@@ -67,6 +70,9 @@ def from_pretrained(
     model = settings.values.get("model")
     if isinstance(model, str) and model in RUN_KINDS and "model_type" not in settings.values:
         return _of_run(folder, model, kind, dtype)
+    for name in UNSUPPORTED:
+        if settings.values.get(name):
+            raise settings.error(f"{name} is not supported; remove it or convert the model")
     family = family_of(settings)
     kind = _kind(family, settings, kind)
     entries = _named(folder, tensors_of(folder), family, kind)
@@ -76,6 +82,8 @@ def from_pretrained(
         raise
     except ValueError as error:  # from the configuration: a size of 0, heads that do not divide
         raise settings.error(str(error)) from None
+    if kind in ("masked", "language"):
+        config, entries = resolve_output(config, entries, family.OUTPUT)
     _check_depth(folder, entries, config)
     abstract = nnx.eval_shape(lambda: MODELS[kind](config, rngs=AbstractRngs()))
     graph, state = nnx.split(abstract, nnx.Param)
@@ -178,7 +186,9 @@ def _check(
     expected = {tensor.name: tensor.shape(shapes) for tensor in tensors}
     if missing := set(expected) - set(entries):
         raise PretrainedError(f"{folder} lacks {some(missing)}")
-    ignored = re.compile("|".join([*family.IGNORED, *map(re.escape, family.HEADS)]) or r"(?!)")
+    # Heads of other kinds are not read, but all of the model's own head is.
+    others = [head for head in family.HEADS if not any(n.startswith(head) for n in expected)]
+    ignored = re.compile("|".join([*family.IGNORED, *map(re.escape, others)]) or r"(?!)")
     if unknown := [n for n in set(entries) - set(expected) if not ignored.match(n)]:
         raise PretrainedError(
             f"{folder} has {some(unknown)}, which a model of this kind does not have"

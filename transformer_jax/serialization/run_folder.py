@@ -30,6 +30,7 @@ from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguag
 from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.runtime.errors import RunFolderError, one_line
 from transformer_jax.runtime.files import write, write_text
+from transformer_jax.runtime.texts import read_text
 from transformer_jax.serialization.specification import (
     ClassifierSpec,
     EncoderClassifierSpec,
@@ -197,7 +198,7 @@ def read_spec(path: Path, *kinds: str) -> Spec:
     """
     usual = kinds[0] if kinds else "TextClassifier"
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
         # Without a model name it is read as a classifier's, and from_dict reports what is wrong.
         found = content.get("model", "TextClassifier") if isinstance(content, dict) else None
         if isinstance(found, str) and found in KINDS and kinds and found not in kinds:

@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 from transformer_jax.runtime.errors import TokenizerError, one_line
 from transformer_jax.runtime.files import write_text
+from transformer_jax.runtime.texts import EncodingError, read_text
 from transformer_jax.text.encoding import (
     Located,
     Truncation,
@@ -223,8 +224,8 @@ def _required_id(core: tokenizers.Tokenizer, token: str) -> int:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """Load a tokenizer that `save` wrote. Raises TokenizerError if the file holds none."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(Path(path))
+    except (OSError, EncodingError) as error:
         raise TokenizerError(f"{path} cannot be read: {one_line(error)}") from None
     with told(f"{path} is not a tokenizer of ours"):
         return Tokenizer(tokenizers.Tokenizer.from_str(text))

@@ -16,7 +16,9 @@ from typing import Any, Literal, NamedTuple
 import tokenizers
 from tokenizers import AddedToken
 
+from transformer_jax.runtime import texts
 from transformer_jax.runtime.errors import TokenizerError, one_line
+from transformer_jax.runtime.texts import EncodingError
 from transformer_jax.text.encoding import told
 from transformer_jax.text.tokenizer_rules import CLASSES, flag
 
@@ -263,6 +265,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """Read a text file. Raises TokenizerError if that fails."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return texts.read_text(path)
+    except (OSError, EncodingError) as error:
         raise TokenizerError(f"{path} cannot be read: {one_line(error)}") from None

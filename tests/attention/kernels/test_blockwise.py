@@ -19,10 +19,11 @@ from jax import lax
 from bench import naive
 from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import attend
+from transformer_jax.attention import inputs as inputs_module
 from transformer_jax.attention.biases import alibi, relative_bias
 from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.dot_product import dot_product_attention
-from transformer_jax.attention.kernels import blockwise, tiles
+from transformer_jax.attention.kernels import blockwise
 from transformer_jax.attention.kernels.tile_sizes import Tiling
 from transformer_jax.attention.masks import (
     as_mask,
@@ -259,7 +260,7 @@ def test_float64_is_computed_in_float64():
 def test_bfloat16_is_no_less_accurate_than_the_reference(operands, monkeypatch):
     """Against loops in float64, also where a machine multiplies in bfloat16."""
     if operands == "bfloat16":
-        monkeypatch.setattr(tiles, "operands_dtype", jnp.dtype)
+        monkeypatch.setattr(inputs_module, "operands_dtype", jnp.dtype)
     inputs = [jax_normal(i, 1, 64, 2, 16, dtype=jnp.bfloat16) for i in range(3)]
     exact = naive.attention(
         *(np.asarray(x, np.float64) for x in inputs), mask=np.tri(64, dtype=bool)
@@ -442,7 +443,7 @@ def test_it_lowers_for_cuda_and_tpu(dtype):
     assert exported.platforms == ("cuda", "tpu")
 
 
-# The gradient once, and backwards
+# One gradient (forward mode is in tests/contracts/test_transformations.py)
 # --------------------------------------------------------------------------
 
 
@@ -453,9 +454,7 @@ def value(query):
 
 SECOND = {
     "backwards twice": jax.grad(lambda x: jnp.sum(jax.grad(value)(x) ** 2)),
-    "forwards over backwards": lambda x: jax.jvp(jax.grad(value), (x,), (x,)),
     "of the way back": jax.grad(lambda x: jnp.sum(jax.vjp(value, x)[1](jnp.sum(x))[0])),
-    "hessian": jax.hessian(value),
 }
 
 
@@ -466,12 +465,6 @@ def test_a_second_gradient_is_refused_and_the_way_out_is_named(name, jitted):
     run = jax.jit(SECOND[name]) if jitted else SECOND[name]
     with pytest.raises(ValueError, match='pass implementation="reference"'):
         run(qkv()[0])
-
-
-def test_the_gradient_forwards_is_refused_by_jax():
-    query = qkv()[0]
-    with pytest.raises(TypeError, match="can't apply forward-mode autodiff"):
-        jax.jvp(value, (query,), (query,))
 
 
 # Nothing of size T x S

@@ -304,11 +304,11 @@ def test_its_kernel_does_not_round_a_bias_unasked(gpu):
     assert plan(**case, bias=long, implementation="cudnn").implementation == "cudnn"
 
 
-def test_dtypes_that_differ_are_no_case_for_it(gpu):
+def test_dtypes_that_differ_are_computed_in_the_widest_which_it_lacks(gpu):
     gpu("9.0")
     arrays = [shaped(*LONG, dtype=dtype) for dtype in (jnp.bfloat16, jnp.bfloat16, jnp.float16)]
     assert attention_plan(*arrays).implementation != "cudnn"
-    with pytest.raises(ValueError, match="query, key and value differ in dtype"):
+    with pytest.raises(ValueError, match="takes float16 and bfloat16, not float32"):
         attention_plan(*arrays, implementation="cudnn")
 
 

@@ -15,6 +15,7 @@ import pytest
 from train.data import hub
 from train.data.dataset import DataError, Split
 from train.data.hub import Unreachable
+from train.data.imdb_archive import read_archive
 from train.data.load import load, split_validation
 from train.data.splits import same_text
 
@@ -138,6 +139,7 @@ def test_equal_texts_do_not_straddle_a_made_test_split(tmp_path):
         ("a.csv", b"text,label\ngood,1\nb\xe4d,0\n", "a.csv, line 3: byte 0xe4 is not UTF-8"),
         ("a.csv", b"review,label\ngood,1\n", "no column 'text' among 'review', 'label'"),
         ("a.csv", b"text,label,label\ngood,1,1\n", "two columns 'label'"),
+        ("a.csv", b"text,label,movie,movie\ngood,1,x,y\n", "two columns 'movie'; rename one"),
         ("a.csv", b"text,label\nwell, good,1\n", "expected 2 columns as in the header, got 3"),
         ("a.csv", b'text,label\n"open,1\n', "a.csv, line 2: unexpected end of data"),
         ("a.csv", b"text,label\ngood,1\nbad,\n", "line 3: the label must be an integer or a word"),
@@ -171,7 +173,23 @@ def test_a_path_that_is_not_there_or_holds_nothing_known_says_what_to_pass(tmp_p
         load(str(tmp_path))
 
 
+def test_a_blank_line_of_jsonl_is_counted_and_a_repeated_column_refused(tmp_path):
+    lines = [json.dumps({"text": text, "label": i % 2}) for i, text in enumerate(TEXTS)]
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode())
+    data = load(str(tmp_path / "a.jsonl"))
+    assert len(rows(data)) == 20 and data.notes[0] == "skipped 19 blank lines"
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "text": "b", "label": 1}')
+    with pytest.raises(DataError, match=r"line 1: not JSON: .* two values of one name"):
+        load(str(tmp_path / "a.jsonl"))
+
+
 # A folder of Parquet files.
+
+
+def test_parquet_files_that_are_not_read_are_named(tmp_path):
+    write_parquet_folder(tmp_path)
+    FRAME.to_parquet(tmp_path / "validation.parquet")
+    assert load(str(tmp_path)).notes[0] == "not read: validation.parquet"
 
 
 def test_training_and_unlabelled_rows_that_repeat_a_test_text_are_dropped_and_counted(tmp_path):
@@ -192,6 +210,25 @@ def test_a_parquet_folder_with_a_label_that_is_neither_0_nor_1_is_refused(label,
     write_parquet_folder(tmp_path, label=[*LABELS[:-1], label])
     with pytest.raises(DataError, match=f"train.parquet, row 19: label {label}"):
         load(str(tmp_path))
+
+
+def test_a_test_split_of_one_class_keeps_its_label(tmp_path):
+    write_parquet_folder(tmp_path)
+    pd.DataFrame({"text": ["new"], "label": [1]}).to_parquet(tmp_path / "test.parquet")
+    assert load(str(tmp_path)).test.labels.tolist() == [1]
+    write_release(tmp_path / "aclImdb")
+    (tmp_path / "aclImdb/test/neg/0_3.txt").unlink()
+    assert load(str(tmp_path / "aclImdb")).test.labels.tolist() == [1]
+    (tmp_path / "aclImdb/train/neg/0_2.txt").unlink()
+    (tmp_path / "aclImdb/train/neg/1_1.txt").unlink()
+    with pytest.raises(DataError, match="train has only pos reviews"):
+        load(str(tmp_path / "aclImdb"))
+    for labels, says in (([1], "train.parquet: expected both"), ([0, 1], "test.parquet: expected")):
+        texts = [f"t{i}" for i in labels]
+        pd.DataFrame({"text": texts, "label": labels}).to_parquet(tmp_path / "train.parquet")
+        pd.DataFrame({"text": [], "label": []}).to_parquet(tmp_path / "test.parquet")
+        with pytest.raises(DataError, match=says):
+            load(str(tmp_path))
 
 
 def test_a_training_split_that_is_the_test_split_is_refused(tmp_path):
@@ -217,6 +254,25 @@ def test_the_release_gives_reviews_labels_and_movies(form, tmp_path):
     assert data.test.texts == ["Weak", "Strong"] and data.test.labels.tolist() == [0, 1]
     assert data.test.groups is None
     assert data.unsupervised == ["Unlabelled."]
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_reviews_with_the_same_number_are_all_read_and_other_files_are_counted(form, tmp_path):
+    more = {"train/pos/1_8.txt": "Another.", "train/pos/mine.txt": "Mine.", "test/neg/0_3.md": "M"}
+    if form == "archive":
+        members = []
+        for name, text in more.items():
+            members.append((tarfile.TarInfo(f"aclImdb/{name}"), text.encode()))
+            members[-1][0].size = len(text)
+        data = load(str(archive(tmp_path / "a.tar.gz", members)))
+    else:
+        write_release(tmp_path / "aclImdb")
+        for name, text in more.items():
+            (tmp_path / "aclImdb" / name).write_text(text)
+        data = load(str(tmp_path / "aclImdb"))
+    assert data.train.texts[-3:] == ["Lovely.", "A café of joy.", "Another."]
+    assert data.train.groups[-2:] == ["tt0064354", "tt0064354"]
+    assert "ignored 2 files that are not named ID_RATING.txt in a" in data.notes[0]
 
 
 def test_an_archive_is_read_without_writing_anything(tmp_path, monkeypatch):
@@ -278,8 +334,13 @@ def test_a_damaged_archive_is_refused(damage, tmp_path):
 def test_a_review_that_is_not_utf8_is_named(tmp_path):
     write_release(tmp_path)
     (tmp_path / "train/pos/1_10.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"train/pos/1_10.txt, line 1: byte 0xe9 is not UTF-8"):
+    says = r"train/pos/1_10.txt, line 1: byte 0xe9 is not UTF-8"
+    with pytest.raises(DataError, match=says):
         load(str(tmp_path))
+    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
+        tar.add(tmp_path / "train", "aclImdb/train")
+    with pytest.raises(DataError, match=f"a.tar.gz: {says}"):
+        read_archive(tmp_path / "a.tar.gz")
 
 
 # The hub.

@@ -42,6 +42,13 @@ def folder(tmp_path_factory):
     return folder
 
 
+def test_empty_texts_are_counted():
+    split = Split([text_of(0), " ", text_of(1)], np.array([0, 1, 1]), None)
+    data = Dataset("x", "", split, split, ["", text_of(2)], ("a", "b"))
+    notes = pretraining_texts(data, 0.4, 0).notes
+    assert "2 texts are empty and give no passage" in notes
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_text_of_test_or_validation_is_learned_from(folder, seed):
     """Validation as `train.imdb --pretrained` draws it: by its own recipe, from the same seed."""

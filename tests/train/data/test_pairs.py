@@ -67,13 +67,59 @@ def test_a_table_is_split_without_repeats(tmp_path):
         (lambda f: (f / "val.de.gz").unlink(), r"has no val\.de or val\.de\.gz"),
         (lambda f: (f / "test_2016.en.gz").unlink(), r"has no test\*\.en"),
         (lambda f: (f / "val.de.gz").write_bytes(b"not packed"), "cannot be read"),
-        (lambda f: (f / "train.en").write_bytes(b"\xff\xfe"), "cannot be read"),
+        (lambda f: (f / "train.en").write_bytes(b"\xff\xfe"), r"train\.en is UTF-16; convert it"),
+        (lambda f: (f / "train.en").write_bytes(b"a\n\xff"), r"train\.en, line 2: byte 0xff"),
     ],
 )
 def test_what_does_not_fit_together_is_said(folder, spoil, message):
     spoil(folder)
     with pytest.raises(DataError, match=message):
         load_pairs(str(folder), "en", "de", 0)
+
+
+QUOTED = b'"a\tb"\t1\n"two\nlines"\t2\n"a ""word"""\t3\n' + b"\n".join(
+    b"t%d\tz" % i for i in range(9)
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "texts", "note"),
+    [
+        (QUOTED, {"a\tb", "two\nlines", 'a "word"'}, "1 of 12 rows have line breaks"),
+        (b"a\tb\n" * 3 + b"c\td\ne\tf\n", {"a", "c", "e"}, "dropped 2 pairs that repeat"),
+        (b'"a\tb\nc\td"\ne\tf\n', {'"a', "c", "e"}, "one row per line: 3 rows"),
+        (b'"a" b\tb\nc\td\ne\tf\n', {'"a" b', "c", "e"}, "one row per line: 3 rows"),
+        (b"a\tb\tCC-BY\nc\td\ne\tf\n", {"a", "c", "e"}, "1 rows have more than two columns"),
+        (b"a\tb\n\nc\td\ne\tf\n\n", {"a", "c", "e"}, "skipped 2 blank lines"),
+        (b"\xef\xbb\xbfa\tb\r\nc\td\r\ne\tf", {"a", "c", "e"}, None),
+        (gzip.compress(b"a\tb\nc\td\ne\tf"), {"a", "c", "e"}, None),
+    ],
+    ids=["quoted", "repeats", "stray", "literal", "columns", "blank lines", "mark", "gzip"],
+)
+def test_a_table_says_what_is_dropped_or_read_in_one_of_two_ways(content, texts, note, tmp_path):
+    path = tmp_path / ("pairs.tsv.gz" if content.startswith(b"\x1f") else "pairs.tsv")
+    path.write_bytes(content)
+    pairs = load_pairs(str(path), "en", "de", 0)
+    assert texts <= {*pairs.train[0], *pairs.validation[0], *pairs.test[0]}
+    assert len(pairs.notes) == (note is not None) and (note or "") in "".join(pairs.notes)
+
+
+def test_a_byte_order_mark_of_a_folder_s_files_is_no_text(folder):
+    for name in ("train.en", "val.de.gz"):
+        content = (folder / name).read_bytes()
+        content = gzip.decompress(content) if name.endswith(".gz") else content
+        content = b"\xef\xbb\xbf" + content
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    pairs = load_pairs(str(folder), "en", "de", 0)
+    assert pairs.train[0][0] == "train en 0" and pairs.validation[1][0] == "val de 0"
+
+
+def test_a_pair_of_the_hub_without_a_text_is_said(monkeypatch):
+    rows = [{"en": "a", "de": "b"}, {"en": None, "de": "c"}]
+    parts = {"train": rows, "validation": rows[:1], "test": rows[:1]}
+    monkeypatch.setattr("train.data.hub.load_parts", lambda name: (parts, "the cache"))
+    with pytest.raises(DataError, match="hub:a/b, row 1: 'en' must be a string, got NoneType"):
+        load_pairs("hub:a/b", "en", "de", 0)
 
 
 def test_a_table_without_tabs_is_said(tmp_path):
@@ -146,15 +192,17 @@ def test_targets_take_the_room_that_they_need():
 def test_pairs_of_the_hub_are_rows(monkeypatch, layout):
     datasets = pytest.importorskip("datasets")
 
-    def part(n):
+    def part(n, held_out=True):
         rows = [{"en": f"en {i}", "de": f"de {i}"} for i in range(n)]
+        rows += [] if held_out else [{"en": f"new {i}", "de": f"neu {i}"} for i in range(2)]
         rows = rows if layout == "columns" else [{"translation": row} for row in rows]
         return datasets.Dataset.from_list(rows)
 
-    parts = datasets.DatasetDict({"train": part(5), "validation": part(2), "test": part(3)})
+    parts = datasets.DatasetDict({"train": part(1, False), "validation": part(2), "test": part(3)})
     monkeypatch.setattr("train.data.hub.load_parts", lambda name: (parts, "the cache"))
     pairs = load_pairs("hub:some/pairs", "en", "de", 0)
-    assert pairs.train == ([f"en {i}" for i in range(5)], [f"de {i}" for i in range(5)])
+    assert pairs.train == (["new 0", "new 1"], ["neu 0", "neu 1"])
+    assert pairs.notes == ("dropped 1 training pairs that are also held out",)
     assert len(pairs.validation[0]) == 2 and len(pairs.test[1]) == 3
     with pytest.raises(DataError, match="no texts in en and fr"):
         load_pairs("hub:some/pairs", "en", "fr", 0)

@@ -2,6 +2,8 @@
 row.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 from flax import nnx
@@ -167,7 +169,7 @@ def test_what_is_no_text_is_said(tmp_path):
         load_texts(str(tmp_path / "empty"), 0)
     with pytest.raises(DataError, match=r"holds 0 \.txt files; at least two are needed"):
         load_texts(str(tmp_path / "folder"), 0)
-    with pytest.raises(DataError, match="is not UTF-8"):
+    with pytest.raises(DataError, match="latin, line 1: byte 0xfc is not UTF-8; convert the file"):
         write_tokens(
             tmp_path / "out",
             load_texts(str(tmp_path / "latin"), 0).train(),
@@ -176,6 +178,52 @@ def test_what_is_no_text_is_said(tmp_path):
         )
     with pytest.raises(TokenizerError, match="drops the spaces between words"):
         train_tokenizer("word:100", ["a b"], lossless=True)
+
+
+@pytest.mark.parametrize("number", [30, 300_000])
+def test_a_byte_order_mark_of_a_file_is_no_text_and_pieces_lose_nothing(number, tmp_path):
+    text = "".join(f"\ufeffline {i}\n" for i in range(number))
+    (tmp_path / "book.txt").write_text(f"\ufeff{text}", encoding="utf-8")
+    found = load_texts(str(tmp_path / "book.txt"), 0)
+    parts = ["".join(itertools.chain(*part())) for part in (found.train, found.held_out)]
+    assert "".join(parts) == text and len(parts[0]) > 8 * len(parts[1])
+
+
+def test_every_text_of_a_folder_loses_its_byte_order_mark(tmp_path):
+    for i, name in enumerate(["a.txt", "b.TXT", "c/d.txt"]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"\ufefftext {i}", encoding="utf-8")
+    (tmp_path / "e.txt").mkdir()
+    found = load_texts(str(tmp_path), 0)
+    texts = ["".join(text) for part in (found.train, found.held_out) for text in part()]
+    assert sorted(texts) == ["text 0", "text 1", "text 2"]
+
+
+def test_what_is_not_utf8_is_said_with_its_line(tmp_path):
+    tokenizer = train_tokenizer("char", ["a"], lossless=True)
+
+    def read(content):
+        (tmp_path / "f").write_bytes(content)
+        found = load_texts(str(tmp_path / "f"), 0)
+        for part in (found.train, found.held_out):
+            write_tokens(tmp_path / "out", part(), tokenizer, framed=False)
+
+    with pytest.raises(DataError, match="f is UTF-16; convert it to UTF-8"):
+        read(("a line\n" * 99).encode("utf-16"))
+    with pytest.raises(DataError, match="f, line 98: byte 0xe4 is not UTF-8"):
+        read(b"a line\n" * 97 + b"\xe4\n" + b"a line\n")
+    with pytest.raises(DataError, match="f, line 3: a NUL byte"):
+        read(b"a line\na line\na \0 line\n" + b"a line\n" * 97)
+
+
+def test_a_row_of_the_hub_without_a_text_is_said(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"text": ["a", None, "b", "c"]})
+    parts = datasets.DatasetDict({"train": rows})
+    monkeypatch.setattr("train.data.hub.load_parts", lambda name: (parts, "the cache"))
+    found = load_texts("hub:a/b", 0)
+    with pytest.raises(DataError, match="hub:a/b, row 1: 'text' must be a string, got NoneType"):
+        [list(text) for part in (found.train, found.held_out) for text in part()]
 
 
 def test_texts_of_the_hub_are_rows(monkeypatch):

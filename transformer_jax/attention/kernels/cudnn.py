@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
 from transformer_jax.attention.masks import is_causal, left_window, padded_keys
+from transformer_jax.attention.rule import rendered
+from transformer_jax.functional.checks import are_numbers
 
 
 def cudnn_attention(
@@ -22,7 +24,8 @@ def cudnn_attention(
     query.
     """
     query, key, value = inputs.query, inputs.key, inputs.value
-    bias, mask, (_, _, T, S) = inputs.bias, inputs.mask, inputs.sizes
+    mask, (_, _, T, S) = inputs.mask, inputs.sizes
+    bias, seen = _finite_bias(inputs)
     name = mask_name(inputs)
     named: dict[str, Any] = {}
     array = None
@@ -40,14 +43,30 @@ def cudnn_attention(
         query,
         key,
         value,
-        None if bias is None else bias.to_array(T, S).astype(query.dtype),
+        bias,
         array,
         scale=inputs.scale,
         implementation=implementation,
         **named,
     )
     # cuDNN gives a query that sees no key the mean of the values; the contract wants 0.
-    return AttentionResult(inputs.masked_rows.zero_queries(output))
+    output = inputs.masked_rows.zero_queries(output)
+    if seen is not None:
+        output = jnp.where(seen.swapaxes(1, 2)[..., None], output, 0)
+    return AttentionResult(output)
+
+
+def _finite_bias(inputs):
+    """Return the bias without -inf, and which queries [#B, #N, T] it lets see a key."""
+    if inputs.bias is None:
+        return None, None
+    (_, _, T, S), dtype = inputs.sizes, inputs.query.dtype
+    bias = inputs.bias.to_array(T, S).astype(dtype)
+    hidden = bias == -jnp.inf
+    seen = ~hidden if inputs.mask is None else ~hidden & rendered(inputs.mask, T, S)
+    # cuDNN would compute -inf - (-inf) in a row of -inf. Half of the least number leaves room for
+    # the logit to which it is added.
+    return jnp.where(hidden, jnp.finfo(dtype).min / 2, bias), seen.any(axis=3)
 
 
 def mask_name(inputs: AttentionInputs) -> str | None:
@@ -95,7 +114,7 @@ _permuted.defvjp(_permuted_forward, _permuted_backward)
 
 def why_not_cudnn(inputs: AttentionInputs) -> str | None:
     """Return the reason why cuDNN cannot compute the inputs, or None if it can."""
-    query, key, value = inputs.query, inputs.key, inputs.value
+    query, value = inputs.query, inputs.value
     B, _, T, S = inputs.sizes
     H = query.shape[3]
     devices = jax.devices() if jax.default_backend() == "gpu" else []
@@ -106,17 +125,17 @@ def why_not_cudnn(inputs: AttentionInputs) -> str | None:
         "the GPU is older than Ampere": 0 < capability < 8,
         f"it takes float16 and bfloat16, not {query.dtype}": query.dtype
         not in (jnp.float16, jnp.bfloat16),
-        "query, key and value differ in dtype": not query.dtype == key.dtype == value.dtype,
         f"it takes {widest} features a head, in multiples of 8, not {H}": widest < H or H % 8,
         "the values are of another width than the keys": value.shape[3] != H,
         "it has no soft cap": inputs.soft_cap is not None,
         "its dropout drops other weights": inputs.has_dropout,
         "it returns no weights": inputs.return_weights,
         "it returns no logsumexp": inputs.return_logsumexp,
+        "it takes lengths that are numbers": not are_numbers(T, S),
         "with a bias, or a mask that it has no name for, it takes even lengths": (
             inputs.bias is not None or mask_name(inputs) is None
         )
-        and (T % 2 or S % 2),
+        and not (T % 2 == 0 and S % 2 == 0),
         "there is nothing to attend to": 0 in (B, T, S),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -20,6 +20,7 @@ from transformer_jax.attention.kernels.cudnn import mask_name, why_not_cudnn
 from transformer_jax.attention.kernels.tile_sizes import FUSED, is_plain, on_one_cpu
 from transformer_jax.attention.masks import MaskLike
 from transformer_jax.attention.rule import rendered
+from transformer_jax.functional.checks import are_numbers
 from transformer_jax.functional.precision import processor_has
 
 Implementation = Literal["reference", "blockwise", "cudnn"]
@@ -80,7 +81,7 @@ def attention_plan(
         return_logsumexp=return_logsumexp,
     )
     # The choice depends on whether there is dropout, not on its rate or key.
-    inputs = replace(validate(inputs), dropout_rate=0.5 if dropout else 0.0)
+    inputs = replace(validate(inputs).in_one_dtype(), dropout_rate=0.5 if dropout else 0.0)
     return choose_kernel(inputs, implementation)
 
 
@@ -117,6 +118,7 @@ def choose_kernel(
     if objections["blockwise"] is not None:
         return AttentionPlan("reference", objections["blockwise"])
     B, N, T, S = inputs.sizes
+    B = B if are_numbers(B) else 1  # the choice for a symbolic batch is that for one example
     if _is_fused_faster(B * N, T * S) and is_plain(inputs):
         return AttentionPlan(
             "blockwise", f"{T * S:,} logits of a head stay in the caches, in one fused expression"
@@ -134,6 +136,8 @@ def _why_not_blockwise(inputs):
     if inputs.return_weights:
         return "weights are asked for, which only the reference makes"
     B, _, T, S = inputs.sizes
+    if not are_numbers(T, S):
+        return "a symbolic length cannot be cut into blocks"
     return "there is nothing to attend to" if 0 in (B, T, S) else None
 
 

@@ -17,7 +17,7 @@ from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import rendered
-from transformer_jax.functional.precision import operands_dtype
+from transformer_jax.functional.checks import are_numbers
 
 # Number of logits of one tile on a CPU. Measured at 8 heads of 64 features, T = 4096, causal: half
 # as many take a twentieth longer, twice as many take as long.
@@ -52,7 +52,7 @@ def is_plain(inputs: AttentionInputs) -> bool:
         inputs.bias is None
         and inputs.soft_cap is None
         and not inputs.has_dropout
-        and operands_dtype(inputs.query.dtype) == jnp.float32
+        and inputs.operands == jnp.float32
     )
 
 
@@ -64,11 +64,13 @@ def choose_tiling(inputs: AttentionInputs) -> Tiling:
     """
     (B, N, T, S), K, mask = inputs.sizes, inputs.key.shape[2], inputs.mask
     one_cpu, plain = on_one_cpu(), is_plain(inputs)
+    if not are_numbers(B):  # a symbolic batch, whose examples are computed one by one on a CPU
+        B = 1
     if one_cpu and plain and T * S <= FUSED:
         return Tiling(Grid(T, S, T, S), *_at_once(B, K, ALL_FUSED // (T * S * (N // K))), run=S)
     grid = _grid(mask, T, S)
     if not one_cpu:
-        return Tiling(grid, B, K)
+        return Tiling(grid, inputs.sizes[0], K)
     run = run_of(mask, grid) if plain else None
     if run is not None:
         return Tiling(grid, *_at_once(B, K, TILE // (grid.queries * run * (N // K))), run)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
@@ -19,7 +20,7 @@ from transformer_jax.attention.kernels.tile_sizes import Tiling
 from transformer_jax.attention.masks import Mask
 from transformer_jax.attention.rule import Block
 from transformer_jax.functional.dropout import keep_weights
-from transformer_jax.functional.precision import operands_dtype, product
+from transformer_jax.functional.precision import product
 
 
 class Tile(NamedTuple):
@@ -72,7 +73,7 @@ class Tiles:
 
     def __init__(self, inputs: AttentionInputs, tiling: Tiling):
         self.inputs, self.tiling, self.grid = inputs, tiling, tiling.grid
-        self.operands = operands_dtype(inputs.query.dtype)  # of the matrix products
+        self.operands = inputs.operands
         self.batch, self.key_heads, self.share = inputs.query.shape[:3]
         self.visits = visits(inputs.mask, tiling)
         self.groups_of_heads = self.key_heads // self.tiling.key_heads
@@ -136,10 +137,12 @@ class Tiles:
         starts, sizes = self._queries(array, tile)
         return lax.dynamic_slice(array, starts, sizes)
 
-    def read_scaled_queries(self, tile: Tile) -> Float[Array, "e k g t H"]:
+    def read_scaled_queries(
+        self, array: Float[Array, "B K G T H"], tile: Tile
+    ) -> Float[Array, "e k g t H"]:
         """Return the tile's queries times the scale, in the dtype of the matrix products."""
-        query = self.read_queries(self.inputs.query, tile)
-        return (query * self.inputs.scale).astype(self.operands)
+        query = self.read_queries(array, tile)
+        return self.inputs.scale_queries(query.astype(self.operands))
 
     def write_queries(self, array: Array, rows: Array, tile: Tile) -> Array:
         """Return the array with the tile's rows written, except those of the previous block."""
@@ -177,17 +180,24 @@ class Tiles:
             array, lax.dynamic_slice(array, starts, sizes) + part, starts
         )
 
+    def scaled_products(
+        self, query: Float[Array, "e k g t H"], key: Float[Array, "e k H s"]
+    ) -> Float[Array, "e k g t s"]:
+        """Return the products of scaled queries and keys."""
+        products = product("EKGTH,EKHS->EKGTS", query, key, self.inputs.accumulated)
+        return self.inputs.scale_logits(products)
+
     def logits(
         self, query: Float[Array, "e k g t H"], key: Float[Array, "e k H s"], tile: Tile
     ) -> tuple[Array, Array]:
         """Return the scaled and soft-capped logits twice: with the bias and without."""
-        dtype, soft_cap = jnp.promote_types(self.operands, jnp.float32), self.inputs.soft_cap
-        capped = product("EKGTH,EKHS->EKGTS", query, key, dtype)
+        soft_cap, capped = self.inputs.soft_cap, self.scaled_products(query, key)
         if soft_cap is not None:
             capped = soft_cap * jnp.tanh(capped / soft_cap)
         if self.inputs.bias is None:
             return capped, capped
-        return capped + self._split(self.inputs.bias.render(tile.block)), capped
+        bias = self._split(self.inputs.bias.render(tile.block))
+        return capped + bias.astype(capped.dtype), capped
 
     def dropout(self, weights: Float[Array, "e k g t s"], tile: Tile) -> Float[Array, "e k g t s"]:
         """Return the weights after dropout, drawn by their indices in the whole matrix."""
@@ -210,6 +220,17 @@ class Tiles:
             return None
         merged = d_logits.reshape(d_logits.shape[0], -1, *d_logits.shape[3:])
         return self.inputs.bias.add_gradient(total, tile.block, merged)
+
+    def tangent_of_bias(self, tangents: list[Array | None], tile: Tile) -> Array | None:
+        """Return the tangent of the tile's bias for tangents of the arrays of the rules.
+
+        The arrays of the bias come first. None stands for zero.
+        """
+        bias = self.inputs.bias
+        tangents = tangents[: len(jax.tree.leaves(bias))]
+        if all(tangent is None for tangent in tangents):
+            return None
+        return self._split(bias.tangent(tangents, tile.block))
 
     def mask_of_run(self, tile: Tile) -> Bool[Array, "#e #k #g #t s"] | None:
         """Return the mask of a row's run of keys, or None for no mask."""

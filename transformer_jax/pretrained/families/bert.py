@@ -4,7 +4,9 @@ BERT's architecture.
 
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.pretrained.activations import PLAIN, name_of
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("bert",)
@@ -16,17 +18,19 @@ ARCHITECTURES = {
 }
 PREFIX = "bert."
 HEADS = ("cls.", "classifier.", "pooler.")  # parts that a model may lack
-# No model of this library has the next-sentence head. The matrix of the masked language model's
-# head is the token embedding table.
-IGNORED = ("cls.seq_relationship.", "cls.predictions.decoder.", "embeddings.position_ids")
+OUTPUT = OutputLayer(
+    "cls.predictions.decoder.weight",
+    "embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias",
+    "cls.predictions.bias",
+)
+# No model of this library has the next-sentence head. The positions are 0, 1, 2 and so on.
+IGNORED = (r"cls\.seq_relationship\.", r"embeddings\.position_ids$")
 # Names in old files.
 RENAMED = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
 }
-ACTIVATIONS = {
-    "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu"
-}  # fmt: skip
 
 
 def holds(config) -> bool:
@@ -46,8 +50,7 @@ def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -
     """Read the configuration of the encoder. Its position table has `skip` unused first rows."""
     settings.must_be("position_embedding_type", "absolute")
     settings.must_be("is_decoder", False)
-    if kind == "masked":
-        settings.must_be("tie_word_embeddings", True)
+    settings.must_be("add_cross_attention", False)
     return TextEncoderConfig(
         settings.whole("vocab_size"),
         settings.whole("max_position_embeddings") - skip,
@@ -57,12 +60,13 @@ def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -
             settings.whole("num_attention_heads"),
             settings.whole("intermediate_size"),
             norm_epsilon=settings.number("layer_norm_eps", 1e-12),
-            activation=settings.choice("hidden_act", ACTIVATIONS, "gelu"),
+            activation=settings.choice("hidden_act", PLAIN, "gelu"),
             dropout_rate=settings.number("hidden_dropout_prob", 0.1),
             attention_dropout_rate=settings.number("attention_probs_dropout_prob", 0.1),
         ),
         num_segments=settings.whole("type_vocab_size", 2, least=1),
         pooler=kind == "encoder" and "pooler.dense.weight" in names,
+        tied_head=settings.flag("tie_word_embeddings", True),
         embedding_dropout_rate=settings.number("hidden_dropout_prob", 0.1),
     )
 
@@ -79,7 +83,16 @@ def of_kind(text: TextEncoderConfig, settings: Settings, kind: str, **head):
 def num_classes(settings: Settings) -> int:
     """Return the number of classes in id2label, else num_labels, else 2 as in Transformers."""
     labels = settings.part("id2label")
-    return settings.whole("num_labels", 2) if labels is None else len(labels.values)
+    if labels is None:
+        return settings.whole("num_labels", 2)
+    count = len(labels.values)
+    if set(labels.values) != {str(i) for i in range(count)}:
+        raise settings.error(
+            f"id2label must name the classes 0 to {count - 1}, got {labels.values!r:.60}"
+        )
+    if (said := settings.whole("num_labels", count)) != count:
+        raise settings.error(f"num_labels is {said}, and id2label names {count}; keep one of them")
+    return count
 
 
 def tensors(config, kind: str) -> list[Tensor]:
@@ -92,7 +105,7 @@ def tensors(config, kind: str) -> list[Tensor]:
     if kind == "masked":
         found += linear("cls.predictions.transform.dense", "head.linear.")
         found += norm("cls.predictions.transform.LayerNorm", "head.norm")
-        found += [Tensor("cls.predictions.bias", ("head.bias",), "vector")]
+        found += output_tensors(OUTPUT, text.tied_head)
     if kind == "classifier":
         found += linear("pooler.dense", "linear.") + linear("classifier", "head.")
     return found
@@ -116,6 +129,13 @@ def text_tensors(config: TextEncoderConfig, at: str, skip: int = 0) -> list[Tens
         found += linear(f"{theirs}.output.dense", f"{ours}.feed_forward.out_")
         found += norm(f"{theirs}.output.LayerNorm", f"{ours}.feed_forward_norm")
     return found
+
+
+def output_tensors(layer: OutputLayer, tied: bool) -> list[Tensor]:
+    """Return the tensors of an output layer whose bias has two names."""
+    names = (layer.tied_bias,) if tied else (layer.tied_bias, layer.bias)
+    found = [Tensor(str(name), ("head.bias",), "vector") for name in names]
+    return found if tied else [*found, Tensor(layer.matrix, ("head.output.kernel",), "linear")]
 
 
 def write_config(config, kind: str) -> dict:
@@ -143,7 +163,8 @@ def text_settings(config: TextEncoderConfig, skip: int = 0) -> dict:
         "num_attention_heads": stack.num_heads,
         "intermediate_size": stack.hidden_dim,
         "layer_norm_eps": stack.norm_epsilon,
-        "hidden_act": {v: k for k, v in reversed(ACTIVATIONS.items())}[stack.activation],
+        "hidden_act": name_of(stack.activation, PLAIN),
         "hidden_dropout_prob": stack.dropout_rate,
         "attention_probs_dropout_prob": stack.attention_dropout_rate,
+        "tie_word_embeddings": config.tied_head,
     }

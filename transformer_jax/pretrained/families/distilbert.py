@@ -4,8 +4,10 @@ segment embeddings and no pooler.
 
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.pretrained.families.bert import ACTIVATIONS, of_kind
+from transformer_jax.pretrained.activations import PLAIN, name_of
+from transformer_jax.pretrained.families.bert import of_kind
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("distilbert",)
@@ -22,8 +24,11 @@ HEADS = (
     "pre_classifier.",
     "classifier.",
 )
-IGNORED = ("vocab_projector.weight", "embeddings.position_ids")
+OUTPUT = OutputLayer("vocab_projector.weight", "embeddings.word_embeddings.weight")
+IGNORED = (r"embeddings\.position_ids$",)
 RENAMED: dict[str, str] = {}
+# Other names of settings, which Transformers reads too.
+NAMES = {"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"}
 
 
 def holds(config) -> bool:
@@ -35,8 +40,7 @@ def holds(config) -> bool:
 
 
 def read_config(settings: Settings, kind: str, names: set[str]):
-    if kind == "masked":
-        settings.must_be("tie_word_embeddings", True)
+    settings = settings.renamed(NAMES)
     dropout = settings.number("dropout", 0.1)
     text = TextEncoderConfig(
         settings.whole("vocab_size"),
@@ -47,11 +51,12 @@ def read_config(settings: Settings, kind: str, names: set[str]):
             settings.whole("n_heads"),
             settings.whole("hidden_dim"),
             norm_epsilon=1e-12,
-            activation=settings.choice("activation", ACTIVATIONS, "gelu"),
+            activation=settings.choice("activation", PLAIN, "gelu"),
             dropout_rate=dropout,
             attention_dropout_rate=settings.number("attention_dropout", 0.1),
         ),
         num_segments=0,
+        tied_head=settings.flag("tie_word_embeddings", True),
         embedding_dropout_rate=dropout,
     )
     head_dropout = settings.number("seq_classif_dropout", 0.2)
@@ -78,6 +83,8 @@ def tensors(config, kind: str) -> list[Tensor]:
     if kind == "masked":
         found += linear("vocab_transform", "head.linear.") + norm("vocab_layer_norm", "head.norm")
         found += [Tensor("vocab_projector.bias", ("head.bias",), "vector")]
+        if not text.tied_head:
+            found += linear("vocab_projector", "head.output.", bias=False)
     if kind == "classifier":
         found += linear("pre_classifier", "linear.") + linear("classifier", "head.")
     return found
@@ -97,8 +104,9 @@ def write_config(config, kind: str) -> dict:
         "dim": stack.embed_dim,
         "n_heads": stack.num_heads,
         "hidden_dim": stack.hidden_dim,
-        "activation": {v: k for k, v in reversed(ACTIVATIONS.items())}[stack.activation],
+        "activation": name_of(stack.activation, PLAIN),
         "dropout": stack.dropout_rate,
         "attention_dropout": stack.attention_dropout_rate,
+        "tie_word_embeddings": text.tied_head,
         **head,
     }

@@ -7,8 +7,10 @@ library does, half a head apart, and also place heads that share a key next to e
 
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.nn.position_schemes import RopeScaling
+from transformer_jax.pretrained.activations import GATED, name_of
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
+from transformer_jax.pretrained.rope_settings import read_rope, write_rope
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, linear, norm
 
 MODEL_TYPES = ("llama", "qwen2", "qwen3")
@@ -19,9 +21,10 @@ ARCHITECTURES = {
 }
 PREFIX = "model."
 HEADS: tuple[str, ...] = ()
-IGNORED = (r".*rotary_emb\.inv_freq$", "lm_head.weight")  # a tied head may be stored nevertheless
+OUTPUT = OutputLayer("lm_head.weight", "embed_tokens.weight")
+IGNORED = (r".*rotary_emb\.inv_freq$",)
 RENAMED: dict[str, str] = {}
-SCALINGS = {"linear": "linear", "llama3": "llama3"}
+ACTIVATIONS = {name: ours for name, ours in GATED.items() if ours == "swiglu"}
 
 
 def holds(config) -> bool:
@@ -35,28 +38,33 @@ def holds(config) -> bool:
 
 def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModelConfig:
     for name, value in (
-        ("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False),
-        ("use_sliding_window", False),
+        ("attention_bias", False), ("mlp_bias", False),
+        ("attn_logit_softcapping", None), ("final_logit_softcapping", None),
     ):  # fmt: skip
         settings.must_be(name, value)
     model_type = settings.text("model_type")
     N, D = settings.whole("num_attention_heads", least=1), settings.whole("hidden_size")
-    rope = settings.part("rope_parameters") or settings  # at the top level in older files
+    num_layers = settings.whole("num_hidden_layers")
+    _check_windows(settings, num_layers)
+    max_length = settings.whole("max_position_embeddings", least=1)
+    rope_base, scaling = read_rope(settings, max_length)
+    if scaling is not None and scaling.scaling == "yarn":  # often the length before scaling
+        max_length = max(max_length, round(scaling.factor * (scaling.original_length or 0)))
     return LanguageModelConfig(
         settings.whole("vocab_size"),
-        settings.whole("max_position_embeddings"),
+        max_length,
         StackConfig(
-            settings.whole("num_hidden_layers"),
+            num_layers,
             D,
             N,
             settings.whole("intermediate_size"),
-            head_dim=settings.whole("head_dim", D // N),
+            head_dim=settings.whole("head_dim", 128 if model_type == "qwen3" else D // N),
             num_kv_heads=settings.whole("num_key_value_heads", N),
             norm="pre",
             final_norm=True,
             norm_kind="rms",
             norm_epsilon=settings.number("rms_norm_eps", 1e-6),
-            activation="swiglu",
+            activation=settings.choice("hidden_act", ACTIVATIONS, "silu"),
             biases=False,
             qkv_biases=model_type == "qwen2" or None,
             head_norm=model_type == "qwen3",
@@ -64,30 +72,34 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModel
             attention_dropout_rate=settings.number("attention_dropout", 0.0),
         ),
         positions="rotary",
-        rope_base=rope.number("rope_theta", settings.number("rope_theta", 10_000.0)),
-        rope_scaling=_scaling(settings),
+        rope_base=rope_base,
+        rope_scaling=scaling,
         tied_head=settings.flag("tie_word_embeddings", False),
         embedding_dropout_rate=0.0,
     )
 
 
-def _scaling(settings: Settings) -> RopeScaling | None:
-    rope = settings.part("rope_parameters") or settings.part("rope_scaling")
-    if rope is None:
-        return None
-    name = "rope_type" if "rope_type" in rope.values else "type"
-    kind = rope.choice(name, {"default": None, **SCALINGS}, "default")
-    if kind is None:
-        return None
-    if kind == "linear":
-        return RopeScaling(kind, rope.number("factor"))
-    return RopeScaling(
-        kind,
-        rope.number("factor"),
-        rope.whole("original_max_position_embeddings"),
-        rope.number("low_freq_factor"),
-        rope.number("high_freq_factor"),
-    )
+def _check_windows(settings: Settings, num_layers: int) -> None:
+    """Refuse layers that attend to a window of the text."""
+    layers = settings.values.get("layer_types")
+    first = settings.whole("max_window_layers", 28)  # the default of Transformers
+    window = settings.whole("sliding_window", 4096)
+    windowed = settings.values.get("sliding_window", window) is not None and first < num_layers
+    if settings.flag("use_sliding_window", False) and windowed and layers is None:
+        raise settings.error(
+            f"use_sliding_window is not supported; layers from {first} on attend to {window} tokens"
+        )
+    if layers is None:
+        return
+    if not (
+        isinstance(layers, list)
+        and len(layers) == num_layers
+        and all(kind == "full_attention" for kind in layers)
+    ):
+        raise settings.error(
+            f"layer_types must be full_attention for each of {num_layers} layers, got "
+            f"{layers!r:.60}"
+        )
 
 
 def tensors(config: LanguageModelConfig, kind: str) -> list[Tensor]:
@@ -121,16 +133,6 @@ def write_config(config: LanguageModelConfig, kind: str) -> dict:
     N, K, H, _ = stack.axes
     qwen = "qwen3" if stack.head_norm else "qwen2"
     model_type = qwen if stack.head_norm or stack.qkv_biases else "llama"
-    rope = {"rope_type": "default", "rope_theta": config.rope_base}
-    if config.rope_scaling is not None:
-        scaled = config.rope_scaling
-        rope |= {"rope_type": scaled.scaling, "factor": scaled.factor}
-        if scaled.scaling == "llama3":
-            rope |= {
-                "original_max_position_embeddings": scaled.original_length,
-                "low_freq_factor": scaled.low,
-                "high_freq_factor": scaled.high,
-            }
     return {
         "model_type": model_type,
         "architectures": [f"{model_type.capitalize()}ForCausalLM"],
@@ -143,9 +145,9 @@ def write_config(config: LanguageModelConfig, kind: str) -> dict:
         "head_dim": H,
         "intermediate_size": stack.hidden_dim,
         "rms_norm_eps": stack.norm_epsilon,
-        "hidden_act": "silu",
+        "hidden_act": name_of(stack.activation, ACTIVATIONS),
         "attention_dropout": stack.attention_dropout_rate,
-        "rope_parameters": rope,
+        "rope_parameters": write_rope(config.rope_base, config.rope_scaling),
         "rope_theta": config.rope_base,
         "tie_word_embeddings": config.tied_head,
     }

@@ -4,16 +4,19 @@ feed-forward layers, pre-norm, mostly local layers, no biases.
 
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.pretrained.activations import GATED, name_of
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
+from transformer_jax.pretrained.rope_settings import read_base
 from transformer_jax.pretrained.tensor_layout import Tensor, embedding, fused_linear, linear, norm
 
 MODEL_TYPES = ("modernbert",)
 ARCHITECTURES = {"ModernBertModel": "encoder", "ModernBertForMaskedLM": "masked"}
 PREFIX = "model."
 HEADS = ("head.", "decoder.", "classifier.")
-IGNORED = ("decoder.weight",)
+OUTPUT = OutputLayer("decoder.weight", "embeddings.tok_embeddings.weight")
+IGNORED: tuple[str, ...] = ()
 RENAMED: dict[str, str] = {}
-ACTIVATIONS = {"gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh", "silu": "swiglu"}
 
 
 def holds(config) -> bool:
@@ -23,21 +26,25 @@ def holds(config) -> bool:
 def read_config(settings: Settings, kind: str, names: set[str]) -> TextEncoderConfig:
     for name, value in (
         ("attention_bias", False), ("mlp_bias", False), ("norm_bias", False),
-        ("classifier_bias", False), ("classifier_activation", "gelu"), ("decoder_bias", True),
+        ("classifier_bias", False), ("decoder_bias", True),
     ):  # fmt: skip
         settings.must_be(name, value)
+    activation = settings.choice("hidden_activation", GATED, "gelu")
     if kind == "masked":
-        settings.must_be("tie_word_embeddings", True)
-    num_layers = settings.whole("num_hidden_layers")
-    every = settings.whole("global_attn_every_n_layers", 3, least=1)
-    found = settings.values.get("layer_types")
-    if isinstance(found, list) and len(found) == num_layers:
-        kinds = ("full_attention", "sliding_attention")
-        found = None if found == [kinds[i % every > 0] for i in range(num_layers)] else found
-    if found is not None:
+        of_head = settings.choice("classifier_activation", GATED, "gelu")
+        if of_head != activation or of_head == "swiglu":
+            raise settings.error(
+                "classifier_activation, of the head, must be the GELU of hidden_activation"
+            )
+    window = settings.whole("local_attention", 128) // 2
+    side = settings.whole("sliding_window", window)
+    if side != window and settings.values.get("local_attention") is not None:
         raise settings.error(
-            f"layer_types must be a global layer, then local ones, in groups of {every}"
+            f"sliding_window is {side}, and local_attention, twice as wide, is {2 * window}; "
+            "keep one of them"
         )
+    num_layers = settings.whole("num_hidden_layers")
+    rope_base, local_rope_base = _bases(settings)
     dropout = settings.number("mlp_dropout", 0.0)
     return TextEncoderConfig(
         settings.whole("vocab_size"),
@@ -52,27 +59,59 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> TextEncoderCo
             first_norm=False,
             norm_biases=False,
             norm_epsilon=settings.number("norm_eps", 1e-5),
-            activation=settings.choice("hidden_activation", ACTIVATIONS, "gelu"),
+            activation=activation,
             biases=False,
             dropout_rate=dropout,
             attention_dropout_rate=settings.number("attention_dropout", 0.0),
         ),
         num_segments=0,
         positions="rotary",
-        rope_base=_base(settings, "full_attention", "global_rope_theta", 160_000.0),
-        local_rope_base=_base(settings, "sliding_attention", "local_rope_theta", 10_000.0),
-        window=settings.whole("local_attention", 128) // 2,
-        global_every=every,
+        rope_base=rope_base,
+        local_rope_base=local_rope_base,
+        window=side,
+        global_every=_global_every(settings, num_layers),
+        tied_head=settings.flag("tie_word_embeddings", True),
         embedding_dropout_rate=settings.number("embedding_dropout", 0.0),
     )
 
 
-def _base(settings: Settings, kind: str, old_name: str, default: float) -> float:
-    rope = settings.part("rope_parameters")
-    if rope is None or (of_kind := rope.part(kind)) is None:
-        return settings.number(old_name, default)
-    of_kind.must_be("rope_type", "default")
-    return of_kind.number("rope_theta", default)
+def _global_every(settings: Settings, num_layers: int) -> int:
+    """Return the distance of global layers, which older files give as a number."""
+    every = settings.whole("global_attn_every_n_layers", 3, least=1)
+    found = settings.values.get("layer_types")
+    if found is None:
+        return every
+    if isinstance(found, list) and len(found) == num_layers:
+        if settings.values.get("global_attn_every_n_layers") is None:
+            later = [i for i, kind in enumerate(found) if i and kind == "full_attention"]
+            every = later[0] if later else max(num_layers, 1)
+        kinds = ("full_attention", "sliding_attention")
+        if found == [kinds[i % every > 0] for i in range(num_layers)]:
+            return every
+    raise settings.error(
+        f"layer_types must be a global layer, then local ones, in groups of {every}"
+    )
+
+
+def _bases(settings: Settings) -> tuple[float, float]:
+    """Return the bases of rotary positions in global and in local layers."""
+    for name in ("rope_scaling", "rope_theta", "partial_rotary_factor"):
+        settings.must_be(name, None)
+    places = {
+        "full_attention": ("global_rope_theta", 160_000.0),
+        "sliding_attention": ("local_rope_theta", 10_000.0),
+    }
+    rope = settings.part("rope_parameters") or Settings.of(settings.path, {})
+    for name in rope.values:
+        if name not in places:
+            raise settings.error(
+                f"rope_parameters has {name!r:.60}; it must hold {' and '.join(places)}"
+            )
+    bases = []
+    for kind, (old_name, default) in places.items():
+        part = rope.part(kind) or Settings.of(settings.path, {})
+        bases.append(read_base(settings, part, old_name, default))
+    return bases[0], bases[1]
 
 
 def tensors(config: TextEncoderConfig, kind: str) -> list[Tensor]:
@@ -99,6 +138,8 @@ def tensors(config: TextEncoderConfig, kind: str) -> list[Tensor]:
         found += linear("head.dense", "head.linear.", bias=False)
         found += norm("head.norm", "head.norm", bias=False)
         found += [Tensor("decoder.bias", ("head.bias",), "vector")]
+        if not config.tied_head:
+            found += linear("decoder", "head.output.", bias=False)
     return found
 
 
@@ -115,7 +156,8 @@ def write_config(config: TextEncoderConfig, kind: str) -> dict:
         "num_attention_heads": stack.num_heads,
         "intermediate_size": stack.hidden_dim,
         "norm_eps": stack.norm_epsilon,
-        "hidden_activation": {v: k for k, v in ACTIVATIONS.items()}[stack.activation],
+        "hidden_activation": name_of(stack.activation, GATED),
+        "classifier_activation": name_of(stack.activation, GATED),
         "global_attn_every_n_layers": config.global_every,
         "local_attention": 2 * (config.window or 0),
         "rope_parameters": {
@@ -126,4 +168,5 @@ def write_config(config: TextEncoderConfig, kind: str) -> dict:
         "mlp_dropout": stack.dropout_rate,
         "attention_dropout": stack.attention_dropout_rate,
         "embedding_dropout": config.embedding_dropout_rate,
+        "tie_word_embeddings": config.tied_head,
     }

@@ -8,6 +8,7 @@ position table; the rows before it are unused.
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.pretrained.families import bert
 from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.output_layer import OutputLayer
 from transformer_jax.pretrained.tensor_layout import Tensor, linear, norm
 
 MODEL_TYPES = ("roberta", "xlm-roberta")
@@ -22,7 +23,13 @@ ARCHITECTURES = {
 }
 PREFIX = "roberta."
 HEADS = ("lm_head.", "classifier.", "pooler.")
-IGNORED = ("lm_head.decoder.", "embeddings.position_ids")
+OUTPUT = OutputLayer(
+    "lm_head.decoder.weight",
+    "embeddings.word_embeddings.weight",
+    "lm_head.decoder.bias",
+    "lm_head.bias",
+)
+IGNORED = (r"embeddings\.position_ids$",)
 RENAMED = bert.RENAMED
 SKIP = 2  # pad + 1; the padding token has the id 1 in all published models
 
@@ -38,7 +45,12 @@ def holds(config) -> bool:
 def read_config(settings: Settings, kind: str, names: set[str]):
     if settings.whole("pad_token_id", 1) + 1 != SKIP:
         raise settings.error("pad_token_id must be 1: positions begin at row pad_token_id + 1")
-    return bert.of_kind(bert.text_config(settings, kind, names, SKIP), settings, kind)
+    text = bert.text_config(settings, kind, names, SKIP)
+    if kind == "masked" and text.encoder.activation != "gelu":
+        raise settings.error(
+            "hidden_act must be gelu in a masked language model: its head always applies GELU"
+        )
+    return bert.of_kind(text, settings, kind)
 
 
 def tensors(config, kind: str) -> list[Tensor]:
@@ -49,7 +61,7 @@ def tensors(config, kind: str) -> list[Tensor]:
         found += linear("pooler.dense", "pooler.")
     if kind == "masked":
         found += linear("lm_head.dense", "head.linear.") + norm("lm_head.layer_norm", "head.norm")
-        found += [Tensor("lm_head.bias", ("head.bias",), "vector")]
+        found += bert.output_tensors(OUTPUT, text.tied_head)
     if kind == "classifier":
         found += linear("classifier.dense", "linear.") + linear("classifier.out_proj", "head.")
     return found

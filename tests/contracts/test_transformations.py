@@ -1,0 +1,286 @@
+"""Every transformation of JAX on every implementation of attention, and on models.
+
+Each gives the value of float64, or an error of one line that names the implementation to pass.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import export
+
+import transformer_jax as tj
+from tests.helpers.arrays import jax_normal
+from tests.helpers.implementations import attend
+from transformer_jax.attention.masks import causal, padding, sliding_window
+from transformer_jax.models.config import (
+    ClassifierConfig,
+    LanguageModelConfig,
+    SequenceToSequenceConfig,
+)
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.models.text_classifier import TextClassifier
+from transformer_jax.nn.config import StackConfig
+
+# Symbolic sizes are no integers, which the checks of signatures in tests would refuse.
+pytestmark = pytest.mark.usefixtures("as_users_run_it")
+
+B, T, N, K, H = 2, 5, 6, 2, 4
+IMPLEMENTATIONS = ("reference", "blockwise", "fused")
+IS_TOKEN = jax.device_put(np.arange(T) < np.array([[T], [3]]))
+QUERY, KEY, VALUE = (jax_normal(i, B, T, n, H) for i, n in enumerate((N, K, K)))
+TANGENTS = tuple(jax_normal(9 + i, *x.shape) for i, x in enumerate((QUERY, KEY, VALUE)))
+WEIGHTS = jax_normal(5, B, T, N, H)
+
+
+def exact(query, key, value, mask=None):
+    """Attention in a few plain operations, in the dtype of its arguments."""
+    key, value = (jnp.repeat(x, N // K, axis=2) for x in (key, value))
+    logits = jnp.einsum("btnh,bsnh->bnts", query, key) / H**0.5
+    if mask is not None:
+        logits = jnp.where(mask, logits, -1e30)
+    return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(logits), value)
+
+
+def causal_attention(implementation):
+    if implementation == "exact":
+        return partial(exact, mask=np.tri(T, dtype=bool))
+    return partial(attend, implementation=implementation, mask=causal())
+
+
+def loss(function):
+    return lambda *arrays: (function(*arrays) * WEIGHTS.astype(arrays[0].dtype)).sum()
+
+
+def over_layers(function):
+    def run(query, key, value):
+        def layer(x, _):
+            return function(x, key, value), None
+
+        return jax.lax.scan(layer, query, None, length=3)[0]
+
+    return run
+
+
+def exported(function, *arrays, sizes=("b", T)):
+    """The result of the function exported for a symbolic batch, called for this one."""
+    scope = export.SymbolicScope()
+    specs = [
+        jax.ShapeDtypeStruct(
+            export.symbolic_shape(", ".join(map(str, (*sizes, *x.shape[2:]))), scope=scope), x.dtype
+        )
+        for x in arrays
+    ]
+    return export.export(jax.jit(function))(*specs).call(*arrays)
+
+
+def hessian_product(function, arrays, tangents):
+    gradient = jax.grad(loss(function), (0, 1, 2))
+    return jax.jvp(gradient, arrays, tangents)[1]
+
+
+# Each takes (function, arrays, tangents).
+TRANSFORMATIONS = {
+    "jit": lambda f, x, t: jax.jit(f)(*x),
+    "vmap": lambda f, x, t: jax.vmap(f, (None, 0, 0))(
+        x[0], *(jnp.stack([y, 2 * y]) for y in x[1:])
+    ),
+    "vmap of the gradient": lambda f, x, t: jax.vmap(jax.grad(loss(f), (0, 1)), (None, 0, None))(
+        x[0], jnp.stack([x[1], 2 * x[1]]), x[2]
+    ),
+    "gradient of vmap": lambda f, x, t: jax.grad(
+        lambda q, k: jax.vmap(loss(f), (None, 0, None))(q, k, x[2]).sum(), (0, 1)
+    )(x[0], jnp.stack([x[1], 2 * x[1]])),
+    "scan": lambda f, x, t: jax.jit(over_layers(f))(*x),
+    "gradient of scan": lambda f, x, t: jax.jit(jax.grad(loss(over_layers(f)), (0, 1, 2)))(*x),
+    "remat": lambda f, x, t: jax.jit(jax.grad(jax.checkpoint(loss(f)), (0, 1, 2)))(*x),
+    "jvp": lambda f, x, t: jax.jvp(f, x, t)[1],
+    "jvp of a compiled function": lambda f, x, t: jax.jvp(jax.jit(f), x, t)[1],
+    "jvp of one argument": lambda f, x, t: jax.jvp(lambda v: f(x[0], x[1], v), x[2:], t[2:])[1],
+    "jvp of vmap": lambda f, x, t: jax.jvp(
+        lambda k: jax.vmap(f, (None, 0, None))(x[0], k, x[2]),
+        (jnp.stack([x[1], 2 * x[1]]),), (jnp.stack([t[1], 3 * t[1]]),),
+    )[1],
+    "jvp of scan": lambda f, x, t: jax.jvp(jax.jit(over_layers(f)), x, t)[1],
+    "linearize": lambda f, x, t: jax.linearize(f, *x)[1](*t),
+    "vjp": lambda f, x, t: jax.vjp(f, *x)[1](WEIGHTS.astype(x[0].dtype)),
+    "hessian by forward over reverse": lambda f, x, t: jax.jit(partial(hessian_product, f))(x, t),
+    "second forward derivative": lambda f, x, t: jax.jvp(
+        lambda *x: jax.jvp(loss(f), x, t)[1], x, t
+    )[1],
+}  # fmt: skip
+REVERSE_TWICE = {
+    "hessian by reverse over reverse": lambda f, x, t: jax.vjp(jax.grad(loss(f)), *x)[1](x[0]),
+    "reverse over forward": lambda f, x, t: jax.grad(lambda *x: jax.jvp(loss(f), x, t)[1])(*x),
+}
+
+
+def values(transformation, function, dtype):
+    arrays, tangents = (
+        tuple(x.astype(dtype) for x in xs) for xs in ((QUERY, KEY, VALUE), TANGENTS)
+    )
+    run = jax.jit(transformation, static_argnums=0)
+    return jax.device_get(run(function, arrays, tangents))
+
+
+def assert_near(found, right):
+    size = max(np.abs(x).max() for x in jax.tree.leaves(right))
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(ours / size, theirs / size, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*TRANSFORMATIONS, *REVERSE_TWICE])
+def test_transformation_gives_the_value_of_float64(name):
+    transformation = {**TRANSFORMATIONS, **REVERSE_TWICE}[name]
+    with jax.enable_x64(True):
+        right = values(transformation, causal_attention("exact"), "float64")
+    for implementation in IMPLEMENTATIONS:
+        function = causal_attention(implementation)
+        if name in REVERSE_TWICE and implementation != "reference":
+            with pytest.raises(ValueError, match='pass implementation="reference"') as error:
+                values(transformation, function, "float32")
+            assert "\n" not in str(error.value)
+        else:
+            assert_near(values(transformation, function, "float32"), right)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_export_takes_a_symbolic_batch(implementation):
+    def value_and_gradients(*arrays):
+        function = causal_attention(implementation)
+        return function(*arrays), jax.grad(lambda *x: function(*x).sum(), (0, 1, 2))(*arrays)
+
+    found = exported(value_and_gradients, QUERY, KEY, VALUE)
+    assert_near(found, jax.jit(value_and_gradients)(QUERY, KEY, VALUE))
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_eval_shape_gives_the_shape(implementation):
+    found = jax.eval_shape(causal_attention(implementation), QUERY, KEY, VALUE)
+    assert (found.shape, found.dtype) == (QUERY.shape, QUERY.dtype)
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_vmap_over_rules_gives_each_its_result(implementation):
+    real = jnp.stack([IS_TOKEN, ~IS_TOKEN])
+    rules = jax.vmap(padding)(real)
+    run = partial(attend, implementation=implementation)
+
+    def value_and_tangent(rule):
+        return jax.jvp(lambda k: run(QUERY, k, VALUE, mask=rule), (KEY,), TANGENTS[1:2])
+
+    found, tangent = jax.jit(jax.vmap(value_and_tangent))(rules)
+    for i in range(2):
+        assert_near((found[i], tangent[i]), jax.jit(value_and_tangent)(padding(real[i])))
+
+
+def test_short_products_have_every_derivative():
+    x = tuple(y.astype(jnp.bfloat16) for y in (QUERY, KEY, VALUE))
+    t = tuple(y.astype(jnp.bfloat16) for y in TANGENTS)
+    for name in ("jvp", "hessian by forward over reverse", "vmap of the gradient"):
+        run = jax.jit(TRANSFORMATIONS[name], static_argnums=0)
+        right = run(causal_attention("reference"), (QUERY, KEY, VALUE), TANGENTS)
+        for implementation in ("reference", "blockwise"):
+            found = run(causal_attention(implementation), x, t)
+            for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+                size = np.abs(theirs).max()
+                np.testing.assert_allclose(
+                    np.asarray(ours, np.float32) / size, theirs / size, rtol=0, atol=3e-2
+                )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mask": sliding_window(1, 1)},
+        {"bias": tj.alibi(tj.alibi_slopes(N))},
+        {"return_logsumexp": True},
+        {"dropout_rate": 0.3, "dropout_rng": jax.random.key(0)},
+    ],
+    ids=lambda options: " ".join(options) or "plain",
+)
+def test_export_takes_a_symbolic_length(options):
+    def run(*arrays):
+        return tj.dot_product_attention(*arrays, **options)
+
+    found = exported(run, QUERY, KEY, VALUE, sizes=("b", "t"))
+    right = run(QUERY, KEY, VALUE)
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_blocks_of_a_symbolic_length_are_refused():
+    run = partial(tj.dot_product_attention, implementation="blockwise")
+    with pytest.raises(ValueError, match="a symbolic length cannot be cut into blocks"):
+        exported(run, QUERY, KEY, VALUE, sizes=("b", "t"))
+
+
+def test_long_texts_of_a_symbolic_batch_are_computed_in_blocks():
+    shape = [jax.ShapeDtypeStruct((*export.symbolic_shape("b"), 2048, 2, 4), jnp.float32)] * 3
+    assert tj.attention_plan(*shape, mask=causal()).implementation == "blockwise"
+    function = jax.jit(partial(tj.dot_product_attention, mask=causal()))
+    x = jax_normal(0, 2, 2048, 2, 4)
+    found = export.export(function)(*shape).call(x, x, x)
+    np.testing.assert_allclose(found, function(x, x, x), atol=1e-5)
+
+
+STACK = StackConfig(
+    num_layers=1, embed_dim=12, num_heads=2, hidden_dim=16, dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+)  # fmt: skip
+MODELS = {
+    "language model": lambda: LanguageModel(
+        LanguageModelConfig(11, 16, STACK, embedding_dropout_rate=0.0), rngs=nnx.Rngs(0)
+    ),
+    "classifier": lambda: TextClassifier(
+        ClassifierConfig(11, 16, encoder=STACK, embedding_dropout_rate=0.0), rngs=nnx.Rngs(0)
+    ),
+    "sequence to sequence": lambda: SequenceToSequence(
+        SequenceToSequenceConfig(11, 16, encoder=STACK, decoder=STACK), rngs=nnx.Rngs(0)
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    """The model as a function of parameters, tokens and implementation, with its parameters."""
+    graph, parameters = nnx.split(MODELS[request.param](), nnx.Param)
+
+    def run(parameters, tokens, is_token, implementation=None):
+        pair = (tokens, is_token) * (2 if request.param == "sequence to sequence" else 1)
+        return nnx.merge(graph, parameters)(*pair, implementation=implementation)
+
+    return run, parameters
+
+
+TOKENS = jax.device_put(np.arange(B * T, dtype=np.int32).reshape(B, T) % 11)
+
+
+@pytest.mark.parametrize("model", ["language model"], indirect=True)
+def test_models_have_second_derivatives_by_forward_over_reverse(model):
+    run, parameters = model
+
+    def gradient(parameters, implementation):
+        return jax.grad(lambda p: jnp.square(run(p, TOKENS, IS_TOKEN, implementation)).sum())(
+            parameters
+        )
+
+    @partial(jax.jit, static_argnums=1)
+    def product(parameters, implementation):
+        return jax.jvp(lambda p: gradient(p, implementation), (parameters,), (parameters,))
+
+    assert_near(product(parameters, "blockwise"), product(parameters, "reference"))
+
+
+def test_models_can_be_exported_and_mapped(model):
+    run, parameters = model
+    right = jax.jit(run)(parameters, TOKENS, IS_TOKEN)
+    for sizes in (("b", T), ("b", "t")):
+        assert_near(exported(partial(run, parameters), TOKENS, IS_TOKEN, sizes=sizes), right)
+    each = jax.jit(jax.vmap(lambda t, i: run(parameters, t[None], i[None])[0]))
+    assert_near(each(TOKENS, IS_TOKEN), right)

@@ -1,0 +1,52 @@
+"""Notes on the classes of the parts: a score of one class is not taken for one of all."""
+
+import numpy as np
+import pytest
+
+from train.data.class_notes import class_notes
+from train.data.dataset import Split
+
+CLASSES = ("bad", "fair", "good")
+
+
+def split(*labels: int) -> Split:
+    return Split([f"text {i}" for i in range(len(labels))], np.array(labels, np.int32), None)
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "test", "notes"),
+    [
+        ([0, 1, 2], [2, 1, 0], [0, 1, 2], []),
+        ([0, 2], [2, 0], [0, 2], []),
+        (
+            [0, 1, 2],
+            [0, 1, 2],
+            [2, 2],
+            ["the test split has texts of one class only, good: its accuracy says nothing"],
+        ),
+        ([0, 1], [0], [0, 1], ["the validation part has texts of one class only, bad"]),
+        ([0, 1, 2], [0, 1, 2], [0, 1], ["the test split has no text of good"]),
+        ([0, 1, 2], [2, 0], [0, 1, 2], ["the validation part has no text of fair"]),
+        (
+            [0, 1],
+            [0, 1],
+            [0, 1, 2, 2],
+            ["2 of the 4 texts of the test split are of a class without a training text, good"],
+        ),
+        (
+            [1, 1],
+            [0, 1],
+            [0],
+            [
+                "the training part has texts of one class only, fair: no other is learned",
+                "1 of the 2 texts of the validation part are of a class without",
+                "the test split has texts of one class only, bad",
+                "1 of the 1 texts of the test split are of a class without a training text, bad",
+            ],
+        ),
+    ],
+)
+def test_each_part_that_lacks_a_class_has_a_note_of_one_line(train, validation, test, notes):
+    found = class_notes(split(*train), split(*validation), split(*test), CLASSES)
+    assert len(found) == len(notes) and "\n" not in "".join(found)
+    assert all(note in line for note, line in zip(notes, found, strict=True))

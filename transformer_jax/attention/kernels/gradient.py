@@ -1,0 +1,135 @@
+"""The gradient of blockwise attention: reverse mode, which computes the weights again.
+
+The equations are in `blockwise.py`.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from transformer_jax.attention.kernels.forward import merge_heads, merged_bias
+from transformer_jax.attention.kernels.tiles import Tiles
+from transformer_jax.attention.kernels.xla_cpu import gradients
+from transformer_jax.functional.precision import product
+from transformer_jax.parallel.mesh import vary_like
+
+
+class _QueryRows(NamedTuple):
+    """The arrays of one block of queries that the gradient needs."""
+
+    query: Array  # scaled
+    d_output: Array
+    logsumexp: Array  # 0 where a query sees no key
+    delta: Array  # rowsum(dO O), minus the cotangent of the logsumexp
+
+
+def compute_gradient(
+    tiles: Tiles,
+    results: tuple[Array, Array],
+    cotangents: tuple[Array, Array | None],
+) -> list[Array | None]:
+    """Return the gradients of query, key, value and the arrays of the bias; None for positions.
+
+    `results` are the output and the logsumexp, `cotangents` theirs (None: of no logsumexp).
+    """
+    read_rows = partial(_read_rows, tiles, *results, *cotangents)
+    if tiles.tiling.run == tiles.grid.S and tiles.grid.rows == 1:
+        return list(_gradient_of_run(tiles, read_rows))
+    return list(_gradient_in_blocks(tiles, read_rows))
+
+
+def _read_rows(tiles, output, logsumexp, d_output, d_logsumexp, row):
+    dtype = tiles.inputs.accumulated
+    denominator = tiles.read_queries(logsumexp, row)
+    denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
+    # Rows that the previous block has added must not be added again.
+    d_out = tiles.zero_repeated(tiles.read_queries(d_output, row), row).astype(dtype)
+    delta = (d_out * tiles.read_queries(output, row).astype(dtype)).sum(axis=-1)
+    if d_logsumexp is not None:
+        delta -= tiles.zero_repeated(tiles.read_queries(d_logsumexp, row), row)
+    d_out = d_out.astype(tiles.operands)
+    return _QueryRows(tiles.read_scaled_queries(tiles.inputs.query, row), d_out, denominator, delta)
+
+
+def _gradient_in_blocks(tiles, read_rows):
+    """Return the `_gradient`, computed for one block of queries and one block of keys at a time."""
+    inputs = tiles.inputs
+    query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
+    dtype = inputs.accumulated
+    transposed = key.mT, value.mT
+
+    def block_of_queries(index, state):
+        d_query, *shared = state
+        row = tiles.row(index)
+        rows = read_rows(row)
+        start = vary_like(jnp.zeros(rows.query.shape, dtype), query), *shared
+        block_of_keys = partial(_gradient_of_block, tiles, transposed, rows)
+        d_q, *shared = tiles.over_keys(block_of_keys, row, start)
+        d_q = inputs.scale_queries(d_q).astype(d_query.dtype)
+        return tiles.write_queries(d_query, d_q, row), *shared
+
+    state = (
+        jnp.zeros_like(query),
+        *(jnp.zeros(array.shape, dtype) for array in transposed),
+        None if bias is None else bias.zero_gradient(),
+    )
+    state = vary_like(state, query)
+    d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
+    d_bias = [] if bias is None else bias.as_gradient(d_bias)
+    return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), *d_bias
+
+
+def _gradient_of_block(tiles, transposed, rows, tile, running, mask):
+    """Return the running gradients with those of one block of queries and one of keys added."""
+    d_q, d_key, d_value, d_bias = running
+    soft_cap = tiles.inputs.soft_cap
+    key_transposed, value_transposed = (tiles.read_keys_transposed(x, tile) for x in transposed)
+    key = tiles.read_keys(tiles.inputs.key, tile)
+    logits, capped = tiles.logits(rows.query, key_transposed, tile)
+    dtype = logits.dtype
+    if mask is not None:
+        logits = jnp.where(mask, logits, -jnp.inf)
+    weights = jnp.exp(logits - rows.logsumexp[..., None])
+    dropped = tiles.dropout(weights, tile).astype(rows.d_output.dtype)
+    d_v = product("EKGTO,EKGTS->EKOS", rows.d_output, dropped, dtype)
+    d_weights = product("EKGTO,EKOS->EKGTS", rows.d_output, value_transposed, dtype)
+    d_logits = weights * (tiles.dropout(d_weights, tile) - rows.delta[..., None])
+    d_bias = tiles.add_to_bias(d_bias, d_logits, tile)
+    if soft_cap is not None:
+        d_logits *= 1 - (capped / soft_cap) ** 2
+    d_logits = tiles.inputs.scale_logits(d_logits).astype(key.dtype)
+    d_q += product("EKGTS,EKSH->EKGTH", d_logits, key, dtype)
+    d_k = product("EKGTH,EKGTS->EKHS", rows.query, d_logits, dtype)
+    return (
+        d_q,
+        tiles.add_to_keys_transposed(d_key, d_k, tile),
+        tiles.add_to_keys_transposed(d_value, d_v, tile),
+        d_bias,
+    )
+
+
+def _gradient_of_run(tiles, read_rows):
+    """Return the `_gradient` if one tile holds all queries and keys of some examples and heads."""
+    query, key, value = tiles.inputs.query, tiles.inputs.key, tiles.inputs.value
+
+    def some_heads(index, state):
+        d_query, d_key, d_value = state
+        tile = tiles.run(tiles.row(index))
+        rows = read_rows(tile)
+        k, v = tiles.read_keys(key, tile), tiles.read_keys(value, tile)
+        q, k, v, d_out = merge_heads(rows.query, k, v, rows.d_output)
+        logsumexp, delta = (x.reshape(q.shape[:2]) for x in (rows.logsumexp, rows.delta))
+        bias = merged_bias(tiles.mask_of_run(tile), rows.query)
+        d_q, d_k, d_v = gradients(q, k, v, bias, logsumexp, d_out, delta)
+        d_q = tiles.inputs.scale_queries(d_q).reshape(rows.query.shape).astype(query.dtype)
+        return (
+            tiles.write_queries(d_query, d_q, tile),
+            tiles.write_keys(d_key, d_k, tile),
+            tiles.write_keys(d_value, d_v, tile),
+        )
+
+    state = vary_like(tuple(map(jnp.zeros_like, (query, key, value))), query)
+    return lax.fori_loop(0, tiles.steps, some_heads, state)
