@@ -25,8 +25,9 @@ from train.trainer.run import Run
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.parallel.mesh import num_devices
 from transformer_jax.serialization.specification import MaskedLanguageModelSpec
-from transformer_jax.text.pretrained_tokenizer import as_published, load_pretrained_tokenizer
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.tokenizer_formats import as_published
 
 
 class MaskedLanguageModeling(Task):

@@ -59,6 +59,7 @@ def make_options(
     stop = tuple(stop) if isinstance(stop, Iterable) else stop
     options = GenerationOptions(max_tokens, sampling, search, stop, pad_id)
     check_tokens(model, options.stop, "stop at")
+    check_tokens(model, (options.pad_id,), "pad with")
     if options.searches:
         check_search(options.search, max_tokens, model.config.vocab_size)
     return options

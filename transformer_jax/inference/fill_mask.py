@@ -33,6 +33,7 @@ def fill_masks(
     Raises ValueError if the tokenizer has no mask token, if the text has no mask, or if it has more
     tokens than the model's max_length.
     """
+    tokenizer = tokenizer.for_table(model.config.vocab_size)
     mask_id = tokenizer.mask_id
     if mask_id is None:
         raise ValueError("the tokenizer has no mask token; use a masked language model")
@@ -52,7 +53,12 @@ def fill_masks(
     is_real = np.arange(len(padded)) < len(tokens)
     graph, params = nnx.split(model, nnx.Param)
     probabilities = _probabilities_at(
-        graph, params, padded[None], is_real[None], places, rows=tokenizer.vocab_size
+        graph,
+        params,
+        padded[None],
+        is_real[None],
+        places,
+        rows=min(tokenizer.vocab_size, model.config.vocab_size),
     )
     guesses = []
     for place, row in zip(places, np.asarray(probabilities), strict=True):
