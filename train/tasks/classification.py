@@ -114,7 +114,7 @@ class Classification(Task):
         return Batches(plans, texts, self.labels, self.tokenizer.pad_id, num_devices())
 
     def count_tokens(self, batch: Batch) -> int:
-        return int((batch.tokens != self.tokenizer.pad_id).sum())
+        return int(batch.is_token.sum())
 
     def validate(self, params: nnx.State) -> dict[str, float]:
         """Return the accuracy and log loss on the validation texts."""
