@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
+from transformer_jax.parallel.mesh import replicate, split_rows
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
 
@@ -58,7 +58,7 @@ class Scorer:
         """
         params = replicate(self.params if params is None else params)
         plans = evaluation_plans([len(ids) for ids in encoded], self.buckets, self.batch_tokens)
-        batches = Batches(plans, encoded, None, self.pad_id, num_devices())
+        batches = Batches(plans, encoded, None, self.pad_id)
         return in_order(
             (
                 (batch, self._probabilities(params, *split_rows((batch.tokens, batch.is_token))))

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from transformer_jax.functional.pooling import POOLINGS
 from transformer_jax.inference.load import load
 from transformer_jax.models.text_encoder import TextEncoder
-from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
+from transformer_jax.parallel.mesh import replicate, split_rows
 from transformer_jax.pretrained.files import PretrainedError, Settings
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
@@ -167,7 +167,7 @@ class SentenceEncoder:
         plans = evaluation_plans(lengths, buckets, max(batch_tokens, buckets[-1]))
         # The longest batches come first, so that a lack of memory shows at once.
         plans = plans[::-1]
-        batches = Batches(plans, encoded, None, self.tokenizer.pad_id, num_devices())
+        batches = Batches(plans, encoded, None, self.tokenizer.pad_id)
         return in_order(self._computed(batches, len(texts), progress), len(texts))
 
     def _computed(self, batches: Batches, total: int, progress: bool) -> Iterator:

@@ -170,14 +170,9 @@ def make_batch(
     examples: Sequence[Int32[np.ndarray, " _"]],
     labels: Int[np.ndarray, " n"] | None,
     pad_id: int | None,
-    rows_multiple: int = 1,
 ) -> Batch:
-    """Make the arrays of a planned batch. Without `labels`, as in prediction, all labels are 0.
-
-    The number of rows is rounded up to a multiple of `rows_multiple`.
-    """
-    used = len(plan.index)
-    rows = -(-plan.rows // rows_multiple) * rows_multiple
+    """Make the arrays of a planned batch. Without `labels`, as in prediction, all labels are 0."""
+    used, rows = len(plan.index), plan.rows
     tokens, is_token = padded([examples[i] for i in plan.index], rows, plan.length, pad_id)
     row_labels = np.zeros(rows, np.int32)
     if labels is not None:
@@ -189,16 +184,12 @@ def make_batch(
 
 @dataclass(frozen=True)
 class Batches(Sequence[Batch]):
-    """A sequence of batches that are made on access. A slice is a sequence of the same kind.
-
-    `rows_multiple` adds empty rows so that a batch can be divided evenly among devices.
-    """
+    """A sequence of batches that are made on access. A slice is a sequence of the same kind."""
 
     plans: list[Plan]
     examples: Sequence[Int32[np.ndarray, " _"]]
     labels: Int[np.ndarray, " n"] | None
     pad_id: int | None
-    rows_multiple: int = 1
 
     def __len__(self) -> int:
         return len(self.plans)
@@ -206,9 +197,7 @@ class Batches(Sequence[Batch]):
     def __getitem__(self, k: int | slice) -> "Batch | Batches":
         if isinstance(k, slice):
             return replace(self, plans=self.plans[k])
-        return make_batch(
-            self.plans[k], self.examples, self.labels, self.pad_id, self.rows_multiple
-        )
+        return make_batch(self.plans[k], self.examples, self.labels, self.pad_id)
 
 
 def in_order(
@@ -216,10 +205,13 @@ def in_order(
 ) -> Shaped[np.ndarray, "n ..."]:
     """Sort the rows of (batch, output) pairs into the order of the data set, without empty rows.
 
+    An output may have more rows than its batch, at the end, as those of `mesh.split_rows` do.
     Raises ValueError unless each of the `num_examples` examples occurs exactly once, because any
     score of other rows would be wrong.
     """
-    pairs = [(b.index[b.is_example], np.asarray(out)[b.is_example]) for b, out in results]
+    pairs = [
+        (b.index[b.is_example], np.asarray(x)[np.flatnonzero(b.is_example)]) for b, x in results
+    ]
     index = np.concatenate([index for index, _ in pairs]) if pairs else np.zeros(0, np.int32)
     times = np.bincount(index, minlength=num_examples)
     if len(times) != num_examples or (times != 1).any():
