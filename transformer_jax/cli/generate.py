@@ -110,7 +110,7 @@ def _generation(options: argparse.Namespace, trained: Trained, prompt: int) -> d
     return {
         "max_tokens": tokens,
         "stop": () if stop is None else (stop,),
-        "pad_id": trained.tokenizer.pad_id or 0,
+        "pad_id": trained.tokenizer.pad_id,
         "sampling": sampling if is_drawn else None,
         "key": jax.random.key(options.seed),
     }
