@@ -20,10 +20,10 @@ from transformer_jax.functional.pooling import POOLINGS
 from transformer_jax.inference.load import load
 from transformer_jax.inference.sentence_files import SIMILARITIES, Pooling, read_pooling
 from transformer_jax.models.text_encoder import TextEncoder
-from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
+from transformer_jax.parallel.mesh import replicate, split_rows
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
 from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
-from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
+from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 BUCKETS = 6  # number of batch lengths that are compiled
 
@@ -86,22 +86,17 @@ class SentenceEncoder:
         plans = evaluation_plans(lengths, buckets, max(batch_tokens, buckets[-1]))
         # The longest batches come first, so that a lack of memory shows at once.
         plans = plans[::-1]
-        batches = Batches(plans, encoded, None, special_id(self.tokenizer, "pad"), num_devices())
-        return in_order(self._computed(batches, encoded, progress), len(texts))
+        batches = Batches(plans, encoded, None, self.tokenizer.pad_id)
+        return in_order(self._computed(batches, len(texts), progress), len(texts))
 
-    def _computed(self, batches: Batches, encoded: list[np.ndarray], progress: bool) -> Iterator:
+    def _computed(self, batches: Batches, total: int, progress: bool) -> Iterator:
         params = replicate(self.params)
-        lengths = np.array([len(ids) for ids in encoded])
         with tqdm(
-            total=len(encoded), desc="embedding", unit="text", leave=False,
+            total=total, desc="embedding", unit="text", leave=False,
             disable=None if progress else True,
         ) as bar:  # fmt: skip
             for batch in batches:
-                used = np.where(batch.is_example, lengths[batch.index], 0)
-                # Padding is known by position, not by its id, which a text may contain.
-                is_token = np.arange(batch.tokens.shape[1]) < used[:, None]
-                found = self._vectors(params, split_rows(batch.tokens), split_rows(is_token))
-                yield batch, found
+                yield batch, self._vectors(params, *split_rows((batch.tokens, batch.is_token)))
                 bar.update(int(batch.is_example.sum()))
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.models.text_encoder import MaskedLanguageModel
-from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
+from transformer_jax.text.batching import padded
+from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 LONGEST = 2**31  # tokens, so that a long text is not cut; it raises an error instead
 
@@ -48,15 +49,14 @@ def fill_masks(
         )
     # Padded to a multiple of 16, so that texts of similar length share a compiled program. The
     # vocabulary's size limits the rows, because the embedding table may have spare ones.
-    room = min(-(-len(tokens) // 16) * 16, model.config.max_length) - len(tokens)
-    padded = np.pad(tokens, (0, room), constant_values=special_id(tokenizer, "pad"))
-    is_real = np.arange(len(padded)) < len(tokens)
+    length = min(-(-len(tokens) // 16) * 16, model.config.max_length)
+    row, is_token = padded([tokens], 1, length, tokenizer.pad_id)
     graph, params = nnx.split(model, nnx.Param)
     probabilities = _probabilities_at(
         graph,
         params,
-        padded[None],
-        is_real[None],
+        row,
+        is_token,
         places,
         rows=min(tokenizer.vocab_size, model.config.vocab_size),
     )
