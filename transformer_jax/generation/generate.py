@@ -107,7 +107,7 @@ def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationStat
 
 def _generate_tokens(model, state, options: GenerationOptions) -> Generated:
     """Run the loop from the state after the prompt."""
-    if options.searches:
+    if options.searches and options.search is not None:
         return Generated(
             *beam_search(
                 model,

@@ -60,8 +60,8 @@ def make_options(
     options = GenerationOptions(max_tokens, sampling, search, stop, pad_id)
     check_tokens(model, options.stop, "stop at")
     check_tokens(model, (options.pad_id,), "pad with")
-    if options.searches:
-        check_search(options.search, max_tokens, model.config.vocab_size)
+    if options.searches and search is not None:
+        check_search(search, max_tokens, model.config.vocab_size)
     return options
 
 

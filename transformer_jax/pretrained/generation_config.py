@@ -131,9 +131,11 @@ def read_generation_config(folder: Path, vocab_size: int) -> GenerationConfig:
     return config
 
 
-def _tokens(settings: Settings, name: str, vocab_size: int, single: bool = False):
+def _tokens(
+    settings: Settings, name: str, vocab_size: int, single: bool = False
+) -> tuple[int, ...]:
     """Return the token ids of a field, () if it is not set."""
-    value = settings.values.get(name)
+    value: Any = settings.values.get(name)
     if value is None:
         return ()
     ids = value if isinstance(value, list) and not single else [value]
