@@ -138,7 +138,7 @@ def _tokens(
     value: Any = settings.values.get(name)
     if value is None:
         return ()
-    ids = value if isinstance(value, list) and not single else [value]
+    ids: list[Any] = value if isinstance(value, list) and not single else [value]
     if not ids or not all(type(token) is int for token in ids):
         wanted = "a token id" if single else "a token id or a list of token ids"
         raise settings.error(f"{name} must be {wanted}, got {value!r:.60}")

@@ -80,7 +80,7 @@ def _attend(static, *arrays):
 def _attend_jvp(static, arrays, tangents):
     """Return the results and their tangents: the transpose of the tangents is the gradient."""
     tiles, indices = _tiles(static, arrays), perturbed(tangents)
-    results = compute_output(tiles, with_logsumexp=True)
+    results: Any = compute_output(tiles, with_logsumexp=True)
     given = [tangents[i] for i in indices]
     forward, reverse = (partial(f, static, indices) for f in (_tangents, _gradients))
     d_output, d_logsumexp = linear_map(forward, reverse, [*arrays, *results], given, results)
