@@ -85,7 +85,7 @@ QUOTED = b'"a\tb"\t1\n"two\nlines"\t2\n"a ""word"""\t3\n' + b"\n".join(
 @pytest.mark.parametrize(
     ("content", "texts", "note"),
     [
-        (QUOTED, {"a\tb", "two\nlines", 'a "word"'}, "1 of 12 rows have line breaks"),
+        (QUOTED, {"a\tb", "two\nlines", 'a "word"'}, "2 of 12 rows have line breaks or tabs"),
         (b"a\tb\n" * 3 + b"c\td\ne\tf\n", {"a", "c", "e"}, "dropped 2 pairs that repeat"),
         (b'"a\tb\nc\td"\ne\tf\n', {'"a', "c", "e"}, "one row per line: 3 rows"),
         (b'"a" b\tb\nc\td\ne\tf\n', {'"a" b', "c", "e"}, "one row per line: 3 rows"),
