@@ -12,7 +12,8 @@ A file is read as quoted. It is read as literal, with a note, in three cases:
 - the quoted reading joins lines of which the first and the last are rows by themselves, each with
   the right number of columns and a label of the file, or an integer if all labels are integers. A
   quote at the start of one text and a quote at the end of a later one do that. If some line of the
-  file is no row, neither reading is right: an error.
+  file is no row, neither reading is right: an error. A file with quotes in the header and in every
+  row is always read as quoted.
 
 The right number of columns is that of the header. A file without one has the number of its lines if
 they all have the same, else at least two.
@@ -84,7 +85,9 @@ def read_rows(
     joined = fault = None
     try:
         rows, blank = _quoted(lines, where, layout)
-        joined = _joined(rows[headers:], lines, layout)
+        # Quotes in the header and in every row are a program's, and no stray ones.
+        if not (headers and all('"' in lines[row.first - 1] for row in rows)):
+            joined = _joined(rows[headers:], lines, layout)
         if not (joined or (delimiter == "\t" and _is_needless(rows[headers:], lines))):
             return rows, [*_broken(rows[headers:], layout), *skipped(blank)]
     except DataError as error:

@@ -162,3 +162,14 @@ def test_two_stray_quotes_join_no_rows_where_a_label_is_rare_or_quoted(texts, de
     content = "".join(delimiter.join(row) + "\n" for row in [["text", "label"], *rows])
     found, note = read(content, delimiter)
     assert found == rows and "one row per line: 20 rows" in note
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+@pytest.mark.parametrize("label", ['"1"', "1"])
+def test_a_file_that_is_quoted_throughout_may_have_a_text_that_looks_like_two_rows(
+    delimiter, label
+):
+    text = f"In the film{delimiter}1\nof the year"
+    content = f'"text"{delimiter}"label"\n"{text}"{delimiter}{label}\n"dull"{delimiter}0\n'
+    found, note = read(content, delimiter)
+    assert found == [[text, "1"], ["dull", "0"]] and "1 of 2 rows have line breaks" in note
