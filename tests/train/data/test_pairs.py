@@ -244,3 +244,17 @@ def test_what_validation_says_is_nats_a_wanted_token_and_the_same_smoothed():
             sums[k] -= (q * log_p).sum()
         number += len(target) - 1
     np.testing.assert_allclose(found, sums / number, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "languages", "message"),
+    [
+        ("sample", ("fr", "de"), "sample translates words to digits; got --source fr"),
+        ("sample", ("en", "en"), "--source and --target are both 'en'"),
+        ("hub:", ("en", "de"), "hub: names no data set; pass a folder"),
+        ("hub:/", ("en", "de"), "hub:/ names no data set; pass a folder"),
+    ],
+)
+def test_languages_and_names_that_the_data_cannot_have_are_refused(data, languages, message):
+    with pytest.raises(DataError, match=message):
+        load_pairs(data, *languages, 0)
