@@ -85,7 +85,7 @@ QUOTED = b'"a\tb"\t1\n"two\nlines"\t2\n"a ""word"""\t3\n' + b"\n".join(
 @pytest.mark.parametrize(
     ("content", "texts", "note"),
     [
-        (QUOTED, {"a\tb", "two\nlines", 'a "word"'}, "1 of 12 rows have line breaks"),
+        (QUOTED, {"a\tb", "two\nlines", 'a "word"'}, "2 of 12 rows have line breaks or tabs"),
         (b"a\tb\n" * 3 + b"c\td\ne\tf\n", {"a", "c", "e"}, "dropped 2 pairs that repeat"),
         (b'"a\tb\nc\td"\ne\tf\n', {'"a', "c", "e"}, "one row per line: 3 rows"),
         (b'"a" b\tb\nc\td\ne\tf\n', {'"a" b', "c", "e"}, "one row per line: 3 rows"),
@@ -247,3 +247,17 @@ def test_what_validation_says_is_nats_a_wanted_token_and_the_same_smoothed():
             sums[k] -= (q * log_p).sum()
         number += len(target) - 1
     np.testing.assert_allclose(found, sums / number, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "languages", "message"),
+    [
+        ("sample", ("fr", "de"), "sample translates words to digits; got --source fr"),
+        ("sample", ("en", "en"), "--source and --target are both 'en'"),
+        ("hub:", ("en", "de"), "hub: names no data set; pass a folder"),
+        ("hub:/", ("en", "de"), "hub:/ names no data set; pass a folder"),
+    ],
+)
+def test_languages_and_names_that_the_data_cannot_have_are_refused(data, languages, message):
+    with pytest.raises(DataError, match=message):
+        load_pairs(data, *languages, 0)
