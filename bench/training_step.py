@@ -32,7 +32,7 @@ from bench.measure.turns import summary, take_turns
 from bench.pages.markdown import milliseconds, origin, quotient, table
 from bench.pages.program import Program
 from bench.peers.contender import sizes, start
-from bench.peers.tutorial_classifier import BATCHES, CONTESTANTS, OURS, batches, pad_id
+from bench.peers.tutorial_classifier import BATCHES, CONTESTANTS, OURS, batches
 from train.recipes.imdb import TUTORIAL, Recipe
 from transformer_jax.runtime.errors import InputError
 
@@ -112,7 +112,7 @@ def measure(recipe: Recipe, subject: str, *, rounds: int, seconds: float, seed: 
                 raise Disagreement(f"a loss is not finite: {first}")
         times = take_turns(calls, seconds, least=rounds)
         kept = [name for name, call in calls.items() if call.kept]
-    tokens = sum(int((batch.tokens != pad_id(recipe)).sum()) for batch in found)
+    tokens = sum(int(batch.is_token.sum()) for batch in found)
     by = {name: summary(times, name) for name in names if CONTESTANTS[name].attention is None}
     return {
         "subject": subject,

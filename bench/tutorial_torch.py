@@ -104,7 +104,7 @@ class Feed:
         self, examples: list[np.ndarray], labels: np.ndarray, plans: list
     ) -> Iterator[tuple[Tensor, ...]]:
         for batch in Batches(plans, examples, labels, self.tokenizer.pad_id):
-            yield to_tensors(batch, self.tokenizer.pad_id, DEVICE)
+            yield to_tensors(batch, DEVICE)
 
 
 def write_line(file: TextIO, **line) -> None:

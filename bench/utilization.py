@@ -79,12 +79,13 @@ def measure(
     tokens = rng.integers(1, config.vocab_size, (rows, length)).astype(np.int32)
     labels = rng.integers(0, 2, rows).astype(np.int32)
     index = np.arange(rows, dtype=np.int32)
-    batch = jax.device_put(Batch(tokens, labels, np.ones(rows, bool), index))
+    is_token, is_example = np.ones(tokens.shape, bool), np.ones(rows, bool)
+    batch = jax.device_put(Batch(tokens, is_token, labels, is_example, index))
     graph, params = nnx.split(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
 
     def forward(params):
         model = nnx.merge(graph, params)
-        return model(batch.tokens, batch.tokens != 0, implementation="reference")
+        return model(batch.tokens, batch.is_token, implementation="reference")
 
     flops = 3 * count(forward, params).flops
     fit = replace(TUTORIAL.fit, dtype=dtype)

@@ -91,7 +91,7 @@ def looks(
 
     def batches(epoch: int) -> Batches:
         plans = epoch_plans(lengths, fold.buckets, fold.batch_tokens, seed=seed, epoch=epoch)
-        return Batches(plans, fold.train, fold.train_labels, fold.tokenizer.pad_id, 1)
+        return Batches(plans, fold.train, fold.train_labels, fold.tokenizer.pad_id)
 
     epochs = range(recipe.fit.epochs)
     steps = [len(batches(epoch)) for epoch in epochs]

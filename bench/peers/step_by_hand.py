@@ -152,15 +152,15 @@ def step_by_hand(
     params = by_name(nnx.state(model_of(recipe), nnx.Param))
     optimizer = make_optimizer(recipe.fit.optimizer, total_steps)
     key = jax.random.key(recipe.fit.seed)
-    special = (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id)
+    frame = (tokenizer.cls_id, tokenizer.sep_id)
 
     def objective(p, batch, step):
         step_key = jax.random.fold_in(key, step)
         keys = (jax.random.fold_in(step_key, i) for i in count())  # as nnx.Rngs makes them
-        is_token, tokens = batch.tokens != tokenizer.pad_id, batch.tokens
+        is_token, tokens = batch.is_token, batch.tokens
         if recipe.token_dropout:
             kept = keep(next(keys), recipe.token_dropout, tokens.shape)
-            kept |= jnp.isin(tokens, jnp.array(special))
+            kept |= jnp.isin(tokens, jnp.array(frame)) | ~is_token
             tokens = jnp.where(kept, tokens, tokenizer.mask_id)
         logits = logits_by_hand(p, recipe.model, tokens, is_token, keys)
         if recipe.margin:

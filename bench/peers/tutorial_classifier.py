@@ -70,9 +70,11 @@ def batches(recipe: Recipe, rows: int, length: int, seed: int) -> list[Batch]:
     for _ in range(BATCHES):
         tokens = rng.integers(0, pad_id(recipe), (rows, length)).astype(np.int32)
         lengths = rng.integers(max(length // 3, 1), length + 1, rows)
-        tokens[np.arange(length) >= lengths[:, None]] = pad_id(recipe)
+        is_token = np.arange(length) < lengths[:, None]
+        tokens[~is_token] = pad_id(recipe)
         labels = rng.integers(0, 2, rows).astype(np.int32)
-        found.append(Batch(tokens, labels, np.ones(rows, bool), np.arange(rows, dtype=np.int32)))
+        index = np.arange(rows, dtype=np.int32)
+        found.append(Batch(tokens, is_token, labels, np.ones(rows, bool), index))
     return found
 
 
@@ -143,10 +145,10 @@ def our_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch],
     return call
 
 
-def torch_tensors(found: list[Batch], pad: int) -> list[tuple]:
+def torch_tensors(found: list[Batch]) -> list[tuple]:
     from bench.peers.tutorial_model import to_tensors
 
-    return [to_tensors(batch, pad, device()) for batch in found]
+    return [to_tensors(batch, device()) for batch in found]
 
 
 def torch_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch], seed: int):
@@ -155,7 +157,7 @@ def torch_step(recipe: Recipe, dropout: float, of: Contestant, found: list[Batch
 
     model = torch_model(recipe, dropout, of.attention, seed)
     step = make_step(model, torch_optimizer(model, fused=of.fused), bfloat16=of.bfloat16)
-    turns = itertools.cycle(torch_tensors(found, pad_id(recipe)))
+    turns = itertools.cycle(torch_tensors(found))
     return lambda: float(step(*next(turns)))
 
 
@@ -166,17 +168,16 @@ def our_inference(recipe: Recipe, of: Contestant, found: list[Batch], seed: int)
     """
     graph, params = our_model(recipe, 0.0, seed)
     params = jax.tree.map(lambda p: p.astype(of.dtype), params)
-    pad = pad_id(recipe)
-    infer = jax.jit(lambda params, tokens: nnx.merge(graph, params)(tokens, tokens != pad))
-    turns = itertools.cycle(jax.device_put([batch.tokens for batch in found]))
-    return lambda: np.asarray(infer(params, next(turns)).astype(jnp.float32))
+    infer = jax.jit(lambda params, *tokens: nnx.merge(graph, params)(*tokens))
+    turns = itertools.cycle(jax.device_put([batch[:2] for batch in found]))
+    return lambda: np.asarray(infer(params, *next(turns)).astype(jnp.float32))
 
 
 def torch_inference(recipe: Recipe, of: Contestant, found: list[Batch], seed: int):
     from bench.peers.tutorial_model import make_inference
 
     infer = make_inference(torch_model(recipe, 0.0, of.attention, seed), bfloat16=of.bfloat16)
-    turns = itertools.cycle([x[:2] for x in torch_tensors(found, pad_id(recipe))])
+    turns = itertools.cycle([x[:2] for x in torch_tensors(found)])
     return lambda: infer(*next(turns)).cpu().numpy()
 
 

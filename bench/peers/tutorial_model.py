@@ -179,11 +179,11 @@ def our_weights(model: TutorialClassifier) -> dict[str, np.ndarray]:
     return {name: weight.detach().cpu().numpy().copy() for name, weight in weights.items()}
 
 
-def to_tensors(batch: Batch, pad_id: int, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
+def to_tensors(batch: Batch, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:
     """Return (tokens, is_token, labels) of the examples, without the rows that fill the shape."""
-    tokens = torch.from_numpy(batch.tokens[batch.is_example]).long().to(device)
-    labels = torch.from_numpy(batch.labels[batch.is_example]).long().to(device)
-    return tokens, tokens != pad_id, labels
+    parts = (batch.tokens, batch.is_token, batch.labels)
+    tokens, is_token, labels = (torch.from_numpy(x[batch.is_example]).to(device) for x in parts)
+    return tokens.long(), is_token, labels.long()
 
 
 def make_optimizer(model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:

@@ -93,6 +93,8 @@ def test_a_text_may_be_empty_or_begin_with_a_dash(words, texts):
     [
         (["predict", "RUN", "-bad"], "unrecognized arguments: -bad; put -- before a text that"),
         (["fill", "RUN", "a", "--", "-b"], "unrecognized arguments: -b"),
+        (["fill", "RUN", "a", "b"], "unrecognized arguments: b\n"),
+        (["predict", "RUN", "-hated it"], "argument 'ated it'; put -- before a text that begins"),
         (["predict", "--json"], "the following arguments are required: RUN"),
         (["embed", "RUN", "f"], "the following arguments are required: -o/--out"),
         (["--", "predict", "RUN"], "required: COMMAND"),

@@ -425,7 +425,7 @@ MISTAKES = {
     "another truncation": (
         edited("run/config.json", lambda tree: tree.update(truncate="middle")),
         PREDICT,
-        "truncate must be 'head' or 'head-tail', got 'middle'",
+        "truncate must be 'head' or 'tail' or 'head-tail', got 'middle'",
     ),
     "weights missing": (removed("run/model.safetensors"), PREDICT, "has no model.safetensors"),
     "weights cut": (cut("run/model.safetensors"), PREDICT, "cannot be read as safetensors"),

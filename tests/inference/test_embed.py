@@ -12,7 +12,8 @@ from safetensors.numpy import load_file
 from tests.data.checkpoints.sentences import SENTENCES, VECTORS
 from tests.helpers.checkpoint_files import FOLDER, minilm
 from transformer_jax.__main__ import main
-from transformer_jax.inference.embed import Pooling, SentenceEncoder, most_similar, read_pooling
+from transformer_jax.inference.embed import SentenceEncoder, most_similar
+from transformer_jax.inference.sentence_files import Pooling, read_pooling
 from transformer_jax.pretrained import PretrainedError
 
 WORDS = "the a film was good bad dull long sea man woman plays sings eats and not".split()
@@ -204,21 +205,21 @@ def test_without_the_files_it_is_the_mean(tmp_path):
             lambda f: (f / "modules.json").write_text(
                 json.dumps([{"type": "x.Dense", "path": "2_Dense"}])
             ),
-            "a module 'Dense' is not supported",
+            "a module of the type 'x.Dense' is not supported",
         ),
         (lambda f: (f / "modules.json").write_text("{}]"), "is not a list of modules"),
         (lambda f: shutil.rmtree(f / "1_Pooling"), r"has no config\.json"),
         (lambda f: write_modules(f, length=2), "max_seq_length must be 3 or more, got 2"),
         (lambda f: write_modules(f, length=True), "max_seq_length must be 3 or more, got True"),
         (
-            lambda f: (f / "sentence_bert_config.json").write_text('{"do_lower_case": true}'),
-            "do_lower_case=True is not supported",
+            lambda f: (f / "sentence_bert_config.json").write_text('{"do_lower_case": 1}'),
+            "do_lower_case must be true or false, got 1",
         ),
         (
             lambda f: (f / "config_sentence_transformers.json").write_text(
-                '{"default_prompt_name": "query"}'
+                '{"default_prompt_name": "title"}'
             ),
-            "default_prompt_name='query' is not supported",
+            "default_prompt_name='title' is not among the prompts query, document",
         ),
     ],
 )

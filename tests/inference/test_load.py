@@ -19,8 +19,8 @@ from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained import PretrainedError, save_pretrained
 from transformer_jax.runtime.errors import RunFolderError
-from transformer_jax.text.pretrained_tokenizer import as_published
 from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.tokenizer_formats import as_published
 
 TEXTS = ["the film was good", "the film was bad"]
 RUN_KINDS = {

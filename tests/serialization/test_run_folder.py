@@ -30,8 +30,8 @@ from transformer_jax.serialization.specification import (
     MaskedLanguageModelSpec,
     TranslatorSpec,
 )
-from transformer_jax.text.pretrained_tokenizer import as_published
 from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.tokenizer_formats import as_published
 
 TEXTS = ["the film was good", "the sea is a good place, and the film is long"]
 STACK = StackConfig(1, 4, 2, 8, dropout_rate=0.0)

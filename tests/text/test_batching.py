@@ -130,8 +130,10 @@ def test_a_batch_holds_its_examples_and_empty_rows_say_so():
     for plan in plans:
         batch = make_batch(plan, examples, labels, PAD)
         assert batch.tokens.shape == (plan.rows, plan.length)
-        assert [a.dtype for a in batch] == [np.int32, np.int32, bool, np.int32]
-        for tokens, label, real, i in zip(*batch, strict=True):
+        assert [a.dtype for a in batch] == [np.int32, bool, np.int32, bool, np.int32]
+        for tokens, is_token, label, real, i in zip(*batch, strict=True):
+            length = lengths[i] if real else 0
+            np.testing.assert_array_equal(is_token, np.arange(plan.length) < length)
             if real:
                 seen += 1
                 assert label == labels[i]

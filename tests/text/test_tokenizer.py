@@ -349,7 +349,7 @@ def test_wrong_arguments_name_themselves(trained):
     with pytest.raises(ValueError, match="max_length"):
         tokenizer.encode(TEXTS, 2)
     with pytest.raises((ValueError, TypeError), match="truncate"):
-        tokenizer.encode(TEXTS, 9, "tail")
+        tokenizer.encode(TEXTS, 9, "middle")
     with pytest.raises(TypeError, match="one string"):
         tokenizer.encode("one text", 9)
     with pytest.raises(TypeError, match="texts"):

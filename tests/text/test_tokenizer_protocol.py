@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.runtime.errors import TokenizerError
-from transformer_jax.text.pretrained_tokenizer import as_published, load_pretrained_tokenizer
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
-from transformer_jax.text.tokenizer_formats import TOKENIZER_FORMATS
+from transformer_jax.text.tokenizer_formats import TOKENIZER_FORMATS, as_published
 from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
 FOLDER = Path(__file__).parents[1] / "data" / "tokenizers"

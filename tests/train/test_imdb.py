@@ -204,7 +204,8 @@ def test_token_dropout_spares_special_tokens_and_rows_that_fill_do_not_count():
     text = tokenizer.encode(["the film was good"] * 200, 16)
     tokens = np.full((200, 8), tokenizer.pad_id, np.int32)
     tokens[:, : len(text[0])] = np.stack(text)
-    dropped = np.asarray(drop_tokens(tokens, 0.5, tokenizer, nnx.Rngs(dropout=0)))
+    is_token = tokens != tokenizer.pad_id
+    dropped = np.asarray(drop_tokens(tokens, is_token, 0.5, tokenizer, nnx.Rngs(dropout=0)))
     special = np.isin(tokens, [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id])
     np.testing.assert_array_equal(dropped[special], tokens[special])
     share = (dropped[~special] == tokenizer.mask_id).mean()
@@ -218,8 +219,8 @@ def test_token_dropout_spares_special_tokens_and_rows_that_fill_do_not_count():
             return np.tile(np.array([[2.0, 0.0]], np.float32), (len(tokens), 1))
 
     labels, index = np.array([0, 1, 1], np.int32), np.arange(3, dtype=np.int32)
-    filled = Batch(tokens[:3], labels, np.array([True, True, False]), index)
-    whole = Batch(tokens[:2], labels[:2], np.array([True, True]), index[:2])
+    filled = Batch(tokens[:3], is_token[:3], labels, np.array([True, True, False]), index)
+    whole = Batch(tokens[:2], is_token[:2], labels[:2], np.array([True, True]), index[:2])
     rngs = nnx.Rngs(0)
     np.testing.assert_allclose(loss(Constant(), filled, rngs), loss(Constant(), whole, rngs))
     guessed = make_loss(

@@ -20,6 +20,7 @@ from train.classifier.finetuning import classifier_of, load_encoder
 from train.classifier.ngram_solver import EvidenceSolver
 from train.classifier.recipe import Recipe
 from train.trainer.options import CommonOptions, OptionError
+from transformer_jax.inference.sentence_files import read_pooling
 from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
@@ -156,7 +157,6 @@ class FromPretrained(Start):
     """
 
     model_type = EncoderClassifier
-    load_tokenizer = staticmethod(load_pretrained_tokenizer)
     beside = ("pretrained",)
 
     def __init__(self, recipe: Recipe, options: CommonOptions):
@@ -181,15 +181,13 @@ class FromPretrained(Start):
         self.recipe = replace(recipe, model=model)
 
     def make_tokenizer(self, texts: Sequence[str]) -> Any:
-        return load_pretrained_tokenizer(self.folder)
+        tokenizer = self.load_tokenizer(self.folder)
+        return tokenizer.lowercased() if read_pooling(self.folder).lowercase else tokenizer
+
+    def load_tokenizer(self, folder: Path) -> Any:
+        return load_pretrained_tokenizer(folder).for_table(self.pretrained.config.text.vocab_size)
 
     def network(self, tokenizer: Any, classes: tuple[str, ...], data: str) -> Classifier:
-        rows = self.pretrained.config.text.vocab_size
-        if tokenizer.vocab_size > rows:
-            raise OptionError(
-                f"--pretrained: {self.folder} has a tokenizer of {tokenizer.vocab_size} tokens "
-                f"and a model of {rows}; they do not belong together"
-            )
         if note := _seen(self.folder, data, self.seed):
             print(f"note        {note}")
         recipe, rngs = self.recipe.model, nnx.Rngs(self.seed)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flax import nnx
 
-from transformer_jax.inference.embed import MODULES, read_pooling
+from transformer_jax.inference.sentence_files import MODULES, read_pooling
 from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
 from transformer_jax.nn.layers import Linear

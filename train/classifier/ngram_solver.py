@@ -48,7 +48,7 @@ LEAST_SQUARES_STEPS = 30
 class EvidenceSolver:
     """A solver that fits a model's n-grams to labels or to another model, as texts are added."""
 
-    def __init__(self, evidence: NgramEvidence, pad_id: int, *, seed: int = 0):
+    def __init__(self, evidence: NgramEvidence, pad_id: int | None, *, seed: int = 0):
         self.evidence, self.pad_id, self.seed = evidence, pad_id, seed
         self.holds = csr_matrix((0, 2**evidence.bits), dtype=np.float32)
         self.labels = np.zeros(0, np.int32)
@@ -149,7 +149,9 @@ def _fill(evidence: NgramEvidence, column: Callable[[int], dict[str, np.ndarray]
         getattr(evidence, name)[...] = jnp.asarray(values, jnp.float32)
 
 
-def ngrams_held(examples: Sequence[np.ndarray], pad_id: int, longest: int, bits: int) -> csr_matrix:
+def ngrams_held(
+    examples: Sequence[np.ndarray], pad_id: int | None, longest: int, bits: int
+) -> csr_matrix:
     """Return a matrix with 1 where a text contains an n-gram, [n, 2**bits].
 
     Columns are the hashed rows of the model's own lookup.
@@ -162,7 +164,7 @@ def ngrams_held(examples: Sequence[np.ndarray], pad_id: int, longest: int, bits:
     plans = evaluation_plans(lengths, buckets, max(BATCH_TOKENS, buckets[-1]))
     texts, columns = [], []
     for batch in Batches(plans, examples, None, pad_id):
-        rows, there = rows_of(batch.tokens, jnp.asarray(batch.tokens != pad_id), longest, bits)
+        rows, there = rows_of(batch.tokens, batch.is_token, longest, bits)
         rows, there = np.asarray(rows), np.asarray(there)
         text = np.broadcast_to(batch.index[:, None, None], there.shape)
         texts.append(text[there])

@@ -8,15 +8,20 @@ A file is read as quoted. It is read as literal, with a note, in three cases:
 
 - the quoted reading fails, and the file is a TSV whose lines all have the right number of columns;
 - the file is a TSV, and quotes surround some texts, but none with a tab, a line break or a quote in
-  it, as no program would write it;
+  it, as no program would write it (a program may quote all texts with commas, or all empty ones);
 - the quoted reading joins lines of which the first and the last are rows by themselves, each with
-  the right number of columns and a label of the file. A quote at the start of one text and a quote
-  at the end of a later one do that. If some line of the file is no row, neither reading is right:
-  an error.
+  the right number of columns and a label of the file, or an integer if all labels are integers. A
+  quote at the start of one text and a quote at the end of a later one do that. If some line of the
+  file is no row, neither reading is right: an error. A file with quotes in the header and in every
+  row is always read as quoted.
+
+The right number of columns is that of the header. A file without one has the number of its lines if
+they all have the same, else at least two.
 """
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +30,7 @@ from transformer_jax.runtime.texts import lines_of
 
 LONGEST = 2**31 - 1  # characters of a field; the limit of the module csv is 131 thousand
 PAIR = 2  # columns that a row needs in a file without a header
+INTEGER = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,16 @@ class _Layout:
     delimiter: str
     header: list[str] | None
     label: int | None
+    columns: int | None = None  # of every line of a file without a header
 
     def fault(self, fields: Sequence[str]) -> str | None:
         """Return the reason why these fields are no row, or None if they are one."""
         if self.header is None:
-            return None if len(fields) >= PAIR else "no tab between source and target"
+            if len(fields) < PAIR:
+                return "no tab between source and target"
+            if self.columns and len(fields) != self.columns:
+                return f"expected {self.columns} columns as in every line, got {len(fields)}"
+            return None
         if len(fields) != len(self.header):
             return (
                 f"expected {len(self.header)} columns as in the header, got {len(fields)}; "
@@ -56,7 +67,7 @@ class _Layout:
         return None
 
     def label_of(self, fields: Sequence[str]) -> str:
-        return "" if self.label is None else fields[self.label].strip()
+        return "" if self.label is None else fields[self.label].strip(' "')
 
 
 def read_rows(
@@ -74,9 +85,11 @@ def read_rows(
     joined = fault = None
     try:
         rows, blank = _quoted(lines, where, layout)
-        joined = _joined(rows[headers:], lines, layout)
+        # Quotes in the header and in every row are a program's, and no stray ones.
+        if not (headers and all('"' in lines[row.first - 1] for row in rows)):
+            joined = _joined(rows[headers:], lines, layout)
         if not (joined or (delimiter == "\t" and _is_needless(rows[headers:], lines))):
-            return rows, [*_broken(rows[headers:]), *skipped(blank)]
+            return rows, [*_broken(rows[headers:], layout), *skipped(blank)]
     except DataError as error:
         if delimiter != "\t":
             raise
@@ -100,7 +113,8 @@ def read_rows(
 
 def _layout(text: str, delimiter: str, label_column: str | None) -> _Layout:
     if label_column is None:
-        return _Layout(delimiter, None, None)
+        counts = {line.count(delimiter) + 1 for line in lines_of(text) if line}
+        return _Layout(delimiter, None, None, min(counts) if len(counts) == 1 else None)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     header = next(filter(None, rows), [])
     label = header.index(label_column) if label_column in header else None
@@ -143,11 +157,15 @@ def _literal(text: str, layout: _Layout) -> tuple[list[Row], int, str | None]:
 def _joined(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
     """Return the first row that begins and ends with lines that are rows by themselves, if any."""
     known = {layout.label_of(row.fields) for row in rows}
+    integers = all(map(INTEGER.fullmatch, known))
 
     def is_row(line: str) -> bool:
         fields = line.rstrip("\r\n").split(layout.delimiter)
+        if layout.fault(fields):
+            return False
+        label = layout.label_of(fields)
         # A file of one label cannot be used, so its label says nothing about its lines.
-        return not layout.fault(fields) and (len(known) < 2 or layout.label_of(fields) in known)
+        return len(known) < 2 or label in known or (integers and bool(INTEGER.fullmatch(label)))
 
     several = (row for row in rows if row.last > row.first)
     ends = ((row, (lines[row.first - 1], lines[row.last - 1])) for row in several)
@@ -155,22 +173,31 @@ def _joined(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
 
 
 def _is_needless(rows: list[Row], lines: list[str]) -> bool:
-    """Return whether quotes surround some texts, not all, and only texts without tabs or quotes."""
-    raw = [lines[row.first - 1].rstrip("\r\n") for row in rows]
-    if not 0 < sum('"' in line for line in raw) < len(raw):
+    """Return whether quotes surround some texts, and not those that a program would quote."""
+    raw = [lines[row.first - 1].rstrip("\r\n").split("\t") for row in rows]
+    if all(any('"' in field for field in fields) for fields in raw):
         return False
-    return all(
-        row.first == row.last
-        and len(fields := line.split("\t")) == len(row.fields)
-        and all(a in (b, f'"{b}"') for a, b in zip(fields, row.fields, strict=True))
-        for row, line in zip(rows, raw, strict=True)
-    ) and any(line.split("\t") != row.fields for row, line in zip(rows, raw, strict=True))
+    quoted, plain = [], []
+    for row, fields in zip(rows, raw, strict=True):
+        if row.first < row.last or len(fields) != len(row.fields):
+            return False
+        for field, value in zip(fields, row.fields, strict=True):
+            if field not in (value, f'"{value}"'):
+                return False
+            (plain if field == value else quoted).append(value)
+    commas = all("," in value for value in quoted) and not any("," in value for value in plain)
+    return any(quoted) and not commas
 
 
-def _broken(rows: list[Row]) -> list[str]:
-    several = sum(row.last > row.first for row in rows)
-    note = f"{several:,} of {len(rows):,} rows have line breaks in quoted texts"
-    return [note] if several else []
+def _broken(rows: list[Row], layout: _Layout) -> list[str]:
+    """Return a note on rows that take several lines or, if rows may have any length, hold tabs."""
+    tabs = layout.header is None
+    number = sum(
+        row.last > row.first or (tabs and any("\t" in field for field in row.fields))
+        for row in rows
+    )
+    what = "line breaks or tabs" if tabs else "line breaks"
+    return [f"{number:,} of {len(rows):,} rows have {what} in quoted texts"] if number else []
 
 
 def skipped(blank: int) -> list[str]:

@@ -60,6 +60,8 @@ def load_parts(repository: str) -> tuple[Any, str]:
 
 def load_named(name: str, accepted: str) -> tuple[Any, str]:
     """Load a data set like `load_parts`; raise a DataError that names the `accepted` sources."""
+    if not name.strip("/ "):
+        raise DataError(f"hub:{name} names no data set; pass {accepted}")
     try:
         return load_parts(name)
     except Unreachable as error:

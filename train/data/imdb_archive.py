@@ -27,10 +27,10 @@ ARCHIVE_BYTES = 1_000_000_000  # of everything unpacked; the release has 300 mil
 ARCHIVE_HEADERS = 210_000  # the release has 100 thousand files, and some tars write two for each
 HEADER_BYTES = 1_000_000  # of a long name or a list of attributes
 MEMBER = re.compile(
-    r"(?:\./)?(?:[^/]+/)?(train|test)/(?:(pos|neg|unsup)/([0-9]{1,9})_[0-9]+|urls_(pos|neg|unsup))\.txt"
+    r"(?:\./)?(?:[^/]+/)?(train|test)/(?:(pos|neg|(?<=train/)unsup)/([0-9]{1,9})_[0-9]+|urls_(pos|neg|unsup))\.txt"
 )
-OTHER = re.compile(r"(?:\./)?(?:[^/]+/)?(train|test)/(?:pos|neg|unsup)/[^/]+")
-OTHER_NAMES = "files that are not named ID_RATING.txt"
+OTHER = re.compile(r"(?:\./)?(?:[^/]+/)?(train|test)/(?:pos|neg|unsup)/.+", re.DOTALL)
+OTHER_NAMES = "files that are no reviews of the release"
 EXTENSIONS = {
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
     tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK,
@@ -42,13 +42,13 @@ Ignored = dict[str, list[str]]  # the names of files that are not read, by kind
 
 
 def read_folder(path: Path) -> Tables:
-    """Read the release from its unpacked folder; files with other names are noted."""
+    """Read the release from its unpacked folder; other files among the reviews are noted."""
     ignored: Ignored = {}
     return _read_reviews(path.resolve().name, _folder_members(path, ignored), ignored)
 
 
 def read_archive(path: Path) -> Tables:
-    """Read the release from its .tar.gz; links, devices and files with other names are noted."""
+    """Read the release from its .tar.gz; links, devices and other files in it are noted."""
     ignored: Ignored = {}
     try:
         return _read_reviews(path.name, _archive_members(path, ignored), ignored)
@@ -162,7 +162,7 @@ def _short(match: re.Match[str]) -> str:
 
 def _folder_members(path: Path, ignored: Ignored) -> Iterator[tuple[re.Match[str], bytes]]:
     for part in ("train", "test"):
-        for file in sorted((path / part).glob("*.txt")) + sorted((path / part).glob("*/*")):
+        for file in sorted((path / part).glob("*.txt")) + sorted((path / part).glob("*/**/*")):
             name = file.relative_to(path).as_posix()
             if (match := MEMBER.fullmatch(name)) and file.is_file():
                 _bounded(file.stat().st_size, str(file))

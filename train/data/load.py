@@ -27,6 +27,8 @@ ACCEPTED = (
     "an aclImdb folder or .tar.gz, a folder with train.parquet and test.parquet, "
     "or a .csv, .tsv, .jsonl or .parquet file"
 )
+NAMES = ("auto", "imdb", "sample")
+COLUMNS = ("text", "label")  # unless others are named
 OFFLINE = (
     "NOT IMDb: this run uses the BUILT-IN SAMPLE of generated reviews, because IMDb is not cached "
     "and cannot be loaded from the Hugging Face Hub ({reason}). Its accuracy says nothing about "
@@ -38,17 +40,46 @@ OFFLINE = (
 def load(
     data: str = "auto",
     *,
-    text_column: str = "text",
-    label_column: str = "label",
+    text_column: str = COLUMNS[0],
+    label_column: str = COLUMNS[1],
     classes: int = 2,
     seed: int = 0,
     test_fraction: float = 0.2,
 ) -> Dataset:
     """Load the data set that `--data` names.
 
-    The columns and `classes` apply to files only; `test_fraction` applies to sources without a
-    test split. Raises DataError for data that cannot be used.
+    The columns apply to files only; `test_fraction` applies to sources without a test split.
+    Raises DataError for data that cannot be used, or that has no columns or another number of
+    classes.
     """
+    if text_column == label_column:
+        raise DataError(f"--text-column and --label-column are both {text_column!r}")
+    if not _has_columns(data) and (text_column, label_column) != COLUMNS:
+        raise DataError(
+            f"--data {data} has no columns; --text-column and --label-column are for "
+            ".csv, .tsv, .jsonl and .parquet files"
+        )
+    found = _load(data, text_column, label_column, classes, seed, test_fraction)
+    if len(found.classes) != classes:
+        raise DataError(
+            f"--data {data} has {len(found.classes)} classes, "
+            f"{' and '.join(found.classes)}; got --classes {classes}"
+        )
+    return found
+
+
+def _has_columns(data: str) -> bool:
+    """Return whether `--data` names a table, or nothing, which is another error."""
+    path = Path(data)
+    with readable(path):
+        if data in NAMES or not path.exists():
+            return data not in NAMES
+        return path.suffix.lower() in table_files.READERS or (path / "train.parquet").is_file()
+
+
+def _load(
+    data: str, text_column: str, label_column: str, classes: int, seed: int, test_fraction: float
+) -> Dataset:
     if data == "sample":
         return _clean(sample(seed))
     if data in ("auto", "imdb"):

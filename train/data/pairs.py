@@ -21,6 +21,8 @@ from train.data.sample_pairs import sample_pairs
 from transformer_jax.runtime.texts import decode, lines_of
 
 HELD_OUT = 0.05
+LANGUAGES = ("en", "de")  # unless others are named
+SAMPLE = ("words", "digits")
 ACCEPTED = "a folder of train/val/test*.LANGUAGE files, a .tsv file, hub:NAME or sample"
 
 Texts = tuple[list[str], list[str]]  # source and target texts
@@ -44,10 +46,16 @@ def load_pairs(data: str, source: str, target: str, seed: int) -> Pairs:
 
     Raises DataError for data that cannot be used.
     """
+    if source == target:
+        raise DataError(f"--source and --target are both {source!r}")
     if data == "sample":
+        if (source, target) not in (LANGUAGES, SAMPLE):
+            raise DataError(
+                f"--data sample translates words to digits; got --source {source} --target {target}"
+            )
         parts = sample_pairs(seed)
         origin = f"spelled-out numbers and dates, generated, seed {seed}"
-        return Pairs("sample", origin, ("words", "digits"), *parts)
+        return Pairs("sample", origin, SAMPLE, *parts)
     if data.startswith("hub:"):
         return _from_hub(data.removeprefix("hub:"), source, target)
     path = Path(data)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
+
+from transformer_jax.parallel.mesh import split_rows
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def make_sums(
         return sums(nnx.merge(graph, params), batch)
 
     def total(params) -> list[float]:
-        found = [map(float, of_batch(params, jax.tree.map(jnp.asarray, b))) for b in batches]
+        found = [map(float, of_batch(params, split_rows(b))) for b in batches]
         return [sum(column) for column in zip(*found, strict=True)]
 
     return total

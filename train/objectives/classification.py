@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.dropout import keep
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.text.tokenizer import Tokenizer
+from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 
 def cross_entropy(
@@ -41,21 +41,25 @@ def squared_hinge(logits: Float[Array, "B C"], labels: Int[Array, " B"]) -> Floa
 
 
 def drop_tokens(
-    tokens: Int[Array, "B T"], rate: float, tokenizer: Tokenizer, rngs: nnx.Rngs
+    tokens: Int[Array, "B T"],
+    is_token: Bool[Array, "B T"],
+    rate: float,
+    tokenizer: TextTokenizer,
+    rngs: nnx.Rngs,
 ) -> Int[Array, "B T"]:
-    """Replace each token by the mask token with probability `rate`; keep [PAD], [CLS] and [SEP].
+    """Replace each token by the mask token with probability `rate`; keep [CLS] and [SEP].
 
     This keeps a classifier from relying on single words.
     """
     if rate == 0.0:
         return tokens
-    special = jnp.array([tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id])
-    kept = keep(rngs.dropout(), rate, tokens.shape) | jnp.isin(tokens, special)
-    return jnp.where(kept, tokens, tokenizer.mask_id)
+    frame = [i for i in (tokenizer.cls_id, tokenizer.sep_id) if i is not None]
+    kept = keep(rngs.dropout(), rate, tokens.shape) | jnp.isin(tokens, jnp.array(frame, jnp.int32))
+    return jnp.where(kept | ~is_token, tokens, tokenizer.mask_id)
 
 
 def make_loss(
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     *,
     token_dropout: float,
     smoothing: float,
@@ -78,9 +82,8 @@ def make_loss(
         )
 
     def loss(model: TextClassifier, batch, rngs: nnx.Rngs) -> Float[Array, ""]:
-        is_token = batch.tokens != tokenizer.pad_id
-        tokens = drop_tokens(batch.tokens, token_dropout, tokenizer, rngs)
-        logits = model(tokens, is_token, rngs=rngs)
+        tokens = drop_tokens(batch.tokens, batch.is_token, token_dropout, tokenizer, rngs)
+        logits = model(tokens, batch.is_token, rngs=rngs)
         losses = (
             squared_hinge(logits, batch.labels)
             if margin

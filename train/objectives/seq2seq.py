@@ -6,20 +6,22 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array, Bool, Float, Int32
 
 from train.objectives.batches import LazyBatches, make_sums
 from train.objectives.classification import cross_entropy
 from transformer_jax.models.seq2seq import SequenceToSequence
-from transformer_jax.text.batching import Plan
+from transformer_jax.text.batching import Plan, padded
 
 
 class PairBatch(NamedTuple):
     """A batch of pairs; a tuple, which JAX accepts as a pytree. Surplus rows are all padding."""
 
     source: Int32[np.ndarray, "B S"]
+    is_source: Bool[np.ndarray, "B S"]  # False in padding
     target: Int32[np.ndarray, "B T"]  # [CLS] y_1 ... y_n
     wanted: Int32[np.ndarray, "B T"]  # y_1 ... y_n [SEP]
+    is_target: Bool[np.ndarray, "B T"]  # False in the padding of both
 
 
 def make_pair_batch(
@@ -27,15 +29,14 @@ def make_pair_batch(
     sources: Sequence[np.ndarray],
     targets: Sequence[np.ndarray],
     target_length: int,
-    pad_id: int,
+    pad_id: int | None,
 ) -> PairBatch:
     """Return the arrays of a planned batch; each text is framed as [CLS] ... [SEP]."""
-    lengths = plan.length, target_length, target_length
-    arrays = [np.full((plan.rows, length), pad_id, np.int32) for length in lengths]
-    for row, i in enumerate(plan.index):
-        for array, ids in zip(arrays, (sources[i], targets[i][:-1], targets[i][1:]), strict=True):
-            array[row, : len(ids)] = ids
-    return PairBatch(*arrays)
+    own = [targets[i] for i in plan.index]
+    source, is_source = padded([sources[i] for i in plan.index], plan.rows, plan.length, pad_id)
+    target, is_target = padded([ids[:-1] for ids in own], plan.rows, target_length, pad_id)
+    wanted, _ = padded([ids[1:] for ids in own], plan.rows, target_length, pad_id)
+    return PairBatch(source, is_source, target, wanted, is_target)
 
 
 def pair_batches(
@@ -43,7 +44,7 @@ def pair_batches(
     sources: Sequence[np.ndarray],
     targets: Sequence[np.ndarray],
     target_lengths: dict[int, int],
-    pad_id: int,
+    pad_id: int | None,
 ) -> LazyBatches:
     """Return the batches of these plans; `target_lengths` maps a plan's length to its targets'."""
 
@@ -76,7 +77,6 @@ def target_lengths(
 def summed_losses(
     model: SequenceToSequence,
     batch: PairBatch,
-    pad_id: int,
     smoothings: Sequence[float],
     rngs: nnx.Rngs | None = None,
 ) -> tuple[list[Float[Array, ""]], Float[Array, ""]]:
@@ -84,38 +84,36 @@ def summed_losses(
 
     There is one sum for each of the label smoothings.
     """
-    logits = model(
-        batch.source, batch.source != pad_id, batch.target, batch.target != pad_id, rngs=rngs
-    )
-    is_wanted = (batch.wanted != pad_id).reshape(-1)
+    logits = model(batch.source, batch.is_source, batch.target, batch.is_target, rngs=rngs)
+    is_target = batch.is_target.reshape(-1)
     logits, wanted = logits.reshape(-1, logits.shape[-1]), batch.wanted.reshape(-1)
     sums = [
-        jnp.where(is_wanted, cross_entropy(logits, wanted, smoothing), 0).sum()
+        jnp.where(is_target, cross_entropy(logits, wanted, smoothing), 0).sum()
         for smoothing in smoothings
     ]
-    return sums, is_wanted.sum()
+    return sums, is_target.sum()
 
 
-def make_mean_loss(pad_id: int, smoothing: float) -> Callable:
+def make_mean_loss(smoothing: float) -> Callable:
     """Return the training loss: the label-smoothed cross-entropy per token, in nats.
 
     Source: Szegedy et al., 2016, https://arxiv.org/abs/1512.00567, section 7.
     """
 
     def loss(model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
-        (total,), number = summed_losses(model, batch, pad_id, [smoothing], rngs)
+        (total,), number = summed_losses(model, batch, [smoothing], rngs)
         return total / jnp.maximum(number, 1)
 
     return loss
 
 
 def make_evaluation(
-    graph: nnx.GraphDef, batches: LazyBatches, pad_id: int, smoothing: float
+    graph: nnx.GraphDef, batches: LazyBatches, smoothing: float
 ) -> Callable[[nnx.State], tuple[float, float]]:
     """Return a function of the weights: the loss in nats per token, plain and label-smoothed."""
 
     def sums(model: SequenceToSequence, batch: PairBatch) -> tuple[Array, ...]:
-        losses, number = summed_losses(model, batch, pad_id, (0.0, smoothing))
+        losses, number = summed_losses(model, batch, (0.0, smoothing))
         return (*losses, number)
 
     total = make_sums(graph, sums, batches)

@@ -22,7 +22,6 @@ from train.recipes.imdb_options import recipe_of
 from train.tasks.task import Task
 from train.trainer.run import Run, finished
 from transformer_jax.inference.classify import Scorer
-from transformer_jax.parallel.mesh import num_devices
 from transformer_jax.text.batching import Batch, Batches, epoch_plans
 
 
@@ -115,10 +114,10 @@ class Classification(Task):
         texts, seed = self.encoded[0] + self.encoded[3], self.options.seed
         lengths = [len(ids) for ids in texts]
         plans = epoch_plans(lengths, self.buckets, self.batch_tokens, seed=seed, epoch=epoch)
-        return Batches(plans, texts, self.labels, self.tokenizer.pad_id, num_devices())
+        return Batches(plans, texts, self.labels, self.tokenizer.pad_id)
 
     def count_tokens(self, batch: Batch) -> int:
-        return int((batch.tokens != self.tokenizer.pad_id).sum())
+        return int(batch.is_token.sum())
 
     def validate(self, params: nnx.State) -> dict[str, float]:
         """Return the accuracy and log loss on the validation texts."""

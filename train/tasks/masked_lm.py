@@ -23,10 +23,10 @@ from train.recipes.mlm import VALIDATION_FRACTION, recipe_of
 from train.tasks.task import Task
 from train.trainer.run import Run
 from transformer_jax.models.text_encoder import MaskedLanguageModel
-from transformer_jax.parallel.mesh import num_devices
 from transformer_jax.serialization.specification import MaskedLanguageModelSpec
-from transformer_jax.text.pretrained_tokenizer import as_published, load_pretrained_tokenizer
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.tokenizer_formats import as_published
 
 
 class MaskedLanguageModeling(Task):
@@ -51,8 +51,8 @@ class MaskedLanguageModeling(Task):
             lambda: as_published(train_tokenizer(options.tokenizer, texts.train)),
             load_pretrained_tokenizer,
         )
-        self.length, devices = recipe.model.max_length, num_devices()
-        self.rows = -(-max(1, recipe.batch_tokens // self.length) // devices) * devices
+        self.length = recipe.model.max_length
+        self.rows = max(1, recipe.batch_tokens // self.length)
         self.train_part, self.held_out = (
             make_passages(tokenizer, part, self.length) for part in (texts.train, texts.held_out)
         )

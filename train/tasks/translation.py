@@ -72,11 +72,11 @@ class Translation(Task):
         self.begin(tokens_sha256(texts, test), spec)
         self.model = SequenceToSequence(config, rngs=nnx.Rngs(self.options.seed))
         self.graph = nnx.graphdef(self.model)
-        self.loss = make_mean_loss(pad_id, smoothing)
+        self.loss = make_mean_loss(smoothing)
         lengths = pair_lengths(*self.validation_ids)
         plans = evaluation_plans(lengths, self.buckets, self.batch_tokens)
         validation = pair_batches(plans, *self.validation_ids, self.target_lengths, pad_id)
-        self.losses = make_evaluation(self.graph, validation, pad_id, smoothing)
+        self.losses = make_evaluation(self.graph, validation, smoothing)
 
     def batches(self, epoch: int) -> LazyBatches:
         lengths, seed = pair_lengths(*self.train_ids), self.options.seed
@@ -84,7 +84,7 @@ class Translation(Task):
         return pair_batches(plans, *self.train_ids, self.target_lengths, self.tokenizer.pad_id)
 
     def count_tokens(self, batch: PairBatch) -> int:
-        return int((batch.wanted != self.tokenizer.pad_id).sum())
+        return int(batch.is_target.sum())
 
     def validate(self, params: nnx.State) -> dict[str, float]:
         """Return the loss on the validation pairs, and print some translations."""

@@ -177,7 +177,7 @@ def compute_attention(
     key and value differ in dtype, they are converted to the widest; the output has the dtype of the
     query.
     """
-    dtypes = AttentionResult(inputs.query.dtype, inputs.accumulated, inputs.accumulated)
+    dtype, accumulated = inputs.query.dtype, inputs.accumulated
     inputs = inputs.in_one_dtype()
     kernels = {
         "cudnn": cudnn_attention,
@@ -185,9 +185,11 @@ def compute_attention(
         "reference": reference_attention,
     }
     result = kernels[choose_kernel(inputs, implementation).implementation](inputs)
-    return AttentionResult(
-        *(None if x is None else x.astype(d) for x, d in zip(result, dtypes, strict=True))
+    weights, logsumexp = (
+        None if array is None else array.astype(accumulated)
+        for array in (result.weights, result.logsumexp)
     )
+    return AttentionResult(result.output.astype(dtype), weights, logsumexp)
 
 
 def reference_attention(inputs: AttentionInputs) -> AttentionResult:

@@ -26,8 +26,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and exit with code 2."""
+        dash = "unrecognized arguments" in message and (" -" in message or "\0" in message)
         for name, text in self.hidden.items():
             message = message.replace(name, text)
-        if message.startswith("unrecognized arguments"):
+        if dash or "ignored explicit argument" in message:
             message += "; put -- before a text that begins with a dash"
         super().error(message)

@@ -2,7 +2,8 @@
 
     python -m transformer_jax similar MODEL "a film about the sea" texts.txt
 
-prints the most similar lines of the file with their cosine similarity, the most similar first.
+prints the most similar lines of the file with their similarity, the most similar first. It is the
+cosine unless the model's files name another one.
 """
 
 import argparse
@@ -29,5 +30,6 @@ def run(options: argparse.Namespace) -> None:
     texts = read_lines(options.file)
     encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
     found = encoder([options.query, *texts], progress=True)
-    for i, cosine in most_similar(found[0], found[1:], options.top):
-        print(writable(f"{cosine:7.4f}  {' '.join(texts[i].split())}"))
+    similarity = encoder.pooling.similarity
+    for i, value in most_similar(found[0], found[1:], options.top, similarity):
+        print(writable(f"{value:7.4f}  {' '.join(texts[i].split())}"))

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 KINDS = {"float": jnp.floating, "int": jnp.integer, "bool": jnp.bool_}
 
@@ -143,3 +144,24 @@ def check_length(tokens: Any, max_length: int) -> None:
     """
     if are_numbers(tokens.shape[1]) and tokens.shape[1] > max_length:
         raise ValueError(f"{tokens.shape[1]} tokens are more than max_length={max_length}")
+
+
+def check_ids(name: str, ids: Any, rows: int, is_token: Any = None) -> None:
+    """Raise ValueError if an id is not a row of a table of `rows` rows; padding is not checked.
+
+    Ids that are traced, as under `jax.jit`, have no values yet and are not checked; `lookup` gives
+    NaN for a wrong one.
+    """
+    if isinstance(ids, Tracer) or isinstance(is_token, Tracer):
+        return
+    if not getattr(ids, "is_fully_addressable", True):  # spread over several processes
+        return
+    values = np.asarray(ids)
+    wrong = (values < 0) | (values >= rows)
+    if is_token is not None:
+        wrong = wrong & np.asarray(is_token, bool)
+    if wrong.any():
+        raise ValueError(
+            f"{name} must be ids from 0 to {rows - 1}, the rows of the embedding table; "
+            f"got {values[wrong][0]}"
+        )

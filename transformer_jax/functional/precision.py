@@ -40,7 +40,7 @@ def widest(*dtypes: DTypeLike) -> jnp.dtype:
     function.
     """
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.result_type(*map(jnp.dtype, dtypes))
+        return jnp.result_type(*(jnp.dtype(dtype) for dtype in dtypes))
 
 
 def wide_dtype(*dtypes: DTypeLike) -> jnp.dtype:

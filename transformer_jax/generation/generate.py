@@ -18,6 +18,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from transformer_jax.functional.checks import check_ids
 from transformer_jax.generation.beam_search import BeamSearch, beam_search
 from transformer_jax.generation.options import (
     GenerationOptions,
@@ -71,9 +72,10 @@ def generate(
     search. Prompts may be padded on either side. The loop ends when all examples have ended.
 
     Raises ValueError if an example has no token, if the prompt and `max_tokens` together exceed the
-    model's max_length, if a stop token is not in the vocabulary, if there is a sampling without a
-    key, if both a sampling and a search are given, or if the search is too large. Raises TypeError
-    for a number that is not whole.
+    model's max_length, if a token of a prompt, a stop token or `pad_id` is not in the vocabulary,
+    if there is a sampling without a key, if both a sampling and a search are given, or if the
+    search is too large. Raises TypeError for a number that is not whole. Traced tokens are not
+    checked.
     """
     options = make_options(model, max_tokens, sampling, search, stop, pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
@@ -105,7 +107,7 @@ def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationStat
 
 def _generate_tokens(model, state, options: GenerationOptions) -> Generated:
     """Run the loop from the state after the prompt."""
-    if options.searches:
+    if options.searches and options.search is not None:
         return Generated(
             *beam_search(
                 model,
@@ -232,6 +234,7 @@ def generate_target(
     """
     options = make_options(model, max_tokens, sampling, search, stop, pad_id)
     check_fits(model, max_tokens, max_tokens)
+    check_ids("source", source, model.config.vocab_size, is_source)
     check_tokens(model, (begin,), "begin with")
     graph, params = nnx.split(model, nnx.Param)
     source, is_source = _array(source), _array(is_source)
@@ -273,6 +276,7 @@ def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[np.ndarray, "B T"]
     if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
     check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
+    check_ids("tokens", tokens, model.config.vocab_size, is_token)
     return is_token
 
 

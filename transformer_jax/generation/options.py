@@ -59,8 +59,9 @@ def make_options(
     stop = tuple(stop) if isinstance(stop, Iterable) else stop
     options = GenerationOptions(max_tokens, sampling, search, stop, pad_id)
     check_tokens(model, options.stop, "stop at")
-    if options.searches:
-        check_search(options.search, max_tokens, model.config.vocab_size)
+    check_tokens(model, (options.pad_id,), "pad with")
+    if options.searches and search is not None:
+        check_search(search, max_tokens, model.config.vocab_size)
     return options
 
 

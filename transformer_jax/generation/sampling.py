@@ -81,10 +81,10 @@ def adjusted(
     check_arrays(logits=(logits, "B V"))
     dtype = logits.dtype
     logits = wide(logits)
-    penalises = sampling.repetition_penalty != 1.0 and is_used is not None
-    if penalises:
-        logits = penalise_repetition(logits, is_used, sampling.repetition_penalty)
-    if penalises or sampling.temperature != 1.0:
+    penalty = 1.0 if is_used is None else sampling.repetition_penalty
+    if is_used is not None and penalty != 1.0:
+        logits = penalise_repetition(logits, is_used, penalty)
+    if penalty != 1.0 or sampling.temperature != 1.0:
         logits = _tempered(logits, sampling.temperature)
     if sampling.top_k is not None:
         logits = top_k(logits, sampling.top_k)

@@ -11,10 +11,9 @@ from jaxtyping import Float
 
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
+from transformer_jax.parallel.mesh import replicate, split_rows
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
-from transformer_jax.text.tokenizer_protocol import special_id
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Scorer:
     def __init__(
         self,
         model: TextClassifier | EncoderClassifier,
-        pad_id: int,
+        pad_id: int | None,
         buckets: Sequence[int],
         batch_tokens: int,
     ):
@@ -44,8 +43,8 @@ class Scorer:
         self.pad_id, self.buckets, self.batch_tokens = pad_id, buckets, batch_tokens
 
         @jax.jit
-        def probabilities(params, tokens):
-            logits = nnx.merge(graph, params)(tokens, tokens != pad_id)
+        def probabilities(params, tokens, is_token):
+            logits = nnx.merge(graph, params)(tokens, is_token)
             return jax.nn.softmax(logits.astype(jnp.float32))
 
         self._probabilities = probabilities
@@ -59,9 +58,12 @@ class Scorer:
         """
         params = replicate(self.params if params is None else params)
         plans = evaluation_plans([len(ids) for ids in encoded], self.buckets, self.batch_tokens)
-        batches = Batches(plans, encoded, None, self.pad_id, num_devices())
+        batches = Batches(plans, encoded, None, self.pad_id)
         return in_order(
-            ((batch, self._probabilities(params, split_rows(batch.tokens))) for batch in batches),
+            (
+                (batch, self._probabilities(params, *split_rows((batch.tokens, batch.is_token))))
+                for batch in batches
+            ),
             len(encoded),
         )
 
@@ -78,9 +80,7 @@ def predict(
     spec, tokenizer = classifier.spec, classifier.tokenizer
     encoded, cuts = tokenizer.encode_with_cuts(texts, spec.max_length, spec.truncate)
     buckets = bucket_lengths([len(ids) for ids in encoded], spec.max_length, num_buckets=4)
-    scorer = Scorer(
-        classifier.model, special_id(tokenizer, "pad"), buckets, max(batch_tokens, buckets[-1])
-    )
+    scorer = Scorer(classifier.model, tokenizer.pad_id, buckets, max(batch_tokens, buckets[-1]))
     predictions = []
     for text, ids, cut, row in zip(texts, encoded, cuts, scorer(encoded), strict=True):
         best = int(row.argmax())

@@ -10,7 +10,8 @@ import numpy as np
 from flax import nnx
 
 from transformer_jax.models.text_encoder import MaskedLanguageModel
-from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
+from transformer_jax.text.batching import padded
+from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 LONGEST = 2**31  # tokens, so that a long text is not cut; it raises an error instead
 
@@ -33,6 +34,7 @@ def fill_masks(
     Raises ValueError if the tokenizer has no mask token, if the text has no mask, or if it has more
     tokens than the model's max_length.
     """
+    tokenizer = tokenizer.for_table(model.config.vocab_size)
     mask_id = tokenizer.mask_id
     if mask_id is None:
         raise ValueError("the tokenizer has no mask token; use a masked language model")
@@ -47,12 +49,16 @@ def fill_masks(
         )
     # Padded to a multiple of 16, so that texts of similar length share a compiled program. The
     # vocabulary's size limits the rows, because the embedding table may have spare ones.
-    room = min(-(-len(tokens) // 16) * 16, model.config.max_length) - len(tokens)
-    padded = np.pad(tokens, (0, room), constant_values=special_id(tokenizer, "pad"))
-    is_real = np.arange(len(padded)) < len(tokens)
+    length = min(-(-len(tokens) // 16) * 16, model.config.max_length)
+    row, is_token = padded([tokens], 1, length, tokenizer.pad_id)
     graph, params = nnx.split(model, nnx.Param)
     probabilities = _probabilities_at(
-        graph, params, padded[None], is_real[None], places, rows=tokenizer.vocab_size
+        graph,
+        params,
+        row,
+        is_token,
+        places,
+        rows=min(tokenizer.vocab_size, model.config.vocab_size),
     )
     guesses = []
     for place, row in zip(places, np.asarray(probabilities), strict=True):

@@ -132,7 +132,7 @@ def _sampling(config: GenerationConfig, request: GenerationRequest) -> Sampling 
         return None if penalty == 1.0 else Sampling(repetition_penalty=penalty, greedy=True)
     config.check(UNSUPPORTED_IN_SAMPLING)
     own = _own(config, [name for name in SETTINGS if name not in asked])
-    usual = {"temperature": TEMPERATURE} if config.do_sample is None else {}
+    usual: dict[str, Any] = {"temperature": TEMPERATURE} if config.do_sample is None else {}
     return Sampling(**usual | own | asked)
 
 

@@ -13,7 +13,7 @@ from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.pretrained.family import family_of
 from transformer_jax.pretrained.files import CONFIG, Settings
 from transformer_jax.pretrained.hub import folder_of
-from transformer_jax.pretrained.loading import cast, from_pretrained
+from transformer_jax.pretrained.loading import cast, from_pretrained, tokenizer_of
 from transformer_jax.serialization.run_folder import KINDS, Trained, load_model, read_spec
 from transformer_jax.serialization.specification import (
     EncoderClassifierSpec,
@@ -21,7 +21,7 @@ from transformer_jax.serialization.specification import (
     Spec,
     TextEncoderSpec,
 )
-from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
+from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 # The run folder models of each kind. A text encoder of a run is loaded like a published one.
 RUNS = {
@@ -65,13 +65,13 @@ def load(
             f"a {settings.text('model_type')} model does not generate text; GPT-2 and Llama do"
         )
     model = from_pretrained(folder, kind=kind, dtype=dtype)
-    tokenizer = load_pretrained_tokenizer(folder)
+    tokenizer = tokenizer_of(folder)
     if is_run:
         return Trained(model, tokenizer, read_spec(folder / CONFIG))
-    return Trained(model, tokenizer, _specification(model, settings), folder)
+    return Trained(model, tokenizer, _specification(model, tokenizer, settings), folder)
 
 
-def _specification(model: Any, settings: Settings) -> Spec:
+def _specification(model: Any, tokenizer: PretrainedTokenizer, settings: Settings) -> Spec:
     """Build the specification of a published model."""
     name = settings.path.parent.name
     if isinstance(model, LanguageModel):
@@ -83,8 +83,9 @@ def _specification(model: Any, settings: Settings) -> Spec:
                 f"a {problem} model with {model.config.num_classes} outputs has no probabilities "
                 "of classes that exclude each other; use the logits of from_pretrained"
             )
-        classes, length = _classes(settings, model.config.num_classes), model.config.text.max_length
-        return EncoderClassifierSpec(model.config, classes, "head", name, length)
+        classes, holds = _classes(settings, model.config.num_classes), model.config.text.max_length
+        length = min(tokenizer.max_length or holds, holds)
+        return EncoderClassifierSpec(model.config, classes, tokenizer.truncate, name, length)
     return TextEncoderSpec(model.config, name, type(model).__name__)
 
 

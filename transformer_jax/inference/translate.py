@@ -8,7 +8,7 @@ from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.generate import generate_target
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.serialization.run_folder import Trained
-from transformer_jax.text.batching import bucket_lengths, evaluation_plans
+from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans
 from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
 # A translation has at most LONGER * (tokens of the source) + MORE tokens.
@@ -49,22 +49,21 @@ def translated(
     lengths = [len(ids) for ids in encoded]
     # Each length is compiled, and a few texts do not repay several compilations.
     buckets = bucket_lengths(lengths, most, num_buckets=min(4, 1 + len(chosen) // 200))
-    pad_id, begin, end = (special_id(tokenizer, role) for role in ("pad", "cls", "sep"))
-    for plan in evaluation_plans(lengths, buckets, max(batch_tokens // beams, buckets[-1])):
-        source = np.full((plan.rows, plan.length), pad_id, np.int32)
-        source[:, 0] = end  # for the rows that only fill up the batch
-        for row, i in enumerate(plan.index):
-            source[row, : lengths[i]] = encoded[i]
+    begin, end = (special_id(tokenizer, role) for role in ("cls", "sep"))
+    plans = evaluation_plans(lengths, buckets, max(batch_tokens // beams, buckets[-1]))
+    for batch in Batches(plans, encoded, None, tokenizer.pad_id):
+        # The loop ends with its longest translation: empty rows repeat one, and prolong nothing.
+        rows = np.where(batch.is_example, np.arange(len(batch.tokens)), 0)
         written = generate_target(
             model,
-            source,
-            source != pad_id,
+            batch.tokens[rows],
+            batch.is_token[rows],
             begin=begin,
-            max_tokens=min(most, LONGER * plan.length + MORE),
+            max_tokens=min(most, LONGER * batch.tokens.shape[1] + MORE),
             search=BeamSearch(beams, alpha),
             stop=(end,),
-            pad_id=pad_id,
         )
-        for i, ids in zip(plan.index, np.asarray(written.tokens), strict=False):
-            found[chosen[i]] = tokenizer.decode(ids)
+        lines = zip(np.asarray(written.tokens), np.asarray(written.lengths), strict=True)
+        for i, (ids, length) in zip(batch.index[batch.is_example], lines, strict=False):
+            found[chosen[i]] = tokenizer.decode(ids[:length])
     return found

@@ -18,7 +18,7 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import Trained
-from transformer_jax.text.batching import bucket_lengths
+from transformer_jax.text.batching import bucket_lengths, padded
 from transformer_jax.text.words import Piece, pieces_of
 
 
@@ -69,10 +69,7 @@ def explain(
         raise InputError(f"there is no class {name!r:.60}; the classes are {known}")
     located = tokenizer.locate(text, spec.max_length, spec.truncate)
     length = bucket_lengths([len(located.ids)], spec.max_length, 1)[0]
-    tokens = np.full((1, length), tokenizer.pad_id, np.int32)
-    tokens[0, : len(located.ids)] = located.ids
-    # Padding is known by its id, as in `predict`, because the decision of `predict` is explained.
-    is_token = tokens != tokenizer.pad_id
+    tokens, is_token = padded([located.ids], 1, length, tokenizer.pad_id)
     whole = np.ones(length, np.float32)
 
     logits = np.asarray(_logits(classifier.model, tokens, is_token), np.float64)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import Mask, causal, padding, segments, sliding_window
-from transformer_jax.functional.checks import check_length
+from transformer_jax.functional.checks import check_ids, check_length
 from transformer_jax.functional.positions import count_in_segments, count_positions
 from transformer_jax.functional.precision import wide_dtype
 from transformer_jax.models.config import LanguageModelConfig
@@ -98,6 +98,7 @@ class LanguageModel(nnx.Module):
         or both a cache and segment_ids.
         """
         check_length(tokens, self.config.max_length)
+        check_ids("tokens", tokens, self.config.vocab_size, is_token)
         if cache is not None and segment_ids is not None:
             raise ValueError("a cache holds one text for each example: segment_ids must be None")
         step, at = None, {}

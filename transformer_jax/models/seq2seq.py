@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import causal, padding
-from transformer_jax.functional.checks import check_length
+from transformer_jax.functional.checks import check_ids, check_length
 from transformer_jax.functional.positions import count_positions
 from transformer_jax.models.config import SequenceToSequenceConfig
 from transformer_jax.models.language_model import check_capacity
@@ -91,6 +91,7 @@ class SequenceToSequence(nnx.Module):
         `is_source` and `is_target` are False in padding.
         """
         check_length(target, self.config.max_length)
+        check_ids("target", target, self.config.vocab_size, is_target)
         encoded = self.encode(
             source,
             is_source,
@@ -151,6 +152,7 @@ class SequenceToSequence(nnx.Module):
         With `return_weights` also return the attention weights of each layer.
         """
         check_length(source, self.config.max_length)
+        check_ids("source", source, self.config.vocab_size, is_source)
         positions = count_positions(is_source)
         context = LayerContext(
             **self._positions(self.config.encoder, positions),
@@ -178,6 +180,7 @@ class SequenceToSequence(nnx.Module):
         self, tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], cache: Cache
     ) -> tuple[Float[Array, "B V"], Cache]:
         """Compute the logits after these tokens, and the cache with them, for generation."""
+        check_ids("tokens", tokens, self.config.vocab_size, is_token)
         step = cache.step(is_token)
         at = {"query_positions": step.positions, "key_positions": step.key_positions}
         context = LayerContext(

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import padding, sliding_window
+from transformer_jax.functional.checks import check_ids
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.pooling import POOLINGS, max_pool
 from transformer_jax.functional.regions import max_patches, to_front
@@ -71,7 +72,7 @@ class TextClassifier(nnx.Module):
         self.head = Linear(pooled, config.num_classes, rngs=rngs)
         self.evidence = evidence_of(config)
         self.pooling = config.pooling
-        self.patch_width = config.patch_width
+        self.patch_width, self.vocab_size = config.patch_width, config.vocab_size
         self.attends, self.encoder_scale = config.attends, config.encoder_scale
         self.dropout_rate = config.head_dropout_rate
 
@@ -120,6 +121,7 @@ class TextClassifier(nnx.Module):
         `ClassifierStates` (`return_states`). The weights [B, N, P, P] are over tokens, P = T, or
         over patches, P = ceil(T / patch_width).
         """
+        check_ids("tokens", tokens, self.vocab_size, is_token)
         if self.patch_width:  # the first patch must begin at the first token, not in padding
             tokens, is_token, *moved = to_front(tokens, is_token, presence)
             (presence,) = moved or (None,)

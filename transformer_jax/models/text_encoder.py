@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import Mask, padding, segments, sliding_window
-from transformer_jax.functional.checks import check_length
+from transformer_jax.functional.checks import check_ids, check_length
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.feed_forward import ACTIVATIONS
 from transformer_jax.functional.pooling import POOLINGS, cls_pool
@@ -120,8 +120,11 @@ class TextEncoder(nnx.Module):
         packed = text_ids is not None
         if not packed:
             check_length(tokens, config.max_length)
+        check_ids("tokens", tokens, config.vocab_size, is_token)
         if segments is not None and self.embedding.segment is None:
             raise ValueError("the model has no segment embeddings: segments must be None")
+        if segments is not None:
+            check_ids("segments", segments, config.num_segments, is_token)
         positions = count_in_segments(text_ids) if packed else count_positions(is_token)
         scheme = POSITION_SCHEMES[config.positions]
         context = LayerContext(

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 def num_devices() -> int:
-    """Return the number of devices. The rows of a batch are a multiple of it."""
+    """Return the number of devices of this process."""
     return jax.local_device_count()
 
 
@@ -23,8 +23,19 @@ def replicate(tree: Any) -> Any:
 
 
 def split_rows(batch: Any) -> Any:
-    """Split the first axis of each array into equal parts over the devices."""
-    return batch if num_devices() == 1 else jax.device_put(batch, _sharding("rows"))
+    """Split the first axis of each NumPy array into equal parts over the devices.
+
+    Rows of zeros are added where it has no equal parts. A zero is False in the masks of a batch, so
+    that these rows have no weight in a loss and are no results.
+    """
+    devices = num_devices()
+    if devices == 1:
+        return batch
+
+    def filled(x):
+        return np.pad(x, [(0, -len(x) % devices), *[(0, 0)] * (x.ndim - 1)])
+
+    return jax.device_put(jax.tree.map(filled, batch), _sharding("rows"))
 
 
 def keep_replicated(tree: Any) -> Any:

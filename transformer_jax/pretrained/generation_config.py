@@ -131,12 +131,14 @@ def read_generation_config(folder: Path, vocab_size: int) -> GenerationConfig:
     return config
 
 
-def _tokens(settings: Settings, name: str, vocab_size: int, single: bool = False):
+def _tokens(
+    settings: Settings, name: str, vocab_size: int, single: bool = False
+) -> tuple[int, ...]:
     """Return the token ids of a field, () if it is not set."""
-    value = settings.values.get(name)
+    value: Any = settings.values.get(name)
     if value is None:
         return ()
-    ids = value if isinstance(value, list) and not single else [value]
+    ids: list[Any] = value if isinstance(value, list) and not single else [value]
     if not ids or not all(type(token) is int for token in ids):
         wanted = "a token id" if single else "a token id or a list of token ids"
         raise settings.error(f"{name} must be {wanted}, got {value!r:.60}")

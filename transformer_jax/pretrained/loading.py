@@ -30,7 +30,7 @@ from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.output_layer import resolve_output
 from transformer_jax.pretrained.tensor_layout import Shape, Tensor
 from transformer_jax.serialization.run_folder import KINDS as RUN_KINDS
-from transformer_jax.serialization.run_folder import load_model
+from transformer_jax.serialization.run_folder import load_model, read_spec
 from transformer_jax.text.pretrained_tokenizer import (
     PretrainedTokenizer,
     load_pretrained_tokenizer,
@@ -98,10 +98,22 @@ def from_pretrained(
 def tokenizer_of(source: str | Path, revision: str | None = None) -> PretrainedTokenizer:
     """Load the tokenizer of a model from a folder, or from the Hugging Face Hub by its name.
 
+    A text with a token beyond the model's embedding table raises TokenizerError: see
+    `PretrainedTokenizer.for_table`.
+
     Raises PretrainedError if there is no such model, and TokenizerError if its tokenizer cannot be
     read.
     """
-    return load_pretrained_tokenizer(folder_of(source, revision))
+    folder = folder_of(source, revision)
+    tokenizer = load_pretrained_tokenizer(folder)
+    if not (folder / CONFIG).is_file():
+        return tokenizer
+    settings = Settings(folder / CONFIG)
+    if "model_type" in settings.values:
+        rows = settings.whole("vocab_size", tokenizer.vocab_size)
+    else:
+        rows = read_spec(folder / CONFIG).config.vocab_size
+    return tokenizer.for_table(rows)
 
 
 def _kind(family: Family, settings: Settings, wanted: str | None) -> str:

@@ -127,8 +127,9 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
     tokenizer_format = TOKENIZER_FORMATS[kind.tokenizer]
     tokenizer = tokenizer_format.load(folder)
     rows = spec.config.vocab_size
-    spare = rows - tokenizer.vocab_size
-    if spare < 0 or (spare and not tokenizer_format.spare_rows):
+    if tokenizer_format.may_differ:
+        tokenizer = tokenizer.for_table(rows)
+    elif tokenizer.vocab_size != rows:
         raise RunFolderError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model "
             f"{rows}; they are of different runs"

@@ -19,10 +19,13 @@ from jaxtyping import Bool, Int, Int32, Shaped
 class Batch(NamedTuple):
     """The arrays of a batch. An empty row is all padding, with label 0 and index -1.
 
-    It is a tuple, and therefore a JAX pytree.
+    Padding is what the batch adds to a text. `is_token` tells it from the text, and the ids do not,
+    because a text may contain the token that fills the batch. A batch is a tuple, and therefore a
+    JAX pytree.
     """
 
     tokens: Int32[np.ndarray, "B T"]
+    is_token: Bool[np.ndarray, "B T"]  # False in padding
     labels: Int32[np.ndarray, " B"]
     is_example: Bool[np.ndarray, " B"]
     index: Int32[np.ndarray, " B"]  # the example's index in the data set
@@ -146,42 +149,47 @@ def _fill(
     return plans
 
 
+def padded(
+    examples: Sequence[Int[np.ndarray, " _"]], rows: int, length: int, pad_id: int | None
+) -> tuple[Int32[np.ndarray, "B T"], Bool[np.ndarray, "B T"]]:
+    """Return the examples as rows of `length` tokens, and which of these are not padding.
+
+    Padding has the id `pad_id`, or 0 if that is None, as in a vocabulary without a padding token.
+    Rows beyond the examples are all padding.
+    """
+    tokens = np.full((rows, length), pad_id or 0, np.int32)
+    is_token = np.zeros((rows, length), bool)
+    for row, ids in enumerate(examples):
+        tokens[row, : len(ids)] = ids
+        is_token[row, : len(ids)] = True
+    return tokens, is_token
+
+
 def make_batch(
     plan: Plan,
     examples: Sequence[Int32[np.ndarray, " _"]],
     labels: Int[np.ndarray, " n"] | None,
-    pad_id: int,
-    rows_multiple: int = 1,
+    pad_id: int | None,
 ) -> Batch:
-    """Make the arrays of a planned batch. Without `labels`, as in prediction, all labels are 0.
-
-    The number of rows is rounded up to a multiple of `rows_multiple`.
-    """
-    used = len(plan.index)
-    rows = -(-plan.rows // rows_multiple) * rows_multiple
-    tokens = np.full((rows, plan.length), pad_id, np.int32)
-    for row, i in enumerate(plan.index):
-        tokens[row, : len(examples[i])] = examples[i]
+    """Make the arrays of a planned batch. Without `labels`, as in prediction, all labels are 0."""
+    used, rows = len(plan.index), plan.rows
+    tokens, is_token = padded([examples[i] for i in plan.index], rows, plan.length, pad_id)
     row_labels = np.zeros(rows, np.int32)
     if labels is not None:
         row_labels[:used] = labels[plan.index]
     index = np.full(rows, -1, np.int32)
     index[:used] = plan.index
-    return Batch(tokens, row_labels, np.arange(rows) < used, index)
+    return Batch(tokens, is_token, row_labels, np.arange(rows) < used, index)
 
 
 @dataclass(frozen=True)
 class Batches(Sequence[Batch]):
-    """A sequence of batches that are made on access. A slice is a sequence of the same kind.
-
-    `rows_multiple` adds empty rows so that a batch can be divided evenly among devices.
-    """
+    """A sequence of batches that are made on access. A slice is a sequence of the same kind."""
 
     plans: list[Plan]
     examples: Sequence[Int32[np.ndarray, " _"]]
     labels: Int[np.ndarray, " n"] | None
-    pad_id: int
-    rows_multiple: int = 1
+    pad_id: int | None
 
     def __len__(self) -> int:
         return len(self.plans)
@@ -189,9 +197,7 @@ class Batches(Sequence[Batch]):
     def __getitem__(self, k: int | slice) -> "Batch | Batches":
         if isinstance(k, slice):
             return replace(self, plans=self.plans[k])
-        return make_batch(
-            self.plans[k], self.examples, self.labels, self.pad_id, self.rows_multiple
-        )
+        return make_batch(self.plans[k], self.examples, self.labels, self.pad_id)
 
 
 def in_order(
@@ -199,10 +205,13 @@ def in_order(
 ) -> Shaped[np.ndarray, "n ..."]:
     """Sort the rows of (batch, output) pairs into the order of the data set, without empty rows.
 
+    An output may have more rows than its batch, at the end, as those of `mesh.split_rows` do.
     Raises ValueError unless each of the `num_examples` examples occurs exactly once, because any
     score of other rows would be wrong.
     """
-    pairs = [(b.index[b.is_example], np.asarray(out)[b.is_example]) for b, out in results]
+    pairs = [
+        (b.index[b.is_example], np.asarray(x)[np.flatnonzero(b.is_example)]) for b, x in results
+    ]
     index = np.concatenate([index for index, _ in pairs]) if pairs else np.zeros(0, np.int32)
     times = np.bincount(index, minlength=num_examples)
     if len(times) != num_examples or (times != 1).any():

@@ -13,11 +13,12 @@ from typing import Literal, get_args
 import numpy as np
 import tokenizers
 from jaxtyping import Int32
+from tokenizers import normalizers
 from tqdm import tqdm
 
 from transformer_jax.runtime.errors import TokenizerError, one_line
 
-Truncation = Literal["head", "head-tail"]
+Truncation = Literal["head", "tail", "head-tail"]  # the part of a long text that is kept
 CHUNK = 1000  # texts between two updates of the progress bar
 
 
@@ -73,7 +74,7 @@ def located(
     ids, offsets = encoding.ids, encoding.offsets
     kept, cut, gap = list(range(len(ids))), max(len(ids) - room, 0), None
     if cut:
-        start = offsets[head - 1][1]
+        start = offsets[head - 1][1] if head else 0
         gap = start, max(start, offsets[len(ids) - tail][0]) if tail else len(text)
         kept = kept[:head] + kept[len(ids) - tail :]
     # The frame is put around the negative indices of the tokens instead of their ids, so that the
@@ -93,8 +94,8 @@ def located(
 def _ends(room: int, truncate: Truncation) -> tuple[int, int]:
     """Return how many tokens are kept at the start and at the end of a truncated text."""
     if truncate not in get_args(Truncation):
-        raise ValueError(f"truncate must be 'head' or 'head-tail', got {truncate!r}")
-    head = room if truncate == "head" else (room + 1) // 2
+        raise ValueError(f"truncate must be 'head', 'tail' or 'head-tail', got {truncate!r}")
+    head = {"head": room, "tail": 0, "head-tail": (room + 1) // 2}[truncate]
     return head, room - head
 
 
@@ -122,6 +123,18 @@ def _encodings(
                 encodings = encode(chunk, add_special_tokens=False)
             yield from encodings
             bar.update(len(chunk))
+
+
+def lowercased(core: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return a tokenizer that lower-cases texts before its other rules."""
+    rules = core.normalizer
+    if any(mark in str(rules) for mark in ("Lowercase", "lowercase=True")):
+        return core
+    found = tokenizers.Tokenizer.from_str(core.to_str())
+    found.encode_special_tokens = core.encode_special_tokens
+    steps = [] if rules is None else [rules]
+    found.normalizer = normalizers.Sequence([normalizers.Lowercase(), *steps])
+    return found
 
 
 def valid(text: str) -> str:

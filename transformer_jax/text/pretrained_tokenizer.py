@@ -3,20 +3,20 @@
     tokenizer = load_pretrained_tokenizer("path/of/a/model")
     tokens, is_token, segment_ids = tokenizer(["A question?"], ["Its answer."], max_length=512)
 
-The ids are identical to those of Hugging Face Transformers. A special token that is spelled out in
-a text is read as that token (in `transformer_jax.text.tokenizer` it is plain text). A long text is
-truncated on the right; in a pair, the longer text is truncated first. The frame of a text is the
-special tokens around it.
+The ids are identical to those of Hugging Face Transformers 5. A special token that is spelled out
+in a text is read as that token (in `transformer_jax.text.tokenizer` it is plain text), unless the
+files set split_special_tokens. A long text is truncated on the right, or on the left if the files
+say so; in a pair, the longer text is truncated first. The frame of a text is the special tokens
+around it.
 """
 
-import json
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
-import tokenizers
-from jaxtyping import Bool, Int, Int32
+from jaxtyping import Int, Int32
 from tokenizers import models
 
 from transformer_jax.runtime.errors import TokenizerError
@@ -26,37 +26,34 @@ from transformer_jax.text.encoding import (
     Truncation,
     framed_with_cuts,
     located,
+    lowercased,
     token_ids,
     tokens_by_word,
     told,
 )
-from transformer_jax.text.tokenizer import Tokenizer
+from transformer_jax.text.frame import (
+    FIRST,
+    SECOND,
+    Encoded,
+    Frame,
+    cleaned_up,
+    framed,
+    longest_first,
+    padded,
+)
 from transformer_jax.text.tokenizer_files import (
-    ROLES,
     TokenizerFiles,
     read_tokenizer_files,
     written_files,
 )
+from transformer_jax.text.tokenizer_settings import ROLES, Side
 
-Side = Literal["right", "left"]
-FIRST, SECOND = -1, -2  # the places of the two texts in a frame; all other entries are ids
 KINDS = {
     models.WordPiece: "wordpiece",
     models.BPE: "bpe",
     models.Unigram: "unigram",
     models.WordLevel: "word",
 }
-
-
-class Encoded(NamedTuple):
-    """The input of a model: ids, which of them are not padding, and their segments.
-
-    The segment is that of the text in its pair, and 0 in padding.
-    """
-
-    tokens: Int32[np.ndarray, "B T"]
-    is_token: Bool[np.ndarray, "B T"]
-    segment_ids: Int32[np.ndarray, "B T"]
 
 
 class PretrainedTokenizer:
@@ -74,6 +71,8 @@ class PretrainedTokenizer:
     mask_id: int | None
     bos_id: int | None
     eos_id: int | None
+    max_length: int | None  # model_max_length of the files
+    truncate: Truncation  # the part of a long text that is kept by default
 
     def __init__(self, files: TokenizerFiles):
         """Create a tokenizer. Raises TokenizerError if the vocabulary cannot be used."""
@@ -93,6 +92,9 @@ class PretrainedTokenizer:
             setattr(self, f"{role}_id", None if name is None else core.token_to_id(name))
         if self.pad_id is None:
             self.pad_id = self.eos_id
+        self.max_length = files.defaults.max_length
+        self.truncate: Truncation = "tail" if files.defaults.truncation_side == "left" else "head"
+        self._rows = self.vocab_size
         self._single, self._pair = (self._frame(pair) for pair in (False, True))
 
     @property
@@ -106,15 +108,17 @@ class PretrainedTokenizer:
         pairs: Sequence[str] | None = None,
         *,
         max_length: int | None = None,
-        side: Side = "right",
+        side: Side | None = None,
     ) -> Encoded:
         """Encode texts, or pairs of texts, with the frame, padded on `side` to the longest one.
 
-        A row has at most `max_length` ids, frame included. In a pair, the longer text is truncated
-        until both have the same length, then both are. An odd token goes to the longer text, or to
-        the second one if both are equally long. Raises ValueError if an argument is not of the form
-        above or `max_length` leaves no room for a token of the text.
+        By default `side` is the padding_side of the files, else "right". A row has at most
+        `max_length` ids, frame included. In a pair, the longer text is truncated until both have
+        the same length, then both are. An odd token goes to the longer text, or to the second one
+        if both are equally long. Raises ValueError if an argument is not of the form above or
+        `max_length` leaves no room for a token of the text.
         """
+        side = self._files.defaults.padding_side if side is None else side
         if side not in get_args(Side):
             raise ValueError(f"side must be 'right' or 'left', got {side!r}")
         _must_be_texts("texts", texts)
@@ -131,48 +135,104 @@ class PretrainedTokenizer:
         seconds = token_ids(self._core, [] if pairs is None else pairs)
         for first in firsts:
             second = next(seconds, [])
-            first, second = _longest_first(first, second, room)
-            row, kind = _framed(frame, first, second)
+            first, second = longest_first(first, second, room, self.truncate)
+            row, kind = framed(frame, first, second)
             rows.append(row)
             kinds.append(kind)
-        return self._padded(rows, kinds, side)
+        self._check_fits(rows)
+        lengths = {len(row) for row in rows}
+        if self.pad_id is None and len(lengths) > 1:
+            raise TokenizerError(f"{self._files.source} has no token for padding (pad or eos)")
+        return padded(rows, kinds, side, self.pad_id or 0)
 
     def encode(
-        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+        self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
     ) -> list[Int32[np.ndarray, " _"]]:
         """Encode each text with the frame, as at most `max_length` ids and without padding.
 
-        `truncate` is "head", which keeps the start of a long text, or "head-tail", which fills half
-        of the room (rounded up) with its start and half (rounded down) with its end, as in
-        `transformer_jax.text.tokenizer.Tokenizer.encode`.
+        `truncate` is "head", which keeps the start of a long text, "tail", which keeps its end, or
+        "head-tail", which fills half of the room (rounded up) with its start and half (rounded
+        down) with its end, as in `transformer_jax.text.tokenizer.Tokenizer.encode`. By default it
+        is "head", or "tail" if the files say truncation_side=left.
         """
         return self.encode_with_cuts(texts, max_length, truncate)[0]
 
     def encode_with_cuts(
-        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+        self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
         """Encode as `encode` does, and also return the number of tokens that each text lost."""
         _must_be_texts("texts", texts)
         room = self._room(self._single, max_length)
-        return framed_with_cuts(self._core, texts, room, truncate, self._framed)
+        part = self.truncate if truncate is None else truncate
+        encoded, cuts = framed_with_cuts(self._core, texts, room, part, self._framed)
+        self._check_fits(encoded)
+        return encoded, cuts
 
-    def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
+    def locate(self, text: str, max_length: int, truncate: Truncation | None = None) -> Located:
         """Encode one text as `encode` does, with the position of each token in the text."""
         room = self._room(self._single, max_length)
-        return located(self._core, text, room, truncate, self._framed)
+        part = self.truncate if truncate is None else truncate
+        found = located(self._core, text, room, part, self._framed)
+        self._check_fits([found.ids])
+        return found
 
     def _framed(self, ids: list[int]) -> list[int]:
-        return _framed(self._single, ids, [])[0]
+        return framed(self._single, ids, [])[0]
 
     def pieces(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " _"]]:
         """Return the ids of each text, without a frame and without truncation."""
         _must_be_texts("texts", texts)
-        return [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
+        encoded = [np.array(ids, np.int32) for ids in token_ids(self._core, texts)]
+        self._check_fits(encoded)
+        return encoded
 
     def by_word(self, texts: Sequence[str]) -> Iterator[tuple[list[int], list[int | None]]]:
         """Yield the `pieces` of each text, and for each of them the index of its word."""
         _must_be_texts("texts", texts)
-        return tokens_by_word(self._core, texts)
+
+        def checked() -> Iterator[tuple[list[int], list[int | None]]]:
+            for ids, words in tokens_by_word(self._core, texts):
+                self._check_fits([ids])
+                yield ids, words
+
+        return checked()
+
+    def for_table(self, rows: int) -> "PretrainedTokenizer":
+        """Return the tokenizer for a model whose embedding table has `rows` rows.
+
+        A published vocabulary may have tokens beyond the table, which the model cannot read. A text
+        with such a token then raises TokenizerError, and special tokens beyond the table count as
+        missing.
+        """
+        found = copy.copy(self)
+        found._rows = rows
+        for role in ROLES:
+            if (getattr(self, f"{role}_id") or 0) >= rows:
+                setattr(found, f"{role}_id", None)
+        if found.pad_id is None:
+            found.pad_id = found.eos_id
+        return found
+
+    def lowercased(self) -> "PretrainedTokenizer":
+        """Return a tokenizer that lower-cases texts before its other rules."""
+        core = lowercased(self._core)
+        found = copy.copy(self)
+        # The class of the model would build its rules without this one.
+        settings = self._files.settings | {"tokenizer_class": "PreTrainedTokenizerFast"}
+        found._core, found._files = core, self._files._replace(core=core, settings=settings)
+        return found
+
+    def _check_fits(self, encoded: Sequence[Sequence[int] | np.ndarray]) -> None:
+        """Raise TokenizerError if an id is beyond the embedding table of the model."""
+        if self.vocab_size <= self._rows:
+            return
+        worst = max((int(np.max(ids)) for ids in encoded if len(ids)), default=0)
+        if worst >= self._rows:
+            raise TokenizerError(
+                f"{self._files.source}: the token {self.token(worst)!r:.60} of a text has the id "
+                f"{worst}, but the model embeds {self._rows} of the {self.vocab_size} tokens; "
+                "leave the token out, or use the tokenizer that belongs to the model"
+            )
 
     def decode(self, ids: Sequence[int] | Int[np.ndarray, " T"]) -> str:
         """Return the text of the ids, without padding and frames.
@@ -183,7 +243,8 @@ class PretrainedTokenizer:
         frame = {self.pad_id, self.cls_id, self.sep_id, self.bos_id, self.eos_id}
         kept = [self._valid_id(i) for i in ids if int(i) not in frame]
         with told(f"{self._files.source} does not say how tokens are joined"):
-            return self._core.decode(kept, skip_special_tokens=False)
+            text = self._core.decode(kept, skip_special_tokens=False)
+        return cleaned_up(text) if self._files.defaults.cleans_up else text
 
     def token(self, token_id: int | np.integer) -> str:
         """Return a token as the vocabulary spells it, such as "##ing", "Ġthe" or "▁the".
@@ -244,7 +305,7 @@ class PretrainedTokenizer:
             )
         return int(token_id)
 
-    def _room(self, frame: list[tuple[int, int]], max_length: int) -> int:
+    def _room(self, frame: Frame, max_length: int) -> int:
         special = sum(part >= 0 for part, _ in frame)
         if max_length <= special:
             raise ValueError(
@@ -253,12 +314,12 @@ class PretrainedTokenizer:
             )
         return max_length - special
 
-    def _frame(self, pair: bool) -> list[tuple[int, int]]:
+    def _frame(self, pair: bool) -> Frame:
         """Return the frame of a text or pair as (id, FIRST or SECOND; segment), in order."""
         with told(f"{self._files.source} cannot encode a text with its special tokens"):
             text = self._some_text()
             framed = self._core.encode(text, text if pair else None)
-        frame: list[tuple[int, int]] = []
+        frame: Frame = []
         for token_id, segment, which in zip(
             framed.ids, framed.type_ids, framed.sequence_ids, strict=True
         ):
@@ -274,19 +335,6 @@ class PretrainedTokenizer:
                 return text
         raise ValueError("no text has a token")
 
-    def _padded(self, rows: list[list[int]], kinds: list[list[int]], side: Side) -> Encoded:
-        lengths = np.array([len(row) for row in rows], np.int64)
-        longest = int(lengths.max(initial=0))
-        if self.pad_id is None and (lengths < longest).any():
-            raise TokenizerError(f"{self._files.source} has no token for padding (pad or eos)")
-        places, own = np.arange(longest), lengths[:, None]
-        is_token = places < own if side == "right" else places >= longest - own
-        tokens = np.full(is_token.shape, self.pad_id or 0, np.int32)
-        segment_ids = np.zeros(is_token.shape, np.int32)
-        tokens[is_token] = [token_id for row in rows for token_id in row]
-        segment_ids[is_token] = [segment for kind in kinds for segment in kind]
-        return Encoded(tokens, is_token, segment_ids)
-
 
 def load_pretrained_tokenizer(
     folder: str | Path, model_type: str | None = None
@@ -299,49 +347,6 @@ def load_pretrained_tokenizer(
     line, if there is no tokenizer that can be read.
     """
     return PretrainedTokenizer(read_tokenizer_files(Path(folder), model_type))
-
-
-def as_published(tokenizer: Tokenizer) -> PretrainedTokenizer:
-    """Convert a tokenizer that was trained here to a `PretrainedTokenizer`.
-
-    [MASK] in a text is then read as the mask token. As in RoBERTa, the mask includes the space
-    before it, because byte-level tokens begin with their space.
-    """
-    content = json.loads(tokenizer.to_json())
-    for token in content["added_tokens"]:
-        token["lstrip"] = token["content"] == "[MASK]"
-    core = tokenizers.Tokenizer.from_str(json.dumps(content))
-    special = {
-        role: f"[{role.upper()}]"
-        for role in ROLES
-        if core.token_to_id(f"[{role.upper()}]") is not None
-    }
-    return PretrainedTokenizer(TokenizerFiles(core, special, {}, Path("tokenizer.json")))
-
-
-def _longest_first(
-    first: list[int], second: list[int], room: int | None
-) -> tuple[list[int], list[int]]:
-    """Truncate both texts on the right to `room` tokens in total, the longer one first."""
-    if room is None or len(first) + len(second) <= room:
-        return first, second
-    short = min(len(first), len(second), room // 2)
-    if len(first) > len(second):
-        return first[: room - short], second[:short]
-    return first[:short], second[: room - short]
-
-
-def _framed(
-    frame: list[tuple[int, int]], first: list[int], second: list[int]
-) -> tuple[list[int], list[int]]:
-    """Put the ids into a frame; return them and the segment of each."""
-    ids: list[int] = []
-    segments: list[int] = []
-    for part, segment in frame:
-        piece = first if part == FIRST else second if part == SECOND else [part]
-        ids += piece
-        segments += [segment] * len(piece)
-    return ids, segments
 
 
 def _must_be_texts(name: str, texts: Any) -> None:

@@ -112,29 +112,30 @@ class Tokenizer:
         return normalizer is not None and normalizer.normalize_str("A") == "a"
 
     def encode(
-        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+        self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
     ) -> list[Int32[np.ndarray, " _"]]:
         """Encode each text as [CLS] tokens [SEP], at most `max_length` ids and without padding.
 
-        `truncate` is "head", which keeps the first max_length - 2 tokens of a long text, or
-        "head-tail", which fills half of these (rounded up) with its start and half (rounded down)
-        with its end, because a review often ends with its verdict. Raises ValueError for a
+        `truncate` is "head" (the default), which keeps the first max_length - 2 tokens of a long
+        text, "tail", which keeps the last ones, or "head-tail", which fills half of these (rounded
+        up) with its start and half (rounded down) with its end, because a review often ends with
+        its verdict. Raises ValueError for a
         max_length below 3.
         """
         return self.encode_with_cuts(texts, max_length, truncate)[0]
 
     def encode_with_cuts(
-        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+        self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
         """Encode as `encode` does, and also return the number of tokens that each text lost."""
         room = self._room(max_length)
         if isinstance(texts, str):
             raise TypeError("texts must be a sequence of strings, got one string; pass [text]")
-        return framed_with_cuts(self._core, texts, room, truncate, self._frame)
+        return framed_with_cuts(self._core, texts, room, truncate or "head", self._frame)
 
-    def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
+    def locate(self, text: str, max_length: int, truncate: Truncation | None = None) -> Located:
         """Encode one text as `encode` does, with the position of each token in the text."""
-        return located(self._core, text, self._room(max_length), truncate, self._frame)
+        return located(self._core, text, self._room(max_length), truncate or "head", self._frame)
 
     def _room(self, max_length: int) -> int:
         if max_length < 3:
@@ -190,6 +191,15 @@ class Tokenizer:
     def spell(self, token_id: int) -> str:
         """Return the text of a token, or the name of a special token."""
         return self.token(token_id)
+
+    def for_table(self, rows: int) -> "Tokenizer":
+        """Return the tokenizer itself; raise TokenizerError if it has more than `rows` tokens."""
+        if self.vocab_size > rows:
+            raise TokenizerError(
+                f"the tokenizer has {self.vocab_size} tokens and the model {rows}; "
+                "they do not belong together"
+            )
+        return self
 
     def save(self, path: str | Path) -> None:
         """Write the tokenizer to a JSON file, which `tokenizers.Tokenizer.from_file` also reads."""

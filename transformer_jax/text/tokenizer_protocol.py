@@ -48,18 +48,18 @@ class TextTokenizer(Protocol):
         ...
 
     def encode(
-        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+        self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
     ) -> list[Int32[np.ndarray, " _"]]:
         """Return the ids of each text with its frame, at most `max_length`, without padding."""
         ...
 
     def encode_with_cuts(
-        self, texts: Sequence[str], max_length: int, truncate: Truncation = "head"
+        self, texts: Sequence[str], max_length: int, truncate: Truncation | None = None
     ) -> tuple[list[Int32[np.ndarray, " _"]], Int32[np.ndarray, " B"]]:
         """Return the result of `encode`, and the number of tokens that each text lost."""
         ...
 
-    def locate(self, text: str, max_length: int, truncate: Truncation = "head") -> Located:
+    def locate(self, text: str, max_length: int, truncate: Truncation | None = None) -> Located:
         """Return the result of `encode` for one text, and the position of each token in it."""
         ...
 
@@ -92,6 +92,13 @@ class TextTokenizer(Protocol):
 
     def spell(self, token_id: int) -> str:
         """Return the text of a token."""
+        ...
+
+    def for_table(self, rows: int) -> "TextTokenizer":
+        """Return the tokenizer for a model whose embedding table has `rows` rows.
+
+        Raises TokenizerError, there or for a text, if a token is beyond the table.
+        """
         ...
 
     def to_files(self) -> dict[str, str]:

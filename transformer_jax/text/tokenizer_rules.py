@@ -1,107 +1,288 @@
-"""The rules of tokenizers whose files contain only a vocabulary: BERT's, RoBERTa's and GPT-2's.
+"""The rules of the tokenizer classes of Transformers: BERT's, RoBERTa's, XLM-R's, GPT-2's, Llama's
+and Qwen2's.
 
-This file knows how the models below normalize a text and which special tokens they add. Any other
-model needs a tokenizer.json. A vocabulary that cannot be used raises ValueError; the caller adds
-the name of the file.
+Such a class builds its rules from a vocabulary and the settings of tokenizer_config.json. It does
+not read the rules that are stored in tokenizer.json. Every other class uses tokenizer.json
+unchanged. A setting or vocabulary that cannot be used raises ValueError; the caller adds the name
+of the file.
 """
 
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
 
-BERT_LIKE = ("bert", "distilbert", "electra", "mobilebert", "squeezebert")
-ROBERTA_LIKE = ("roberta", "bart", "longformer")
-GPT2_LIKE = ("gpt2", "gpt_neo", "gptj")
+Settings = dict[str, Any]
+Special = dict[str, str]  # special tokens by role
+Parts = dict[str, Any]  # parts of tokenizer.json; a dict under "model" has the model's flags
+
 LONGEST_WORD = 100  # characters; WordPiece encodes a longer word as [UNK]
+# Qwen2 splits a text by these before it merges bytes.
+QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
-def word_pieces(
-    lines: list[str], settings: dict[str, Any], model_type: str | None
-) -> tokenizers.Tokenizer:
-    """Build a WordPiece tokenizer as in BERT (Devlin et al., 2018).
+@dataclass(frozen=True)
+class TokenizerClass:
+    """The rules that a class of Transformers builds, and its usual special tokens."""
 
-    A pair is framed as [CLS] A [SEP] B [SEP], with segments 0 and 1. Raises ValueError for an
-    unknown `model_type` or a missing special token.
-    """
-    _must_be_known(model_type, BERT_LIKE)
-    vocabulary = {token: i for i, token in enumerate(lines)}  # the last of equal lines counts
-    unk, cls, sep = (
-        _present(settings, name, usual, vocabulary)
-        for name, usual in (("unk", "[UNK]"), ("cls", "[CLS]"), ("sep", "[SEP]"))
-    )
-    core = tokenizers.Tokenizer(
-        models.WordPiece(vocabulary, unk_token=unk, max_input_chars_per_word=LONGEST_WORD)
-    )
-    core.normalizer = normalizers.BertNormalizer(
+    model: str  # the kind of vocabulary
+    special: Special
+    rules: Callable[[Settings, Special], Parts]
+    # The frame, from the settings, the special tokens and their ids. None: that of tokenizer.json.
+    frame: Callable[[Settings, Special, dict[str, int]], Any] | None = None
+    framing: tuple[str, ...] = ()  # the roles in the frame
+    readds_special: bool = False  # whether special tokens lose flags such as lstrip
+
+
+def flag(settings: Settings, name: str, default: bool = False) -> bool:
+    """Return a switch of the settings. Raises ValueError if it is neither a boolean nor null."""
+    value = _flag_or_none(settings, name)
+    return default if value is None else value
+
+
+def _flag_or_none(settings: Settings, name: str) -> bool | None:
+    value = settings.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {value!r:.60}")
+    return value
+
+
+def _bert_rules(settings: Settings, special: Special) -> Parts:
+    """Return the rules of BERT (Devlin et al., 2018)."""
+    normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),  # None: stripped if the text is lower-cased
-        lowercase=settings.get("do_lower_case", True),
+        handle_chinese_chars=flag(settings, "tokenize_chinese_chars", True),
+        strip_accents=_flag_or_none(settings, "strip_accents"),  # None: as `lowercase`
+        lowercase=flag(settings, "do_lower_case", True),
     )
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    core.decoder = decoders.WordPiece(prefix="##")
-    core.post_processor = processors.TemplateProcessing(
+    return {
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizers.BertPreTokenizer(),
+        "decoder": decoders.WordPiece(prefix="##"),
+        "model": {
+            "unk_token": special["unk"],
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": LONGEST_WORD,
+        },
+    }
+
+
+def _bert_frame(settings: Settings, special: Special, ids: dict[str, int]) -> Any:
+    cls, sep = special["cls"], special["sep"]
+    return processors.TemplateProcessing(
         single=f"{cls}:0 $A:0 {sep}:0",
         pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(token, vocabulary[token]) for token in (cls, sep)],
+        special_tokens=[(cls, ids["cls"]), (sep, ids["sep"])],
     )
-    settings.setdefault("tokenizer_class", "BertTokenizer")
-    return core
 
 
-def byte_pairs(
-    vocabulary: dict[str, int], lines: list[str], settings: dict[str, Any], model_type: str | None
-) -> tokenizers.Tokenizer:
-    """Build a byte-level BPE tokenizer as in GPT-2 (Radford et al., 2019) or RoBERTa (Liu et al.,
-    2019).
+def _byte_rules(settings: Settings, special: Special) -> Parts:
+    """Return the rules of GPT-2 (Radford et al., 2019), which RoBERTa (Liu et al., 2019) shares."""
+    space = flag(settings, "add_prefix_space")
+    return {
+        "pre_tokenizer": pre_tokenizers.ByteLevel(add_prefix_space=space),
+        "decoder": decoders.ByteLevel(),
+        "model": {"continuing_subword_prefix": "", "end_of_word_suffix": ""},
+    }
 
-    GPT-2 adds no special tokens by default. RoBERTa's pairs are <s> A </s></s> B </s>, all of
-    segment 0. Without a `model_type` it is RoBERTa if the vocabulary has <s> and </s>, else GPT-2.
-    Raises ValueError for an unknown `model_type` or a missing special token.
+
+def _roberta_frame(settings: Settings, special: Special, ids: dict[str, int]) -> Any:
+    # Pairs are <s> A </s></s> B </s>, all of segment 0.
+    return processors.RobertaProcessing(
+        (special["sep"], ids["sep"]),
+        (special["cls"], ids["cls"]),
+        trim_offsets=flag(settings, "trim_offsets", True),
+        add_prefix_space=flag(settings, "add_prefix_space"),
+    )
+
+
+def _xlm_roberta_rules(settings: Settings, special: Special) -> Parts:
+    scheme = "always" if flag(settings, "add_prefix_space", True) else "never"
+    spaces = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)
+    return {
+        "pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces]),
+        "decoder": decoders.Metaspace(replacement="▁", prepend_scheme=scheme),
+        "model": {"unk_id": 3, "byte_fallback": False},
+    }
+
+
+def _xlm_roberta_frame(settings: Settings, special: Special, ids: dict[str, int]) -> Any:
+    bos, eos = special["bos"], special["eos"]
+    return processors.TemplateProcessing(
+        single=[bos, "$A", eos],
+        pair=[bos, "$A", eos, eos, "$B", eos],
+        special_tokens=[(bos, ids["bos"]), (eos, ids["eos"])],
+    )
+
+
+def _llama_rules(settings: Settings, special: Special) -> Parts:
+    space = flag(settings, "add_prefix_space", True)
+    scheme = "never"
+    if space:
+        scheme = "always" if flag(settings, "legacy") else "first"
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    return {
+        "pre_tokenizer": pre_tokenizers.Metaspace(
+            replacement="▁", prepend_scheme=scheme, split=False
+        ),
+        "decoder": decoders.Sequence([*steps, *[decoders.Strip(" ", left=1)] * bool(space)]),
+        "model": {"fuse_unk": True, "byte_fallback": True},
+    }
+
+
+def _qwen2_rules(settings: Settings, special: Special) -> Parts:
+    words = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated", invert=False)
+    space = flag(settings, "add_prefix_space")
+    pieces = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
+    return {
+        "normalizer": normalizers.NFC(),
+        "pre_tokenizer": pre_tokenizers.Sequence([words, pieces]),
+        "decoder": decoders.ByteLevel(),
+        "model": {"continuing_subword_prefix": "", "end_of_word_suffix": ""},
+    }
+
+
+END = "<|endoftext|>"
+S = {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+MASKED = S | {"sep": "</s>", "pad": "<pad>", "cls": "<s>", "mask": "<mask>"}
+BERT = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+CLASSES = {
+    "BertTokenizer": TokenizerClass("WordPiece", BERT, _bert_rules, _bert_frame, ("cls", "sep")),
+    "RobertaTokenizer": TokenizerClass("BPE", MASKED, _byte_rules, _roberta_frame, ("cls", "sep")),
+    "XLMRobertaTokenizer": TokenizerClass(
+        "Unigram", MASKED, _xlm_roberta_rules, _xlm_roberta_frame, ("bos", "eos")
+    ),
+    "GPT2Tokenizer": TokenizerClass("BPE", {"bos": END, "eos": END}, _byte_rules),
+    "LlamaTokenizer": TokenizerClass("BPE", S, _llama_rules),
+    "Qwen2Tokenizer": TokenizerClass(
+        "BPE", {"eos": END, "pad": END}, _qwen2_rules, readds_special=True
+    ),
+}
+ALIASES = {
+    "DistilBertTokenizer": "BertTokenizer",
+    "ElectraTokenizer": "BertTokenizer",
+    "MobileBertTokenizer": "BertTokenizer",
+    "SqueezeBertTokenizer": "BertTokenizer",
+    "LayoutLMTokenizer": "BertTokenizer",
+    "ConvBertTokenizer": "BertTokenizer",
+    "BartTokenizer": "RobertaTokenizer",
+    "LongformerTokenizer": "RobertaTokenizer",
+    "LEDTokenizer": "RobertaTokenizer",
+}
+# Of folders that do not name a class. The tokenizers of other models, such as ModernBERT, use
+# tokenizer.json unchanged.
+CLASS_OF_MODEL = {
+    **dict.fromkeys(
+        ("bert", "distilbert", "electra", "mobilebert", "squeezebert"), "BertTokenizer"
+    ),
+    **dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer"),
+    **dict.fromkeys(("gpt2", "gpt_neo", "gptj"), "GPT2Tokenizer"),
+    "xlm-roberta": "XLMRobertaTokenizer",
+    **dict.fromkeys(("qwen2", "qwen3"), "Qwen2Tokenizer"),
+}
+# Models whose folders often name a wrong class; Transformers uses the class of the model.
+MISNAMED = ("qwen2", "modernbert")
+
+
+def class_name(declared: str | None, model_type: str | None, is_byte_level: bool) -> str | None:
+    """Return the name of the class that Transformers uses, or None if it is not known here.
+
+    `declared` is the tokenizer_class of the folder. `is_byte_level` tells whether its
+    tokenizer.json has byte-level rules, which LlamaTokenizer cannot express.
     """
-    _must_be_known(model_type, ROBERTA_LIKE + GPT2_LIKE)
-    if model_type is None:
-        model_type = "roberta" if {"<s>", "</s>"} <= set(vocabulary) else "gpt2"
-    # The first line may be the format's version. Other lines that begin with "#" are merges.
-    lines = lines[1:] if lines and lines[0].startswith("#version") else lines
-    pairs: list[Any] = [tuple(line.split(" ")) for line in lines if line]
-    core = tokenizers.Tokenizer(models.BPE(vocabulary, pairs))
-    space = settings.get("add_prefix_space", False)
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
-    core.decoder = decoders.ByteLevel()
-    if model_type in ROBERTA_LIKE:
-        cls = _present(settings, "cls", "<s>", vocabulary)
-        sep = _present(settings, "sep", "</s>", vocabulary)
-        core.post_processor = processors.RobertaProcessing(
-            (sep, vocabulary[sep]), (cls, vocabulary[cls]), add_prefix_space=space
-        )
-        settings.setdefault("tokenizer_class", "RobertaTokenizer")
-    else:
-        framed = [name for name in ("bos", "eos") if settings.get(f"add_{name}_token", False)]
-        tokens = {name: _present(settings, name, "<|endoftext|>", vocabulary) for name in framed}
-        parts = [*([f"{tokens['bos']}:{{0}}"] if "bos" in framed else []), "${1}:{0}"]
-        parts += [f"{tokens['eos']}:{{0}}"] if "eos" in framed else []
+    usual = CLASS_OF_MODEL.get(model_type or "")
+    name = None if declared is None else declared.removesuffix("Fast")
+    name = ALIASES.get(name, name) if name else None
+    if name is None or model_type in MISNAMED:
+        return usual
+    if name == "LlamaTokenizer" and is_byte_level:
+        return None
+    return name if name in CLASSES else None
+
+
+def rebuilt(name: str, content: Parts, settings: Settings, special: Special) -> Parts:
+    """Return the content of tokenizer.json with the rules of a class, without added tokens.
+
+    `content` needs a "model" with a vocabulary. Raises ValueError if that is of another kind than
+    the class's, or lacks its token for unknown words.
+    """
+    kind, model = CLASSES[name], content["model"]
+    found = kind_of(model)
+    if found != kind.model:
+        raise ValueError(f"a {name} needs a vocabulary of the kind {kind.model}, got {found}")
+    rules = kind.rules(settings, special)
+    flags = rules.pop("model")
+    unk = flags.get("unk_token")
+    if unk is not None and unk not in model["vocab"]:
+        raise ValueError(f"{unk} is not in the vocabulary")
+    parts = {part: _stored(rule) for part, rule in rules.items()}
+    if kind.model == "Unigram":
+        parts["normalizer"] = _charsmap(content.get("normalizer"))
+    kept = {part: model[part] for part in ("vocab", "merges") if part in model}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "post_processor": content.get("post_processor"),
+        **parts,
+        "model": {"type": kind.model, **flags, **kept},
+    }
+
+
+def kind_of(model: Parts) -> str:
+    """Return the kind of vocabulary that the model of a tokenizer.json has."""
+    if isinstance(model.get("vocab"), list):
+        return "Unigram"
+    return model.get("type") or ("BPE" if "merges" in model else "WordPiece")
+
+
+def set_frame(
+    core: tokenizers.Tokenizer, name: str | None, settings: Settings, special: Special
+) -> None:
+    """Set the frame of a class, and an empty one for a tokenizer without any.
+
+    Raises ValueError if a token of the frame is not in the vocabulary.
+    """
+    kind = CLASSES.get(name or "")
+    if kind is not None and kind.frame is not None:
+        special = kind.special | special
+        ids = {role: _id(core, special[role]) for role in kind.framing}
+        core.post_processor = kind.frame(settings, special, ids)
+    elif core.post_processor is None:
+        # Settings read it without tokenizer.json alone: see `read_tokenizer_files`.
+        roles = [role for role in ("bos", "eos") if flag(settings, f"add_{role}_token")]
+        around = {role: special.get(role, END) for role in roles}
+        parts = [*([f"{around['bos']}:{{0}}"] if "bos" in around else []), "${1}:{0}"]
+        parts += [f"{around['eos']}:{{0}}"] if "eos" in around else []
         first, second = ([part.format(*which) for part in parts] for which in ((0, "A"), (1, "B")))
         core.post_processor = processors.TemplateProcessing(
             single=first,
             pair=first + second,
-            special_tokens=[(token, vocabulary[token]) for token in sorted(set(tokens.values()))],
-        )
-        settings.setdefault("tokenizer_class", "GPT2Tokenizer")
-    return core
-
-
-def _must_be_known(model_type: str | None, known: tuple[str, ...]) -> None:
-    if model_type is not None and model_type not in known:
-        raise ValueError(
-            f"it does not contain the special tokens around a text of {model_type!r}; "
-            "tokenizer.json is needed in its folder"
+            special_tokens=[(token, _id(core, token)) for token in sorted(set(around.values()))],
         )
 
 
-def _present(settings: dict[str, Any], name: str, usual: str, vocabulary: dict[str, int]) -> str:
-    token = settings.get(f"{name}_token") or usual
-    if token not in vocabulary:
+def _id(core: tokenizers.Tokenizer, token: str) -> int:
+    found = core.token_to_id(token)
+    if found is None:
         raise ValueError(f"{token} is not in the vocabulary")
-    return token
+    return found
+
+
+def _stored(part: Any) -> Any:
+    """Return a part of a tokenizer as tokenizer.json stores it."""
+    return json.loads(part.__getstate__())
+
+
+def _charsmap(normalizer: Parts | None) -> Parts | None:
+    """Return the character map of SentencePiece among the normalizers, if there is one."""
+    if not normalizer:
+        return None
+    steps = normalizer.get("normalizers", [normalizer])
+    return next((step for step in steps if step.get("type") == "Precompiled"), None)

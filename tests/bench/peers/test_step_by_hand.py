@@ -69,11 +69,12 @@ RECIPES = pytest.mark.parametrize("recipe", [SMALL, OTHER], ids=["default", "oth
 def batch_of(recipe):
     rng = np.random.default_rng(0)
     tokens = rng.integers(5, recipe.model.vocab_size, (5, 17)).astype(np.int32)
-    tokens[np.arange(17)[None] >= np.array([17, 3, 11, 9, 0])[:, None]] = 0
+    is_token = np.arange(17)[None] < np.array([17, 3, 11, 9, 0])[:, None]
+    tokens[~is_token] = 0
     labels = rng.integers(0, recipe.model.num_classes, 5).astype(np.int32)
     is_example = np.array([True, True, True, True, False])
     index = np.arange(5, dtype=np.int32)
-    return jax.device_put(Batch(tokens, labels, is_example, index))
+    return jax.device_put(Batch(tokens, is_token, labels, is_example, index))
 
 
 @RECIPES

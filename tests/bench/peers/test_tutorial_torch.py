@@ -102,11 +102,11 @@ def batch():
     rng = np.random.default_rng(0)
     tokens = rng.integers(1, V, (B, T)).astype(np.int32)
     is_example = np.arange(B) < B - 1
-    tokens[np.arange(T) >= np.array([[T], [1], [4], [3], [0]])] = 0
+    is_token = np.arange(T) < np.array([[T], [1], [4], [3], [0]])
+    tokens[~is_token] = 0
     labels = np.array([0, 1, 1, 0, 0], np.int32)
-    return Batch(
-        tokens, labels, is_example, np.where(is_example, np.arange(B), -1).astype(np.int32)
-    )
+    index = np.where(is_example, np.arange(B), -1).astype(np.int32)
+    return Batch(tokens, is_token, labels, is_example, index)
 
 
 def test_parameters_are_as_many_as_in_the_recipe():
@@ -161,7 +161,7 @@ def with_gradient(model, tokens, is_token, bfloat16=False):
 def test_tuned_attention_and_bfloat16_give_the_same_value_and_gradient(
     batch, attention, bfloat16, tolerance
 ):
-    tokens, is_token, _ = to_tensors(batch, 0)
+    tokens, is_token, _ = to_tensors(batch)
     expected = with_gradient(model_of(), tokens, is_token)
     found = with_gradient(model_of(attention), tokens, is_token, bfloat16)
     for one, other in zip(found, expected, strict=True):
@@ -178,7 +178,7 @@ def test_tuned_update_is_the_same_update(batch):
     for attention, fused in (("eager", False), ("sdpa", True)):
         model = model_of(attention, dropout_rate=0.0).double()
         step = make_step(model, make_optimizer(model, fused=fused))
-        losses = [step(*to_tensors(batch, 0)).item() for _ in range(3)]
+        losses = [step(*to_tensors(batch)).item() for _ in range(3)]
         after.append([losses, *(p.detach().numpy() for p in model.parameters())])
     for one, other in zip(*after, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
@@ -186,7 +186,7 @@ def test_tuned_update_is_the_same_update(batch):
 
 def test_our_classifier_with_its_weights_gives_its_logits_and_its_gradient(batch):
     theirs = model_of().double()
-    tokens, is_token, labels = to_tensors(batch, 0)
+    tokens, is_token, labels = to_tensors(batch)
     expected = make_inference(theirs)(tokens, is_token).numpy()
     loss = torch.nn.functional.cross_entropy(theirs.eval()(tokens, is_token), labels)
     loss.backward()
@@ -196,7 +196,7 @@ def test_our_classifier_with_its_weights_gives_its_logits_and_its_gradient(batch
 
     def logits_and_gradient(params, graph, batch):
         def objective(params):
-            logits = nnx.merge(graph, params)(batch.tokens, batch.tokens != 0)
+            logits = nnx.merge(graph, params)(batch.tokens, batch.is_token)
             return cross_entropy(logits, batch.labels).mean(), logits
 
         return jax.grad(objective, has_aux=True)(params)
@@ -227,7 +227,7 @@ def test_training_step_of_the_recipe_is_the_same_update(batch):
     theirs = model_of(dropout_rate=0.0).double()
     begun = our_weights(theirs)
     step = make_step(theirs, make_optimizer(theirs))
-    expected = [step(*to_tensors(batch, 0)).item() for _ in range(3)]
+    expected = [step(*to_tensors(batch)).item() for _ in range(3)]
     tokenizer = train_tokenizer("word:20", ["none of these words is used"])
     assert tokenizer.pad_id == 0
     with jax.enable_x64(True):
@@ -278,7 +278,7 @@ def test_padding_is_hidden(batch, attention):
     """Logits do not hang on what stands in the padding, nor on how much of it there is; -1e9 rounds
     to weight 0.
     """
-    tokens, is_token, _ = to_tensors(batch, 0)
+    tokens, is_token, _ = to_tensors(batch)
     infer = make_inference(model_of(attention))
     expected = infer(tokens, is_token)
     torch.testing.assert_close(infer(tokens.masked_fill(~is_token, 3), is_token), expected)
@@ -288,14 +288,14 @@ def test_padding_is_hidden(batch, attention):
 
 
 def test_rows_that_only_fill_the_shape_stay_behind(batch):
-    tokens, is_token, labels = to_tensors(batch, 0)
+    tokens, is_token, labels = to_tensors(batch)
     assert (len(tokens), len(labels), tokens.dtype) == (B - 1, B - 1, torch.int64)
     np.testing.assert_array_equal(is_token.sum(dim=1), [T, 1, 4, 3])
 
 
 def test_dropout_is_on_in_a_step_and_off_in_inference(batch):
     model = model_of()
-    tensors = to_tensors(batch, 0)
+    tensors = to_tensors(batch)
     still = torch.optim.SGD(model.parameters(), lr=0.0)
     step, infer = make_step(model, still), make_inference(model)
     losses = {step(*tensors).item() for _ in range(4)}
@@ -327,7 +327,7 @@ def test_dropout_stands_where_ours_does(batch, monkeypatch):
     monkeypatch.setattr(module, "keep", kept)
     monkeypatch.setattr(module, "keep_weights", kept)
     model = model_of(dropout_rate=0.3).double().train()
-    tokens, is_token, _ = to_tensors(batch, 0)
+    tokens, is_token, _ = to_tensors(batch)
     expected = model(tokens, is_token).detach().numpy()
     examples = jnp.asarray(batch.tokens[batch.is_example])
     with jax.enable_x64(True):
@@ -344,7 +344,7 @@ def test_dropout_stands_where_ours_does(batch, monkeypatch):
 def test_loss_falls(batch, attention, bfloat16):
     model = model_of(attention)
     step = make_step(model, make_optimizer(model), bfloat16=bfloat16)
-    losses = [step(*to_tensors(batch, 0)).item() for _ in range(200)]
+    losses = [step(*to_tensors(batch)).item() for _ in range(200)]
     assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
 
 

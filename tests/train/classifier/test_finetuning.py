@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tests.helpers.checkpoint_files import FOLDER
 from tests.helpers.compiled import compiled
 from tests.helpers.kills import differences
+from train.classifier.build import FromPretrained
 from train.classifier.finetuning import classifier_of, load_encoder
 from train.imdb import main
 from train.optim.layer_rates import Rates, factors, first_steps
@@ -28,6 +29,7 @@ from transformer_jax.nn.lora import Lora, input_axes, merged
 from transformer_jax.nn.parameters import named_parameters
 from transformer_jax.pretrained import from_pretrained
 from transformer_jax.serialization.run_folder import load_classifier
+from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 
 WORDS = {"good": ("fine", "superb", "lovely"), "bad": ("dull", "poor", "awful")}
 FILLERS = ("the", "film", "plot", "was", "it", "and")
@@ -359,12 +361,34 @@ def test_a_mistake_is_one_line_and_leaves_nothing(options, says, place, tmp_path
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tokenizer_beyond_the_model_is_one_line(place, tmp_path, capsys):
+def start_of(folder):
+    options = ImdbOptions(pretrained=str(folder))
+    return FromPretrained(recipe_of(options, "reviews.csv"), options)
+
+
+def test_a_text_with_a_token_beyond_the_model_is_one_line(place, tmp_path, capsys):
     shutil.copytree(place / "bert", tmp_path / "bert")
     with open(tmp_path / "bert" / "vocab.txt", "a") as file:
-        file.write("one more\n")
-    assert main(arguments(tmp_path, tmp_path / "run", "--data", str(place / "reviews.csv"))) == 2
-    assert "a tokenizer of 98 tokens and a model of 97" in capsys.readouterr().err
+        file.write("splendid\n")
+    texts = (place / "reviews.csv").read_text()
+    (tmp_path / "reviews.csv").write_text(texts.replace("superb", "splendid"))
+    assert main(arguments(tmp_path, tmp_path / "run")) == 2
+    error = capsys.readouterr().err
+    assert "the token 'splendid' of a text has the id 97, but the model embeds 97 of" in error
+    (tmp_path / "reviews.csv").write_text(texts)
+    assert start_of(tmp_path / "bert").make_tokenizer([]).vocab_size == 98
+
+
+def test_a_sentence_encoder_that_lower_cases_does_so_in_training(place, tmp_path):
+    shutil.copytree(place / "sentences", tmp_path / "bert")
+    (tmp_path / "bert" / "tokenizer_config.json").write_text('{"do_lower_case": false}')
+    (tmp_path / "bert" / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    tokenizer = start_of(tmp_path / "bert").make_tokenizer([])
+    upper, lower = tokenizer.pieces(["The FILM", "the film"])
+    np.testing.assert_array_equal(upper, lower)
+    tokenizer.save(tmp_path / "saved")
+    saved = load_pretrained_tokenizer(tmp_path / "saved")
+    np.testing.assert_array_equal(saved.pieces(["The FILM"])[0], lower)
 
 
 def test_a_damaged_run_folder_is_one_line(run, tmp_path, capsys):

@@ -130,3 +130,46 @@ def test_quotes_around_some_texts_of_a_tsv_that_need_none_are_characters():
     found, _ = read(table(",", {3: '"Great film"'}), ",")
     assert found[2][0] == "Great film"
     assert read('"text"\t"label"\n"a"\t1\nb\t0\n') == ([["a", "1"], ["b", "0"]], "")
+
+
+def test_quotes_that_surround_two_columns_of_a_tsv_without_a_header_do_not_join_them():
+    lines = ["Hi.\tSalut.\tCC", '"Go away!\tVa-t\'en !"\tCC', '"Yes\tOui"\tCC', "Bye.\tAdieu.\tCC"]
+    rows, notes = read_rows("\n".join(lines), "a.tsv", "\t")
+    assert [row.fields for row in rows] == [line.split("\t") for line in lines]
+    assert notes == ["quotes are read as characters, one row per line: 4 rows"]
+    rows, notes = read_rows("\n".join([*lines, "No.\tNon."]), "a.tsv", "\t")
+    assert "2 of 5 rows have line breaks or tabs in quoted texts" in notes
+
+
+def test_quotes_around_the_texts_with_commas_and_no_others_are_those_of_a_spreadsheet():
+    found, note = read(table("\t", {3: '"Good, but long"', 9: '"Bad, bad"'}))
+    assert found[2][0] == "Good, but long" and found[8][0] == "Bad, bad" and not note
+    found, note = read(table("\t", {3: '"Good, but long"', 9: "Bad, bad"}))
+    assert found[2][0] == '"Good, but long"' and "quotes are read as characters" in note
+
+
+def test_quotes_around_empty_texts_only_mark_them_as_empty():
+    found, note = read(table("\t", {3: '""', 9: "", 12: '""'}))
+    assert found[2][0] == found[8][0] == found[11][0] == "" and not note
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+@pytest.mark.parametrize(
+    "texts", [{5: ('"opens', "2"), 8: ('ends"', "0")}, {5: ("a", '"0'), 8: ("b", '1"')}]
+)
+def test_two_stray_quotes_join_no_rows_where_a_label_is_rare_or_quoted(texts, delimiter):
+    rows = [[*texts.get(i, (f"text {i}", str(i % 2)))] for i in range(1, 21)]
+    content = "".join(delimiter.join(row) + "\n" for row in [["text", "label"], *rows])
+    found, note = read(content, delimiter)
+    assert found == rows and "one row per line: 20 rows" in note
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+@pytest.mark.parametrize("label", ['"1"', "1"])
+def test_a_file_that_is_quoted_throughout_may_have_a_text_that_looks_like_two_rows(
+    delimiter, label
+):
+    text = f"In the film{delimiter}1\nof the year"
+    content = f'"text"{delimiter}"label"\n"{text}"{delimiter}{label}\n"dull"{delimiter}0\n'
+    found, note = read(content, delimiter)
+    assert found == [[text, "1"], ["dull", "0"]] and "1 of 2 rows have line breaks" in note

@@ -173,6 +173,28 @@ def test_a_path_that_is_not_there_or_holds_nothing_known_says_what_to_pass(tmp_p
         load(str(tmp_path))
 
 
+@pytest.mark.parametrize("data", ["sample", "release", "parquet"])
+def test_options_that_the_data_cannot_obey_are_refused(data, tmp_path):
+    if data == "release":
+        write_release(tmp_path)
+    elif data == "parquet":
+        frame = pd.DataFrame({"body": TEXTS, "mood": LABELS})
+        frame.to_parquet(tmp_path / "train.parquet")
+    columns = {"text_column": "body", "label_column": "mood"}
+    name = "sample" if data == "sample" else str(tmp_path)
+    if data == "parquet":
+        assert len(load(name, **columns).classes) == 2
+    else:
+        for option, column in columns.items():
+            with pytest.raises(DataError, match="has no columns; --text-column and --label-column"):
+                load(name, **{option: column})
+        columns = {}
+    with pytest.raises(DataError, match="2 classes, negative and positive; got --classes 5"):
+        load(name, **columns, classes=5)
+    with pytest.raises(DataError, match="--text-column and --label-column are both 'label'"):
+        load(name, text_column="label")
+
+
 def test_a_blank_line_of_jsonl_is_counted_and_a_repeated_column_refused(tmp_path):
     lines = [json.dumps({"text": text, "label": i % 2}) for i, text in enumerate(TEXTS)]
     (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode())
@@ -259,6 +281,7 @@ def test_the_release_gives_reviews_labels_and_movies(form, tmp_path):
 @pytest.mark.parametrize("form", ["folder", "archive"])
 def test_reviews_with_the_same_number_are_all_read_and_other_files_are_counted(form, tmp_path):
     more = {"train/pos/1_8.txt": "Another.", "train/pos/mine.txt": "Mine.", "test/neg/0_3.md": "M"}
+    more |= {"train/pos/more/2_8.txt": "Below.", "test/unsup/0_0.txt": "No such part."}
     if form == "archive":
         members = []
         for name, text in more.items():
@@ -268,11 +291,12 @@ def test_reviews_with_the_same_number_are_all_read_and_other_files_are_counted(f
     else:
         write_release(tmp_path / "aclImdb")
         for name, text in more.items():
+            (tmp_path / "aclImdb" / name).parent.mkdir(exist_ok=True)
             (tmp_path / "aclImdb" / name).write_text(text)
         data = load(str(tmp_path / "aclImdb"))
     assert data.train.texts[-3:] == ["Lovely.", "A café of joy.", "Another."]
     assert data.train.groups[-2:] == ["tt0064354", "tt0064354"]
-    assert "ignored 2 files that are not named ID_RATING.txt in a" in data.notes[0]
+    assert "ignored 4 files that are no reviews of the release in a" in data.notes[0]
 
 
 def test_an_archive_is_read_without_writing_anything(tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.data.packing import best_fit, make_passages, packed_rows
-from transformer_jax.text.pretrained_tokenizer import as_published
 from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.tokenizer_formats import as_published
 
 TEXTS = [
     "the plot was unbelievable, and the acting unbelievably dull",

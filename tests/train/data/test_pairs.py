@@ -85,7 +85,7 @@ QUOTED = b'"a\tb"\t1\n"two\nlines"\t2\n"a ""word"""\t3\n' + b"\n".join(
 @pytest.mark.parametrize(
     ("content", "texts", "note"),
     [
-        (QUOTED, {"a\tb", "two\nlines", 'a "word"'}, "1 of 12 rows have line breaks"),
+        (QUOTED, {"a\tb", "two\nlines", 'a "word"'}, "2 of 12 rows have line breaks or tabs"),
         (b"a\tb\n" * 3 + b"c\td\ne\tf\n", {"a", "c", "e"}, "dropped 2 pairs that repeat"),
         (b'"a\tb\nc\td"\ne\tf\n', {'"a', "c", "e"}, "one row per line: 3 rows"),
         (b'"a" b\tb\nc\td\ne\tf\n', {'"a" b', "c", "e"}, "one row per line: 3 rows"),
@@ -173,7 +173,10 @@ def test_a_batch_feeds_the_target_and_wants_the_token_behind():
     assert lengths == [4, 4]
     plans = epoch_plans(lengths, [4], 8, seed=0, epoch=0)
     (batch,) = pair_batches(plans, sources, targets, {4: 4}, 0)
-    rows = {tuple(s.tolist()): (t.tolist(), w.tolist()) for s, t, w in zip(*batch, strict=True)}
+    assert batch.is_source.sum(axis=1).tolist() == batch.source.astype(bool).sum(axis=1).tolist()
+    assert batch.is_target.sum(axis=1).tolist() == batch.wanted.astype(bool).sum(axis=1).tolist()
+    ids = zip(batch.source, batch.target, batch.wanted, strict=True)
+    rows = {tuple(s.tolist()): (t.tolist(), w.tolist()) for s, t, w in ids}
     assert rows == {
         (2, 5, 3, 0): ([2, 8, 9, 10], [8, 9, 10, 3]),
         (2, 6, 7, 3): ([2, 11, 0, 0], [11, 3, 0, 0]),
@@ -229,7 +232,7 @@ def test_what_validation_says_is_nats_a_wanted_token_and_the_same_smoothed():
     lengths = pair_lengths(sources, targets)
     batches = pair_batches(evaluation_plans(lengths, [8], 16), sources, targets, {8: 8}, 0)
     graph, params = nnx.split(model, nnx.Param)
-    found = make_evaluation(graph, batches, 0, 0.2)(params)
+    found = make_evaluation(graph, batches, 0.2)(params)
     logits_of, sums, number = compiled(model), np.zeros(2), 0
     for source, target in zip(sources, targets, strict=True):
         rows = (
@@ -244,3 +247,17 @@ def test_what_validation_says_is_nats_a_wanted_token_and_the_same_smoothed():
             sums[k] -= (q * log_p).sum()
         number += len(target) - 1
     np.testing.assert_allclose(found, sums / number, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "languages", "message"),
+    [
+        ("sample", ("fr", "de"), "sample translates words to digits; got --source fr"),
+        ("sample", ("en", "en"), "--source and --target are both 'en'"),
+        ("hub:", ("en", "de"), "hub: names no data set; pass a folder"),
+        ("hub:/", ("en", "de"), "hub:/ names no data set; pass a folder"),
+    ],
+)
+def test_languages_and_names_that_the_data_cannot_have_are_refused(data, languages, message):
+    with pytest.raises(DataError, match=message):
+        load_pairs(data, *languages, 0)

@@ -22,8 +22,8 @@ from train.objectives.masked_lm import (
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.models.text_encoder import MaskedLanguageModel
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.text.pretrained_tokenizer import as_published
 from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.tokenizer_formats import as_published
 
 WORDS = [f"{a}{b}{c}" for a in "bdfg" for b in "aeiou" for c in "klmn"]
 LENGTH = 32

@@ -421,8 +421,8 @@ def test_the_train_step_lowers(platform):
     loss = make_loss(tokenizer, token_dropout=0.1, smoothing=0.1)
     step = make_train_step(graph, loss, optimizer, FitConfig(dtype="bfloat16"))
     state = TrainState(jnp.zeros((), jnp.int32), params, params, optimizer.init(params))
-    rows = jnp.zeros(2, jnp.int32)
-    batch = Batch(jnp.ones((2, 8), jnp.int32), rows, rows == 0, rows)
+    rows, tokens = jnp.zeros(2, jnp.int32), jnp.ones((2, 8), jnp.int32)
+    batch = Batch(tokens, tokens > 0, rows, rows == 0, rows)
 
     def flat(*leaves):  # jax.export keeps no record of NNX's own containers
         state, batch = jax.tree.unflatten(structure, leaves)

@@ -25,6 +25,7 @@ from functools import partial
 from typing import Any
 
 import jax
+from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
 from transformer_jax.attention.kernels.forward import compute_output
@@ -79,10 +80,10 @@ def _attend(static, *arrays):
 def _attend_jvp(static, arrays, tangents):
     """Return the results and their tangents: the transpose of the tangents is the gradient."""
     tiles, indices = _tiles(static, arrays), perturbed(tangents)
-    results = compute_output(tiles, with_logsumexp=True)
+    results: Any = compute_output(tiles, with_logsumexp=True)
     given = [tangents[i] for i in indices]
-    functions = (partial(f, static, indices) for f in (_tangents, _gradients))
-    d_output, d_logsumexp = linear_map(*functions, [*arrays, *results], given, results)
+    forward, reverse = (partial(f, static, indices) for f in (_tangents, _gradients))
+    d_output, d_logsumexp = linear_map(forward, reverse, [*arrays, *results], given, results)
     if not tiles.inputs.return_logsumexp:
         return (results[0], None), (d_output, None)
     return results, (d_output, d_logsumexp)
@@ -93,7 +94,7 @@ def _tangents(static, indices, residuals, tangents):
 
     def run(*arrays):
         (*arrays, output, logsumexp), tangents = arrays[:number], arrays[number:]
-        full = [None] * len(arrays)
+        full: list[Array | None] = [None] * len(arrays)
         for i, tangent in zip(indices, tangents, strict=True):
             full[i] = tangent
         return compute_tangent(_tiles(static, arrays), (output, logsumexp), full)

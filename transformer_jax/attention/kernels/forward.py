@@ -27,7 +27,9 @@ def compute_output(
         row = tiles.row(index)
         out, total = attend_rows(tiles.read_scaled_queries(query, row), row)
         output = tiles.write_queries(output, out.astype(output.dtype), row)
-        return output, tiles.write_queries(logsumexp, total, row) if with_logsumexp else None
+        if total is None or not with_logsumexp:
+            return output, None
+        return output, tiles.write_queries(logsumexp, total, row)
 
     output = jnp.zeros((*query.shape[:4], value.shape[3]), query.dtype)
     logsumexp = jnp.zeros(query.shape[:4], tiles.inputs.accumulated) if with_logsumexp else None
