@@ -182,7 +182,9 @@ def _is_named(name: str, value: Any) -> bool:
     if name in {f"{role}_token" for role in ROLES}:
         return True
     # As in Transformers: other objects are no tokens.
-    is_token = isinstance(value, str) or (isinstance(value, dict) and TYPED.items() <= value.items())
+    is_token = isinstance(value, str) or (
+        isinstance(value, dict) and TYPED.items() <= value.items()
+    )
     return name.endswith("_token") and is_token
 
 
