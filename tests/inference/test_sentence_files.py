@@ -108,7 +108,7 @@ def test_dropout_and_a_norm_before_the_pooling_change_nothing(tmp_path):
 
 
 def test_a_text_without_tokens_has_the_vector_zero(tiny, tmp_path):  # noqa: F811
-    """As in sentence-transformers, where the tokenizer adds no special tokens."""
+    """So it is in sentence-transformers if the tokenizer adds no special tokens."""
     shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)
     lines = (tmp_path / "vocab.txt").read_text().splitlines()
     core = tokenizers.Tokenizer(models.WordLevel({w: i for i, w in enumerate(lines)}, "[UNK]"))

@@ -159,12 +159,9 @@ def add_tokens(
         known = usual[role] in found or core.token_to_id(usual[role]) is not None
         if f"{role}_token" not in settings and not known:
             raise TokenizerError(f"{source} cannot be used: {usual[role]} is not in the vocabulary")
-    listed: set[tuple[type, str]] = set()
-    for value in [*named, *more]:
-        token = added_token(value)
-        if token.content not in found and (type(value), token.content) not in listed:
-            tokens[token.content] = token  # as in Transformers, a text replaces an object
-            listed.add((type(value), token.content))
+    for token in map(added_token, [*named, *more]):
+        if token.content not in found:
+            tokens[token.content] = token  # the last of one content counts
     for token in tokens.values():
         token.special = token.special or token.content in names
     with told(f"{path} does not belong to the vocabulary"):

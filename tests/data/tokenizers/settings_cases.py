@@ -87,6 +87,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "extra_special_tokens": {"image_token": "[NEW]"}, "additional_special_tokens": ["<x>"]}),
     "more tokens in an old map": ("gpt2", {"extra_special_tokens": {}, "special_tokens_map.json": {
         "additional_special_tokens": ["<x>"], "image_token": token("[NEW]")}}),
+    "one token twice, by objects": ("roberta", {
+        "unk_token": added("[NEW]"), "extra_special_tokens": [added("[NEW]", lstrip=True)]}),
+    "bos without a token": ("vocab.json", {
+        "tokenizer_class": "Qwen2Tokenizer", "add_bos_token": True, "add_eos_token": True}),
     "one token twice": ("llama", {"extra_special_tokens": [added("<x>", rstrip=True), "<x>"]}),
     "a token of another name": ("bert", {"image_token": "<x>"}),
     "an object that is no token": ("bert", {"image_token": token("fox", special=True)}),
