@@ -123,6 +123,13 @@ def test_next_tokens_are_the_softmax():
         np.testing.assert_allclose(probabilities[b], np.sort(row)[::-1][:3], rtol=1e-5)
 
 
+@pytest.mark.usefixtures("as_users_run_it")
+def test_a_count_of_next_tokens_that_is_no_count_is_one_line():
+    for count, error in ((-1, ValueError), (2.5, TypeError), (True, TypeError), (None, TypeError)):
+        with pytest.raises(error, match="count must be"):
+            next_tokens(model_of("learned"), PROMPT, None, count)
+
+
 @cache
 def translator():
     config = SequenceToSequenceConfig(5, 6, encoder=stack(), decoder=stack())

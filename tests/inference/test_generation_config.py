@@ -171,6 +171,8 @@ def test_a_model_without_a_stop_token_in_its_files_stops_at_the_tokenizers(files
     assert arguments(files(None, {"eos_token_id": [3, 4]}))["stop"] == (3, 4)
     assert arguments(files({"pad_token_id": 8}))["stop"] == ()
     assert arguments(files({"pad_token_id": 8}))["pad_id"] == 8
+    usual = arguments(files({}))["pad_id"]
+    assert arguments(files({"pad_token_id": -1}))["pad_id"] == usual
     assert arguments(files({}), stop=(6,))["stop"] == (6,)
 
 

@@ -168,6 +168,13 @@ def test_a_model_refuses_concrete_ids_and_ignores_padding(name):
     assert jax.eval_shape(call, jnp.array([[0, 1, 10**6]]))
 
 
+@pytest.mark.usefixtures("as_users_run_it")
+def test_ids_that_are_no_integers_are_named():
+    for name, call in calls().items():
+        with pytest.raises(TypeError, match=rf"{name.split()[0]} must be integers; got float32"):
+            call(jnp.array([[0.0, 1.0, 0.0]]))
+
+
 def test_padding_may_hold_any_id():
     encoder = TextEncoder(TEXT, rngs=nnx.Rngs(0))
     real = jnp.array([[True, True, False]])

@@ -8,6 +8,8 @@ import shutil
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers
 
 from tests.inference.test_embed import tiny, write_modules  # noqa: F401 (a fixture)
 from transformer_jax.__main__ import main
@@ -46,6 +48,20 @@ CASES = {
     ),
     "a prompt excluded that is none": (
         {"1_Pooling/config.json": {"pooling_mode": "mean", "include_prompt": False}}, 24, PLAIN,
+    ),
+    "no modules, and a length of the tokenizer": (
+        {"modules.json": None, "tokenizer_config.json": {"model_max_length": 6}},
+        24, [[0.76658, 2.19754, -0.06937, -0.09815], [0.92223, 1.94053, -0.08728, 0.11626]],
+    ),
+    "arguments without an effect": (
+        {LENGTHS: {
+            "max_seq_length": 12, "tokenizer_args": {"use_fast": True}, "config_args": {},
+            "model_args": {"attn_implementation": "eager"}, "unpad_inputs": False,
+            "modality_config": {"text": {
+                "method": "forward", "method_output_name": "last_hidden_state"}},
+            "module_output_name": "token_embeddings",
+        }},
+        24, PLAIN,
     ),
     "no pooling named": ({"1_Pooling/config.json": {}}, 24, PLAIN),
     "a list of poolings": (
@@ -89,6 +105,20 @@ def test_dropout_and_a_norm_before_the_pooling_change_nothing(tmp_path):
     assert read_pooling(tmp_path) == Pooling("mean", normalised=True)
     modules(tmp_path, "Transformer", "Pooling", module="sentence_transformers.base.modules.x")
     assert read_pooling(tmp_path) == Pooling("mean")
+
+
+def test_a_text_without_tokens_has_the_vector_zero(tiny, tmp_path):  # noqa: F811
+    """So it is in sentence-transformers if the tokenizer adds no special tokens."""
+    shutil.copytree(tiny, tmp_path, dirs_exist_ok=True)
+    lines = (tmp_path / "vocab.txt").read_text().splitlines()
+    core = tokenizers.Tokenizer(models.WordLevel({w: i for i, w in enumerate(lines)}, "[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    core.save(str(tmp_path / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = SentenceEncoder.load(tmp_path)(["", "the sea"])
+    np.testing.assert_array_equal(found[0], 0)
+    np.testing.assert_allclose(np.linalg.norm(found[1]), 1, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -142,6 +172,17 @@ def test_similar_prints_the_similarity_of_the_files(tiny, tmp_path, capsys):  # 
         (LENGTHS, {"transformer_task": "retrieval"}, "transformer_task='retrieval' is not"),
         (LENGTHS, {"module_output_name": "x"}, "module_output_name='x' is not supported"),
         ("2_Normalize/config.json", {"module_input_name": "x"}, "module_input_name='x' is not"),
+        ("2_Normalize/config.json", {"module_output_name": "x"}, "module_output_name='x' is not"),
+        (LENGTHS, {"processor_kwargs": {"do_lower_case": True}}, "'do_lower_case' in processor_kw"),
+        (LENGTHS, {"tokenizer_args": {"model_max_length": 5}}, "'model_max_length' in tokenizer_"),
+        (LENGTHS, {"config_args": {"num_hidden_layers": 1}}, "'num_hidden_layers' in config_args"),
+        (LENGTHS, {"processing_kwargs": {"text": {"max_length": 5}}}, "processing_kwargs and"),
+        (LENGTHS, {"tokenizer_name_or_path": "bert"}, "tokenizer_name_or_path are not supported"),
+        (
+            LENGTHS,
+            {"modality_config": {"text": {"method_output_name": "pooler_output"}}},
+            "method_output_name='pooler_output' is not supported",
+        ),
     ],
 )
 def test_a_setting_that_cannot_be_obeyed_is_one_line(name, content, says, tmp_path):
@@ -172,6 +213,9 @@ def test_modules_that_cannot_be_computed_are_one_line(kinds, says, tmp_path):
 def test_a_model_in_a_folder_of_its_own_is_refused(tmp_path):
     modules(tmp_path, "Transformer", "Pooling")
     content = json.loads((tmp_path / "modules.json").read_text())
+    content[0]["path"] = "."
+    (tmp_path / "modules.json").write_text(json.dumps(content))
+    assert read_pooling(tmp_path) == Pooling()
     content[0]["path"] = "0_Transformer"
     (tmp_path / "modules.json").write_text(json.dumps(content))
     with pytest.raises(PretrainedError, match="the path '0_Transformer' of the Transformer"):

@@ -84,6 +84,15 @@ def test_head_tail_and_locate_know_both_sides(tmp_path):
         ({"tokenizer_class": 5}, "tokenizer_class must be a text, got 5"),
         ({"tokenizer_class": "GPT2Tokenizer"}, "GPT2Tokenizer needs a vocabulary of the kind BPE"),
         ({"tokenizer_class": "MPNetTokenizer", "do_lower_case": True}, "MPNetTokenizer is not"),
+        ({"tokenizer_class": "MPNetTokenizer"}, "do_lower_case=True of a MPNetTokenizer is not"),
+        (
+            {"tokenizer_class": "XTokenizer", "strip_accents": True},
+            "strip_accents=True of a XTokenizer is not supported: its tokenizer.json says false",
+        ),
+        (
+            {"tokenizer_class": "XTokenizer", "tokenize_chinese_chars": False},
+            "tokenize_chinese_chars=False of a XTokenizer is not supported: .* says true",
+        ),
         ({"fast_tokenizer_files": ["tokenizer.4.0.json"]}, "fast_tokenizer_files=.*not supported"),
         ({"mask_token": ["[MASK]"]}, "must be a text, or an object with a content"),
         ({"extra_special_tokens": [3]}, "must be a text, or an object with a content"),
@@ -98,6 +107,21 @@ def test_a_setting_that_cannot_be_obeyed_is_one_line(settings, says, tmp_path):
     with pytest.raises(TokenizerError, match=says) as error:
         load_pretrained_tokenizer(settled(tmp_path, **settings))
     assert "\n" not in str(error.value) and "case" in str(error.value)
+
+
+def test_a_class_that_is_not_known_may_say_what_tokenizer_json_says(tmp_path):
+    same = {"do_lower_case": False, "strip_accents": False, "tokenize_chinese_chars": True}
+    settings = same | {"tokenizer_class": "MPNetTokenizer", "add_prefix_space": True}
+    load_pretrained_tokenizer(settled(tmp_path, **settings))
+    folder = write_case("gpt2 with a space", tmp_path / "gpt2")
+    for space in (False, None, True):
+        settings = {"tokenizer_class": "CodeGenTokenizer", "add_prefix_space": space}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        if space:
+            with pytest.raises(TokenizerError, match="add_prefix_space=True of a CodeGenTokenizer"):
+                load_pretrained_tokenizer(folder)
+        else:
+            load_pretrained_tokenizer(folder)
 
 
 def test_a_token_beyond_the_table_is_refused_where_a_text_uses_it(tmp_path):

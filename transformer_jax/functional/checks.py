@@ -149,6 +149,8 @@ def check_length(tokens: Any, max_length: int) -> None:
 def check_ids(name: str, ids: Any, rows: int, is_token: Any = None) -> None:
     """Raise ValueError if an id is not a row of a table of `rows` rows; padding is not checked.
 
+    Raises TypeError if the ids are not integers.
+
     Ids that are traced, as under `jax.jit`, have no values yet and are not checked; `lookup` gives
     NaN for a wrong one.
     """
@@ -157,6 +159,8 @@ def check_ids(name: str, ids: Any, rows: int, is_token: Any = None) -> None:
     if not getattr(ids, "is_fully_addressable", True):  # spread over several processes
         return
     values = np.asarray(ids)
+    if not np.issubdtype(values.dtype, np.integer):
+        raise TypeError(f"{name} must be integers; got {values.dtype}")
     wrong = (values < 0) | (values >= rows)
     if is_token is not None:
         wrong = wrong & np.asarray(is_token, bool)

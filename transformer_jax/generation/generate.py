@@ -18,7 +18,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from transformer_jax.functional.checks import check_ids
+from transformer_jax.functional.checks import check_ids, check_whole
 from transformer_jax.generation.beam_search import BeamSearch, beam_search
 from transformer_jax.generation.options import (
     GenerationOptions,
@@ -257,7 +257,12 @@ def next_tokens(
     is_token: Bool[Array | np.ndarray, "B T"] | None = None,
     count: int = 10,
 ) -> tuple[Int[Array, "B n"], Float[Array, "B n"]]:
-    """Return the `count` likeliest next tokens and their probabilities, the likeliest first."""
+    """Return the `count` likeliest next tokens and their probabilities, the likeliest first.
+
+    Raises ValueError and TypeError as `generate` does, and for a count that is negative or not
+    whole.
+    """
+    check_whole("count", count, least=0)
     is_token = _prompt(model, tokens, is_token, 0)
     graph, params = nnx.split(model, nnx.Param)
     return _next_tokens(graph, params, _array(tokens), is_token, count=count)

@@ -26,6 +26,7 @@ from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
 BUCKETS = 6  # number of batch lengths that are compiled
+SMALLEST_NORM = 1e-12  # that of sentence-transformers
 
 
 class SentenceEncoder:
@@ -50,7 +51,8 @@ class SentenceEncoder:
             x = nnx.merge(graph, params)(tokens, is_token)
             x = POOLINGS[pooling.name](x, is_token).astype(jnp.float32)
             if pooling.normalised:
-                x = x / jnp.linalg.norm(x, axis=-1, keepdims=True)
+                # The vector of a text without tokens is zero, and stays zero.
+                x = x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), SMALLEST_NORM)
             return x[:, : pooling.truncate_dim]
 
         self._vectors = vectors

@@ -33,6 +33,10 @@ OLD_MODES = {
     "pooling_mode_weightedmean_tokens": None,
 }
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+# Arguments of Transformers that change ids or the model, under their new and old names. Those of
+# the model itself concern its speed and memory.
+PASSED_ON = ("processor_kwargs", "tokenizer_args", "config_kwargs", "config_args")
+HARMLESS = ("use_fast", "trust_remote_code")
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ def read_pooling(folder: Path) -> Pooling:
     implemented.
     """
     if not (folder / MODULES).is_file():
-        return Pooling()
+        return Pooling(max_length=_tokenizer_length(folder))
     found, modules = Pooling(), _modules(folder / MODULES)
     kinds = [kind for kind, _ in modules]
     if kinds[:1] != ["Transformer"] or kinds.count("Transformer") + kinds.count("Pooling") != 2:
@@ -66,7 +70,7 @@ def read_pooling(folder: Path) -> Pooling:
     prompt = _prompt(folder / MODEL)
     pooled = False
     for kind, path in modules:
-        if kind == "Transformer" and path:
+        if kind == "Transformer" and path not in ("", ".", "./"):
             raise PretrainedError(
                 f"{folder / MODULES}: the path {path!r:.60} of the Transformer is not supported; "
                 "put the files of the model beside modules.json, and an empty path"
@@ -77,9 +81,9 @@ def read_pooling(folder: Path) -> Pooling:
                 settings.must_be("include_prompt", True)
             found, pooled = replace(found, name=_pooling_name(settings)), True
         elif kind == "Normalize":
-            for setting, usual in (("module_input_name", "sentence_embedding"),) * pooled:
-                if (folder / path / "config.json").is_file():
-                    Settings(folder / path / "config.json").must_be(setting, usual)
+            if pooled and (folder / path / "config.json").is_file():
+                for setting in ("module_input_name", "module_output_name"):
+                    Settings(folder / path / "config.json").must_be(setting, "sentence_embedding")
             # Before the pooling there is no vector of the text to normalise.
             found = replace(found, normalised=found.normalised or pooled)
         elif kind not in ("Transformer", "Dropout"):  # dropout acts in training alone
@@ -125,12 +129,38 @@ def _transformer_settings(folder: Path) -> dict[str, Any]:
         settings = Settings(folder / name)
         settings.must_be("transformer_task", "feature-extraction")
         settings.must_be("module_output_name", "token_embeddings")
+        _check_passed_on(settings)
         if settings.flag("do_lower_case", False):
             found["lowercase"] = True
         found["max_length"] = _length(settings, "max_seq_length")
-    if found.get("max_length") is None and (folder / TOKENIZER).is_file():
-        found["max_length"] = _length(Settings(folder / TOKENIZER), "model_max_length")
+    if found.get("max_length") is None:
+        found["max_length"] = _tokenizer_length(folder)
     return found
+
+
+def _check_passed_on(settings: Settings) -> None:
+    """Raise PretrainedError for what changes the ids or the vectors in a place of its own."""
+    for name in PASSED_ON:
+        part = settings.part(name)
+        for key in part.values if part else ():
+            if key not in HARMLESS:
+                raise settings.error(
+                    f"{key!r:.60} in {name} is not supported; "
+                    "set it in the files of the model and its tokenizer"
+                )
+    if settings.values.get("processing_kwargs") or settings.values.get("tokenizer_name_or_path"):
+        raise settings.error("processing_kwargs and tokenizer_name_or_path are not supported")
+    modalities = settings.part("modality_config")
+    text = modalities.part("text") if modalities else None
+    if text:
+        text.must_be("method", "forward")
+        text.must_be("method_output_name", "last_hidden_state")
+
+
+def _tokenizer_length(folder: Path) -> int | None:
+    if not (folder / TOKENIZER).is_file():
+        return None
+    return _length(Settings(folder / TOKENIZER), "model_max_length")
 
 
 def _length(settings: Settings, name: str) -> int | None:

@@ -98,7 +98,8 @@ def read_generation_config(folder: Path, vocab_size: int) -> GenerationConfig:
     stop, pad_id = None, None
     if has_file:
         stop = ()
-        pad_id = (_tokens(settings, "pad_token_id", vocab_size, single=True) or (None,))[0]
+        if values.get("pad_token_id") != -1:  # which the first Llama models have for none
+            pad_id = (_tokens(settings, "pad_token_id", vocab_size, single=True) or (None,))[0]
         _tokens(settings, "bos_token_id", vocab_size, single=True)
         if "eos_token_id" in values and values["eos_token_id"] is None:
             raise settings.error(

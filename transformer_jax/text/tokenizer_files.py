@@ -20,6 +20,7 @@ from transformer_jax.text.encoding import told
 from transformer_jax.text.tokenizer_rules import (
     CLASS_OF_MODEL,
     CLASSES,
+    MISNAMED,
     class_name,
     flag,
     kind_of,
@@ -43,6 +44,14 @@ BYTE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 SENTENCEPIECE = ("sentencepiece.bpe.model", "tokenizer.model", "spiece.model")
 # Classes with a padding token of their own, or none; others take that of tokenizer.json.
 PAD_ALONE = (*(name for name, kind in CLASSES.items() if "pad" in kind.special), "GPT2Tokenizer")
+# The settings of a class that is not known here, and the rules of tokenizer.json that they change.
+RULES = {
+    "do_lower_case": "lowercase",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+    "strip_accents": "strip_accents",
+    "add_prefix_space": "add_prefix_space",
+}
+LOWERING = ("MPNet", "Funnel", "LayoutLMv2")  # classes that lower-case by default
 # Settings that say where a tokenizer came from, which are not true of a copy.
 ORIGIN = ("name_or_path", "auto_map", "tokenizer_file", "vocab_file", "special_tokens_map_file")
 
@@ -141,7 +150,7 @@ def _class(
             return None  # the library says what is wrong with it
         if name and declared is None and kind_of(model) != CLASSES[name].model:
             return None
-        if name is None and declared is not None:
+        if model_type not in MISNAMED and declared and not class_name(declared, None, False):
             _check_unknown_class(folder, declared, content, settings)
         return name
     if name is None and model_type is None:
@@ -164,14 +173,19 @@ def _check_unknown_class(
     """Refuse a class with a rule in its settings that tokenizer.json does not have."""
     if declared.startswith("PreTrainedTokenizer") or declared == "TokenizersBackend":
         return  # they use tokenizer.json unchanged in Transformers too
-    rules = json.dumps(content.get("normalizer"))
+    rules = json.dumps([content.get("normalizer"), content.get("pre_tokenizer")])
     lowers = '"Lowercase"' in rules or '"lowercase": true' in rules
-    wanted = settings.get("do_lower_case", lowers)
-    if wanted != lowers:
-        raise TokenizerError(
-            f"{folder / CONFIG}: do_lower_case={wanted!r:.20} of a {declared:.40} is not "
-            f"supported: its tokenizer.json {'lower-cases' if lowers else 'does not lower-case'}"
-        )
+    defaults_of = {"do_lower_case": True} if declared.startswith(LOWERING) else {}
+    for name, rule in RULES.items():
+        known = {value for value in (True, False) if f'"{rule}": {json.dumps(value)}' in rules}
+        if name == "do_lower_case" or f'"{rule}": null' in rules:  # accents: as the case
+            known = {lowers}
+        wanted = settings.get(name, defaults_of.get(name))
+        if known and wanted is not None and wanted not in known:
+            raise TokenizerError(
+                f"{folder / CONFIG}: {name}={wanted!r:.20} of a {declared:.40} is not supported: "
+                f"its tokenizer.json says {' and '.join(map(str, known)).lower()}"
+            )
 
 
 def _obeyed(settings: dict[str, Any], source: Path, name: str | None) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def set_frame(
     elif core.post_processor is None:
         # Settings read it without tokenizer.json alone: see `read_tokenizer_files`.
         roles = [role for role in ("bos", "eos") if flag(settings, f"add_{role}_token")]
-        around = {role: special.get(role, END) for role in roles}
+        around = {role: special[role] for role in roles if role in special}
         parts = [*([f"{around['bos']}:{{0}}"] if "bos" in around else []), "${1}:{0}"]
         parts += [f"{around['eos']}:{{0}}"] if "eos" in around else []
         first, second = ([part.format(*which) for part in parts] for which in ((0, "A"), (1, "B")))

@@ -36,6 +36,7 @@ USUAL_NAMES = {
 CONFIG, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 MORE, OLD_MORE = "extra_special_tokens", "additional_special_tokens"
 DECODER = "added_tokens_decoder"
+TYPED = {"__type": "AddedToken"}  # marks an object of tokenizer_config.json as a token
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 UNBOUNDED = 10**6  # tokens; Transformers writes 10^30 for no limit
 Side = Literal["right", "left"]
@@ -66,7 +67,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
         _check_tokens(found, beside)
         if isinstance(found.get(MORE), list) and isinstance(settings.get(MORE), list):
             found[MORE] = settings[MORE] + [t for t in found[MORE] if t not in settings[MORE]]
-        settings |= {name: value for name, value in found.items() if name.endswith("_token")}
+        named = {name: value for name, value in found.items() if name.endswith("_token")}
+        settings |= {n: v | TYPED if isinstance(v, dict) else v for n, v in named.items()}
         settings |= {name: found[name] for name in (MORE, OLD_MORE) if name in found}
     return settings
 
@@ -142,11 +144,12 @@ def add_tokens(
     usual = kind.special if kind else {}
     roles = {f"{role}_token": usual.get(role) for role in ROLES}
     roles |= {name: value for name, value in settings.items() if _is_named(name, value)}
-    more = settings.get(MORE, settings.get(OLD_MORE)) or []
-    if isinstance(more, dict):
-        roles, more = roles | more, []
-    named = [added_token(value) for value in roles.values() if value is not None]
-    names = {token.content for token in named}
+    more, older = settings.get(MORE), settings.get(OLD_MORE)
+    if isinstance(more, dict):  # as in Transformers: named tokens, beside an older list
+        roles, more = roles | more, older
+    more = (older if MORE not in settings else more) or []
+    named = [value for value in roles.values() if value is not None]
+    names = {added_token(value).content for value in named}
 
     # Flags may differ from those of the same token in tokenizer.json.
     known = {repr(token) for token in core.get_added_tokens_decoder().values()}
@@ -156,10 +159,9 @@ def add_tokens(
         known = usual[role] in found or core.token_to_id(usual[role]) is not None
         if f"{role}_token" not in settings and not known:
             raise TokenizerError(f"{source} cannot be used: {usual[role]} is not in the vocabulary")
-    for token in [*named, *map(added_token, more)]:
+    for token in map(added_token, [*named, *more]):
         if token.content not in found:
-            tokens[token.content] = token
-            found.add(token.content)
+            tokens[token.content] = token  # the last of one content counts
     for token in tokens.values():
         token.special = token.special or token.content in names
     with told(f"{path} does not belong to the vocabulary"):
@@ -176,7 +178,10 @@ def _is_named(name: str, value: Any) -> bool:
     """Return whether a setting names a special token, such as "image_token"."""
     if name in {f"{role}_token" for role in ROLES}:
         return True
-    is_token = isinstance(value, str) or (isinstance(value, dict) and "content" in value)
+    # As in Transformers: other objects are no tokens.
+    is_token = isinstance(value, str) or (
+        isinstance(value, dict) and TYPED.items() <= value.items()
+    )
     return name.endswith("_token") and is_token
 
 

@@ -83,7 +83,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "more tokens with flags": ("gpt2", {"extra_special_tokens": [
         added("[NEW]", lstrip=True), added("<x>", rstrip=True, special=False, normalized=True)]}),
     "more tokens by name": ("llama", {"extra_special_tokens": {"image_token": "[NEW]"}}),
+    "more tokens by name, and a list": ("llama", {
+        "extra_special_tokens": {"image_token": "[NEW]"}, "additional_special_tokens": ["<x>"]}),
+    "more tokens in an old map": ("gpt2", {"extra_special_tokens": {}, "special_tokens_map.json": {
+        "additional_special_tokens": ["<x>"], "image_token": token("[NEW]")}}),
+    "one token twice, by objects": ("roberta", {
+        "unk_token": added("[NEW]"), "extra_special_tokens": [added("[NEW]", lstrip=True)]}),
+    "bos without a token": ("vocab.json", {
+        "tokenizer_class": "Qwen2Tokenizer", "add_bos_token": True, "add_eos_token": True}),
+    "one token twice": ("llama", {"extra_special_tokens": [added("<x>", rstrip=True), "<x>"]}),
     "a token of another name": ("bert", {"image_token": "<x>"}),
+    "an object that is no token": ("bert", {"image_token": token("fox", special=True)}),
     "mask that takes spaces": ("bert", {"mask_token": added("[NEW]", lstrip=True, rstrip=True)}),
     "mask that is a word": ("bert", {"mask_token": added("[NEW]", single_word=True)}),
     "new padding": ("gpt2", {"pad_token": "[NEW]"}),
