@@ -16,6 +16,9 @@ import transformer_jax as tj
 from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import attend
 from transformer_jax.attention.masks import causal, padding, sliding_window
+from transformer_jax.generation.beam_search import BeamSearch
+from transformer_jax.generation.generate import generate, generate_target, next_tokens
+from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.config import (
     ClassifierConfig,
     LanguageModelConfig,
@@ -284,3 +287,54 @@ def test_models_can_be_exported_and_mapped(model):
         assert_near(exported(partial(run, parameters), TOKENS, IS_TOKEN, sizes=sizes), right)
     each = jax.jit(jax.vmap(lambda t, i: run(parameters, t[None], i[None])[0]))
     assert_near(each(TOKENS, IS_TOKEN), right)
+
+
+def language_model(**settings):
+    config = LanguageModelConfig(11, 16, STACK, embedding_dropout_rate=0.0, **settings)
+    return LanguageModel(config, rngs=nnx.Rngs(0))
+
+
+DRAWN = {"sampling": Sampling(top_k=5, repetition_penalty=1.2), "key": jax.random.key(1)}
+# The model, and the function of it, of tokens and of is_token.
+GENERATION = {
+    "greedy": (language_model, partial(generate, max_tokens=3)),
+    "no padding": (language_model, lambda m, t, i: generate(m, t, max_tokens=3)),
+    "ring": (lambda: language_model(window=2), partial(generate, max_tokens=3)),
+    "drawn": (language_model, partial(generate, max_tokens=3, **DRAWN)),
+    "search": (language_model, partial(generate, max_tokens=3, search=BeamSearch(2), stop=(2,))),
+    "next tokens": (language_model, partial(next_tokens, count=3)),
+    "target": (MODELS["sequence to sequence"], partial(generate_target, begin=1, max_tokens=3)),
+}
+
+
+@pytest.mark.parametrize("name", GENERATION)
+def test_generation_can_be_transformed(name):
+    make, function = GENERATION[name]
+    graph, parameters = nnx.split(make(), nnx.Param)
+
+    def run(parameters, tokens, is_token):
+        return function(nnx.merge(graph, parameters), tokens, is_token)
+
+    def of_one(text):
+        return jax.tree.map(lambda x: x[0], run(parameters, *(x[None] for x in text)))
+
+    right = run(parameters, TOKENS, IS_TOKEN)
+    assert_near(exported(partial(run, parameters), TOKENS, IS_TOKEN, sizes=("b", "t")), right)
+    if name != "drawn":  # a batch of other sizes is drawn otherwise
+        assert_near(jax.jit(jax.vmap(lambda *text: of_one(text)))(TOKENS, IS_TOKEN), right)
+    if name == "greedy":
+        assert_near(jax.lax.map(of_one, (TOKENS, IS_TOKEN)), right)
+
+
+@pytest.mark.parametrize("name", ["greedy", "search", "target"])
+def test_probability_of_a_text_has_a_forward_derivative(name):
+    make, function = GENERATION[name]
+    graph, parameters = nnx.split(make(), nnx.Param)
+
+    @jax.jit
+    def run(size):
+        scaled = jax.tree.map(lambda x: x * size, parameters)
+        return function(nnx.merge(graph, scaled), TOKENS, IS_TOKEN).log_probability
+
+    found = jax.jvp(run, (1.0,), (1.0,))[1]
+    np.testing.assert_allclose(found, (run(1.001) - run(0.999)) / 0.002, rtol=1e-2)

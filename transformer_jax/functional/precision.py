@@ -56,6 +56,12 @@ def wide(x: Array) -> Array:
     return x.astype(wide_dtype(x.dtype))
 
 
+def added(one: Array, other: Array) -> Array:
+    """Return the sum of two arrays in the widest of their dtypes."""
+    dtype = widest(one.dtype, other.dtype)
+    return one.astype(dtype) + other.astype(dtype)
+
+
 def returned_dtype(dtype: jnp.dtype) -> jnp.dtype:
     """Return the dtype in which to return a product that is soon rounded to this dtype.
 

@@ -115,7 +115,11 @@ def beam_search(
             log_probability=going_on,
         )
         beam, token = (jnp.take_along_axis(x, chosen, axis=1) for x in (beam, token))
-        return state, token.reshape(-1, 1), (jnp.arange(B)[:, None] * W + beam).reshape(-1)
+        return (
+            state,
+            token.reshape(-1, 1),
+            (jnp.arange(B, dtype=beam.dtype)[:, None] * W + beam).reshape(-1),
+        )
 
     def going(carry):
         i, state, _, _, _ = carry
@@ -141,9 +145,7 @@ def beam_search(
 def _complete(state: Beams, tokens, log_probability, length, alpha: float) -> Beams:
     """Keep the W best complete texts of the old ones and the new ones."""
     W = state.scores.shape[1]
-    scores = jnp.concatenate(
-        [state.scores, log_probability / length_penalty(length, alpha)], axis=1
-    )
+    scores = jnp.concatenate([state.scores, _scores(log_probability, length, alpha)], axis=1)
     scores, best = lax.top_k(scores, W)
 
     def chosen(old, new):
@@ -159,8 +161,12 @@ def _complete(state: Beams, tokens, log_probability, length, alpha: float) -> Be
     )
 
 
+def _scores(log_probability, length, alpha: float):
+    return log_probability / length_penalty(length, alpha).astype(log_probability.dtype)
+
+
 def _ended(state: Beams, alpha: float, most: int) -> Bool[Array, " B"]:
     """Return whether no unfinished text can become better than the worst complete text."""
     # Every further token lowers the log-probability, and the length penalty is largest at `most`.
-    reachable = state.log_probability.max(axis=1) / length_penalty(most, alpha)
+    reachable = _scores(state.log_probability.max(axis=1), most, alpha)
     return state.scores.min(axis=1) >= reachable

@@ -18,7 +18,8 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from transformer_jax.functional.checks import check_ids, check_whole
+from transformer_jax.functional.checks import are_numbers, check_ids, check_whole
+from transformer_jax.functional.precision import wide_dtype
 from transformer_jax.generation.beam_search import BeamSearch, beam_search
 from transformer_jax.generation.options import (
     GenerationOptions,
@@ -87,7 +88,7 @@ def generate(
 @partial(jax.jit, static_argnums=0, static_argnames="options")
 def _generate(graph, params, tokens, is_token, key, *, options):
     model = nnx.merge(graph, params)
-    cache = model.start(len(tokens), tokens.shape[1] + options.max_tokens)
+    cache = model.start(tokens.shape[0], tokens.shape[1] + options.max_tokens)
     state = _read_prompt(model, cache, tokens, is_token, key, options)
     return _generate_tokens(model, state, options)
 
@@ -101,7 +102,7 @@ def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationStat
         columns = jnp.where(is_token, tokens, V)
         is_used = jnp.zeros((B, V), bool).at[jnp.arange(B)[:, None], columns].set(True, mode="drop")
     none = jnp.zeros(B, jnp.int32)
-    sums = jnp.zeros(B, jnp.promote_types(logits.dtype, jnp.float32))
+    sums = jnp.zeros(B, wide_dtype(logits.dtype))
     return GenerationState(logits, cache, is_used, none > 0, none, sums, key)
 
 
@@ -119,7 +120,7 @@ def _generate_tokens(model, state, options: GenerationOptions) -> Generated:
                 pad_id=options.pad_id,
             )
         )
-    B, G = len(state.logits), options.max_tokens
+    B, G = state.logits.shape[0], options.max_tokens
 
     def continues(carry):
         i, _, state, _, _ = carry
@@ -144,7 +145,7 @@ def _draw(state, options: GenerationOptions):
     key, draw_key = jax.random.split(state.key)
     token = draw(state.logits, options.sampling, draw_key, is_used=state.is_used)
     is_new = ~state.is_done
-    rows = jnp.arange(len(token))
+    rows = jnp.arange(token.shape[0])
     log_probability = log_probabilities(state.logits)[rows, token]
     is_used = state.is_used
     if is_used is not None:
@@ -201,7 +202,7 @@ def stream(
 @partial(jax.jit, static_argnums=0, static_argnames="options")
 def _first(graph, params, tokens, is_token, key, *, options):
     model = nnx.merge(graph, params)
-    cache = model.start(len(tokens), tokens.shape[1] + options.max_tokens)
+    cache = model.start(tokens.shape[0], tokens.shape[1] + options.max_tokens)
     return _read_prompt(model, cache, tokens, is_token, key, options)
 
 
@@ -245,7 +246,7 @@ def generate_target(
 @partial(jax.jit, static_argnums=0, static_argnames=("begin", "options"))
 def _generate_target(graph, params, source, is_source, key, *, begin, options):
     model = nnx.merge(graph, params)
-    first = jnp.full((len(source), 1), begin, jnp.int32)
+    first = jnp.full((source.shape[0], 1), begin, jnp.int32)
     cache = model.start(source, is_source, options.max_tokens)
     state = _read_prompt(model, cache, first, jnp.ones_like(first, bool), key, options)
     return _generate_tokens(model, state, options)
@@ -275,10 +276,15 @@ def _next_tokens(graph, params, tokens, is_token, *, count):
     return best, probabilities
 
 
-def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[np.ndarray, "B T"]:
+def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[Array | np.ndarray, "B T"]:
     """Check a prompt, and return its `is_token` (all True by default)."""
-    is_token = np.asarray(np.ones(np.shape(tokens), bool) if is_token is None else is_token)
-    if is_token.ndim != 2 or not is_token.size or not is_token.any(axis=1).all():
+    if is_token is None:
+        ones = np.ones if are_numbers(*np.shape(tokens)) else jnp.ones
+        is_token = ones(np.shape(tokens), bool)
+    is_token = _array(is_token)
+    # Under a transformation of JAX only the shape is known.
+    known = np.bool_(True) if isinstance(is_token, jax.core.Tracer) else jax.device_get(is_token)
+    if is_token.ndim != 2 or 0 in is_token.shape or not known.any(axis=-1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
     check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
     check_ids("tokens", tokens, model.config.vocab_size, is_token)

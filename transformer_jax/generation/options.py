@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 from jaxtyping import PRNGKeyArray
 
-from transformer_jax.functional.checks import check_whole
+from transformer_jax.functional.checks import are_numbers, check_whole
 from transformer_jax.generation.beam_search import BeamSearch, check_search
 from transformer_jax.generation.sampling import Sampling
 
@@ -66,8 +66,11 @@ def make_options(
 
 
 def check_fits(model, tokens: int, max_tokens: int) -> None:
-    """Raise ValueError if `tokens`, prompt included, are more than the model's max_length."""
-    if tokens > model.config.max_length:
+    """Raise ValueError if `tokens`, prompt included, are more than the model's max_length.
+
+    A symbolic number is not checked.
+    """
+    if are_numbers(tokens) and tokens > model.config.max_length:
         raise ValueError(
             f"the prompt and max_tokens={max_tokens} make {tokens} tokens, more than the model's "
             f"max_length={model.config.max_length}"

@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import Mask, causal, padding, segments, sliding_window
-from transformer_jax.functional.checks import check_ids, check_length
+from transformer_jax.functional.checks import are_numbers, check_ids, check_length
 from transformer_jax.functional.positions import count_in_segments, count_positions
 from transformer_jax.functional.precision import wide_dtype
 from transformer_jax.models.config import LanguageModelConfig
@@ -168,6 +168,9 @@ class LanguageModel(nnx.Module):
 
 
 def check_capacity(capacity: int, max_length: int) -> None:
-    """Raise ValueError if the capacity of a cache is not from 1 to `max_length` tokens."""
-    if not 1 <= capacity <= max_length:
+    """Raise ValueError if the capacity of a cache is not from 1 to `max_length` tokens.
+
+    A symbolic capacity is not checked.
+    """
+    if are_numbers(capacity) and not 1 <= capacity <= max_length:
         raise ValueError(f"capacity must be 1 to max_length={max_length}; got {capacity}")

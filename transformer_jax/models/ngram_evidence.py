@@ -34,7 +34,7 @@ class NgramEvidence(nnx.Module):
         rows, there = ngram_rows(tokens, is_token, self.longest, self.bits)
         share = ngram_shares(rows, there)
         z = ngram_evidence(self.weight[...], self.square[...], rows, share, presence)
-        z = z + self.bias[...]
+        z = z + self.bias[...].astype(z.dtype)
         return jnp.concatenate([-z / 2, z / 2], axis=-1) if z.shape[-1] == 1 else z
 
 

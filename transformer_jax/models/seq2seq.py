@@ -171,7 +171,7 @@ class SequenceToSequence(nnx.Module):
         """
         encoded = self.encode(source, is_source)
         check_capacity(capacity, self.config.max_length)
-        cache = self.decoder.empty_cache(len(source), capacity, dtype=encoded.dtype)
+        cache = self.decoder.empty_cache(source.shape[0], capacity, dtype=encoded.dtype)
         return replace(
             cache, memory=self.decoder.memory_of(encoded, is_source), is_memory=is_source
         )

@@ -11,6 +11,7 @@ from transformer_jax.attention.masks import padding, sliding_window
 from transformer_jax.functional.checks import check_ids
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.pooling import POOLINGS, max_pool
+from transformer_jax.functional.precision import added, widest
 from transformer_jax.functional.regions import max_patches, to_front
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.ngram_evidence import evidence_of
@@ -151,9 +152,10 @@ class TextClassifier(nnx.Module):
             # the encoder would dominate the input of the head.
             x = self.encoder_scale * x
         pooled += [POOLINGS[name](x, is_seen) for name in self.pooling]
-        pooled = jnp.concatenate(pooled, axis=-1)
+        dtype = widest(*(x.dtype for x in pooled))
+        pooled = jnp.concatenate([x.astype(dtype) for x in pooled], axis=-1)
         pooled = dropout(pooled, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
         logits = self.head(pooled)
         if self.evidence is not None:
-            logits = logits + self.evidence(tokens, is_token, presence=presence)
+            logits = added(logits, self.evidence(tokens, is_token, presence=presence))
         return (logits, *rest) if rest else logits

@@ -20,7 +20,7 @@ from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.feed_forward import ACTIVATIONS
 from transformer_jax.functional.pooling import POOLINGS, cls_pool
 from transformer_jax.functional.positions import count_in_segments, count_positions
-from transformer_jax.functional.precision import product, wide_dtype
+from transformer_jax.functional.precision import added, product, wide_dtype
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.models.ngram_evidence import evidence_of
 from transformer_jax.nn.context import LayerContext
@@ -204,9 +204,11 @@ class MaskedHead(nnx.Module):
         rows = ascii_lowercase[: x.ndim - 1]
         x = self.norm(ACTIVATIONS[self.activation](self.linear(x)))
         dtype = wide_dtype(x.dtype)
-        if self.output is not None:
-            return self.output(x, dtype=dtype) + self.bias[...]
-        return product(f"{rows}D,VD->{rows}V", x, table, dtype) + self.bias[...]
+        if self.output is None:
+            logits = product(f"{rows}D,VD->{rows}V", x, table, dtype)
+        else:
+            logits = self.output(x, dtype=dtype)
+        return logits + self.bias[...].astype(dtype)
 
 
 class MaskedLanguageModel(nnx.Module):
@@ -338,7 +340,7 @@ class EncoderClassifier(nnx.Module):
             x = HEAD_ACTIVATIONS[config.activation](self.linear(x))
         logits = self.head(dropout(x, rate, dropout_key(rngs, rate)))
         if self.evidence is not None:
-            logits = logits + self.evidence(tokens, is_token, presence=presence)
+            logits = added(logits, self.evidence(tokens, is_token, presence=presence))
         return (logits, maps[0]) if maps else logits
 
 

@@ -145,7 +145,8 @@ class BertEmbedding(nnx.Module):
         if self.segment is not None:
             # Without segments one row is added everywhere. Its gradient is then a sum, where a
             # scatter would be slow on an accelerator.
-            x += self.segment(jnp.zeros((1, 1), tokens.dtype) if segments is None else segments)
+            segments = jnp.zeros((1, 1), tokens.dtype) if segments is None else segments
+            x += self.segment(segments).astype(x.dtype)
         return dropout(
             self.norm(x.astype(rows.dtype)), self.dropout_rate, dropout_key(rngs, self.dropout_rate)
         )
@@ -167,7 +168,8 @@ class RegionFeatures(nnx.Module):
         presence: Float[Array, "B T"] | None = None,
     ) -> Float[Array, "B T D"]:
         regions = self.region(tokens, is_token, presence=presence)
-        return jax.nn.relu(wide(regions) + self.bias[...]).astype(regions.dtype)
+        x = wide(regions)
+        return jax.nn.relu(x + self.bias[...].astype(x.dtype)).astype(regions.dtype)
 
 
 class PatchEmbedding(nnx.Module):
@@ -196,4 +198,5 @@ class PatchEmbedding(nnx.Module):
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B P D"]:
         x = dropout(patches, self.dropout_rate, dropout_key(rngs, self.dropout_rate))
-        return self.norm(self.projection(x) + self.position(count_positions(is_patch)))
+        x = self.projection(x)
+        return self.norm(x + self.position(count_positions(is_patch)).astype(x.dtype))

@@ -23,6 +23,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from transformer_jax.functional.checks import are_numbers
+
 
 class KeysAndValues(NamedTuple):
     """The keys and values of one layer, in C slots.
@@ -87,7 +89,7 @@ class Cache:
             return Step(
                 positions,
                 jnp.where(written, positions, C),
-                jnp.broadcast_to(slot, (len(after), C)),
+                jnp.broadcast_to(slot, (after.shape[0], C)),
                 slot < after[:, None],
                 after,
             )
@@ -156,12 +158,13 @@ def empty_cache(
 ) -> Cache:
     """Return an empty cache for `capacity` tokens.
 
-    If `window` + 1 is less than `capacity`, it is a ring of window + 1 slots. Raises ValueError for
+    If `window` + 1 is less than `capacity`, or `capacity` is symbolic, it is a ring of window + 1
+    slots. Raises ValueError for
     a capacity below 1.
     """
-    if capacity < 1:
+    if are_numbers(capacity) and capacity < 1:
         raise ValueError(f"capacity must be 1 or more; got {capacity}")
-    if window is not None and window + 1 < capacity:
+    if window is not None and (not are_numbers(capacity) or window + 1 < capacity):
         capacity = window + 1
     else:
         window = None

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from transformer_jax.functional.precision import wide
+from transformer_jax.functional.precision import wide_dtype
 from transformer_jax.nn.parameters import kernel, named_parameters, parameter_name, zeros
 
 ALPHA = 16.0
@@ -32,8 +32,9 @@ def add_low_rank(
     Array([[3., 0.],
            [6., 0.]], dtype=float32)
     """
-    change = jnp.tensordot(wide(a), wide(b), axes=1)
-    return (wide(kernel) + scale * change).astype(kernel.dtype)
+    dtype = wide_dtype(kernel.dtype, a.dtype, b.dtype)
+    change = jnp.tensordot(a.astype(dtype), b.astype(dtype), axes=1)
+    return (kernel.astype(dtype) + scale * change).astype(kernel.dtype)
 
 
 def input_axes(name: str) -> int | None:

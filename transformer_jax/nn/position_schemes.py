@@ -151,7 +151,7 @@ class Learned(PositionScheme):
     def embed(self, x, positions, table):
         if table is None:
             raise ValueError("learned positions need a table; got None")
-        return x + table(positions)
+        return x + table(positions).astype(x.dtype)
 
 
 class Sinusoidal(PositionScheme):
