@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.functional.checks import are_numbers, check_ids, check_whole
@@ -283,7 +284,7 @@ def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[Array | np.ndarray
         is_token = ones(np.shape(tokens), bool)
     is_token = _array(is_token)
     # Under a transformation of JAX only the shape is known.
-    known = np.bool_(True) if isinstance(is_token, jax.core.Tracer) else jax.device_get(is_token)
+    known = np.bool_(True) if isinstance(is_token, Tracer) else jax.device_get(is_token)
     if is_token.ndim != 2 or 0 in is_token.shape or not known.any(axis=-1).all():
         raise ValueError("an empty prompt: every example must have at least one token")
     check_fits(model, is_token.shape[1] + max_tokens, max_tokens)
