@@ -206,7 +206,7 @@ MUTATIONS = [
     ),
     Mutation(
         "short_texts_win_a_beam_search", "_complete",
-        "[state.scores, log_probability / length_penalty(length, alpha)], axis=1",
+        "[state.scores, _scores(log_probability, length, alpha)], axis=1",
         "[state.scores, log_probability], axis=1",
         "test_a_wide_beam_finds_the_best_of_all_texts[2.0]",
     ),
@@ -311,8 +311,8 @@ MUTATIONS = [
     ),
     Mutation(
         "who_sees_nothing_gets_the_mean", "_attend_to_run",
-        "return jnp.where(sees[..., None], out, 0), total",
-        "return out, total",
+        "return jnp.where(sees[..., None], out, 0), statistics",
+        "return out, statistics",
         "test_mask_contract.py::test_query_without_keys_gets_zeros[dot_product_attention fused]",
     ),
     Mutation(

@@ -99,6 +99,23 @@ def test_logits_that_overflow_to_minus_infinity_give_zeros(implementation):
         np.testing.assert_array_equal(array, 0)
 
 
+@pytest.mark.parametrize("low", [-1e4, -1e9, -3e38])
+def test_equal_bias_of_all_keys_has_the_derivatives_of_its_softmax(low):
+    bias = np.zeros((T, S), np.float32)
+    bias[2] = low  # finite, so that the keys share the weight
+
+    def run(implementation):
+        def function(*arrays):
+            return attend(*arrays, bias=bias, implementation=implementation)
+
+        arrays = tuple(qkv("float32"))
+        forward = jax.jit(lambda *x: jax.jvp(function, x, x)[1])
+        return *value_and_gradients(function, *arrays), forward(*arrays)
+
+    for ours, theirs in zip(run("blockwise"), run("reference"), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 def test_hidden_row_has_a_logsumexp_of_minus_infinity(implementation):
     bias = np.where(VISIBLE, np.float32(0), -np.float32(np.inf))

@@ -299,7 +299,8 @@ def activation_bytes(
     (N + K) (H + O) (queries, keys, values, attention output) and 2 F (before and after the
     activation; gated 3 F), as in Korthikanti et al. (2022, https://arxiv.org/abs/2205.05198,
     section 4.1). The attention weights add N S in float32, and again N S in `dtype` if it is
-    narrower. A blockwise kernel, `keep_weights=False`, keeps N float32 logsumexps instead.
+    narrower. A blockwise kernel, `keep_weights=False`, keeps 2 N float32 numbers instead, the
+    largest logits and the logarithms of the sums.
     Cross-attention adds a norm, 2 D, its (N + K) (H + O) and its weights. With `remat`, only the
     input D of each layer is kept, and a single layer at a time in full. A language model's head
     adds V float32 logits per token.
@@ -311,7 +312,7 @@ def activation_bytes(
     kept, layers = 0, []
     for place, stack in enumerate(stacks_of(config)):
         D, (N, K, H, values) = stack.embed_dim, stack.axes
-        weights = N * (T * (wide + (size if size < wide else 0)) if keep_weights else wide)
+        weights = N * (T * (wide + (size if size < wide else 0)) if keep_weights else 2 * wide)
         attention = (N + K) * (H + values) * size + weights
         width = (2 + (stack.activation in GATES)) * stack.hidden_dim
         layer = (4 * D + width) * size + attention

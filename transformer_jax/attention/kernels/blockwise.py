@@ -10,9 +10,9 @@ maximum m, the sum l and the output o become
 
 and after the last block o / l is the attention (Milakov and Gimelshein, 2018,
 https://arxiv.org/abs/1805.02867). The gradient computes the weights again from the logits and the
-saved logsumexp m + log l (Dao et al., 2022, algorithm 4):
+saved m and log l (Dao et al., 2022, algorithm 4, where they are one number):
 
-    P = e^(S - logsumexp)    dV = P^T dO    dS = P (dO V^T - rowsum(dO O))
+    P = e^(S - m - log l)    dV = P^T dO    dS = P (dO V^T - rowsum(dO O))
     dQ = dS K                dK = dS^T Q
 
 Blocks that the mask hides are not visited. Masks, biases and dropout are rendered for one block at
@@ -28,7 +28,7 @@ import jax
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
-from transformer_jax.attention.kernels.forward import compute_output
+from transformer_jax.attention.kernels.forward import Statistics, compute_output
 from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.tangent import compute_tangent
 from transformer_jax.attention.kernels.tile_sizes import choose_tiling
@@ -73,17 +73,21 @@ def blockwise_attention(inputs: AttentionInputs) -> AttentionResult:
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attend(static, *arrays):
     tiles = _tiles(static, arrays)
-    return compute_output(tiles, with_logsumexp=tiles.inputs.return_logsumexp)
+    asked = tiles.inputs.return_logsumexp
+    output, statistics = compute_output(tiles, with_statistics=asked)
+    return output, sum(statistics) if asked else None
 
 
 @partial(_attend.defjvp, symbolic_zeros=True)
 def _attend_jvp(static, arrays, tangents):
     """Return the results and their tangents: the transpose of the tangents is the gradient."""
     tiles, indices = _tiles(static, arrays), perturbed(tangents)
-    results: Any = compute_output(tiles, with_logsumexp=True)
+    output, statistics = compute_output(tiles, with_statistics=True)
+    results: Any = output, sum(statistics)
     given = [tangents[i] for i in indices]
     forward, reverse = (partial(f, static, indices) for f in (_tangents, _gradients))
-    d_output, d_logsumexp = linear_map(forward, reverse, [*arrays, *results], given, results)
+    residuals = [*arrays, output, *statistics]
+    d_output, d_logsumexp = linear_map(forward, reverse, residuals, given, results)
     if not tiles.inputs.return_logsumexp:
         return (results[0], None), (d_output, None)
     return results, (d_output, d_logsumexp)
@@ -93,11 +97,11 @@ def _tangents(static, indices, residuals, tangents):
     """Return the tangents of output and logsumexp for tangents of the arrays at `indices`."""
 
     def run(*arrays):
-        (*arrays, output, logsumexp), tangents = arrays[:number], arrays[number:]
+        (*arrays, output, highest, log_total), tangents = arrays[:number], arrays[number:]
         full: list[Array | None] = [None] * len(arrays)
         for i, tangent in zip(indices, tangents, strict=True):
             full[i] = tangent
-        return compute_tangent(_tiles(static, arrays), (output, logsumexp), full)
+        return compute_tangent(_tiles(static, arrays), output, Statistics(highest, log_total), full)
 
     number = len(residuals)
     return forward_mode_only(run, ONE_GRADIENT)(*residuals, *tangents)
@@ -107,11 +111,11 @@ def _gradients(static, indices, residuals, cotangents):
     """Return the cotangents of the arrays at `indices`."""
 
     def run(*arrays):
-        (*arrays, output, logsumexp), cotangents = arrays[:number], arrays[number:]
+        (*arrays, output, highest, log_total), cotangents = arrays[:number], arrays[number:]
         tiles = _tiles(static, arrays)
         if not tiles.inputs.return_logsumexp:
             cotangents = cotangents[0], None
-        found = compute_gradient(tiles, (output, logsumexp), cotangents)
+        found = compute_gradient(tiles, output, Statistics(highest, log_total), cotangents)
         return [found[i] for i in indices]
 
     number = len(residuals)

@@ -1,44 +1,58 @@
 """The output of blockwise attention, for one block of queries after another (`blockwise.py`)."""
 
 from functools import partial
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
 
-from transformer_jax.attention.kernels.tiles import Tiles
-from transformer_jax.attention.kernels.xla_cpu import attend, attend_with_logsumexp, mask_as_bias
+from transformer_jax.attention.kernels.tiles import Tile, Tiles
+from transformer_jax.attention.kernels.xla_cpu import attend, attend_with_statistics, mask_as_bias
 from transformer_jax.functional.precision import product
 from transformer_jax.parallel.mesh import vary_like
 
 
+class Statistics(NamedTuple):
+    """The largest logit m of each query, and log l; their sum is the logsumexp.
+
+    The sum would lose log l beside the logits of a query whose keys all have a bias of -1e9.
+    """
+
+    highest: Float[Array, "..."]
+    log_total: Float[Array, "..."]
+
+
 def compute_output(
-    tiles: Tiles, *, with_logsumexp: bool
-) -> tuple[Float[Array, "B K G T O"], Float[Array, "B K G T"] | None]:
-    """Return the attention output, and the logsumexp if it is requested."""
+    tiles: Tiles, *, with_statistics: bool
+) -> tuple[Float[Array, "B K G T O"], Statistics | None]:
+    """Return the attention output, and the statistics if they are requested."""
     query, key, value = tiles.inputs.query, tiles.inputs.key, tiles.inputs.value
     if tiles.tiling.run is None:
         attend_rows = partial(_attend_in_blocks, tiles, key.mT)  # not for every block
     else:
-        attend_rows = partial(_attend_to_run, tiles, with_logsumexp)
+        attend_rows = partial(_attend_to_run, tiles, with_statistics)
 
     def block_of_queries(index, state):
-        output, logsumexp = state
+        output, statistics = state
         row = tiles.row(index)
-        out, total = attend_rows(tiles.read_scaled_queries(query, row), row)
+        out, found = attend_rows(tiles.read_scaled_queries(query, row), row)
         output = tiles.write_queries(output, out.astype(output.dtype), row)
-        if total is None or not with_logsumexp:
-            return output, None
-        return output, tiles.write_queries(logsumexp, total, row)
+        if with_statistics:
+            statistics = jax.tree.map(
+                lambda whole, new: tiles.write_queries(whole, new, row), statistics, found
+            )
+        return output, statistics
 
     output = jnp.zeros((*query.shape[:4], value.shape[3]), query.dtype)
-    logsumexp = jnp.zeros(query.shape[:4], tiles.inputs.accumulated) if with_logsumexp else None
-    state = vary_like((output, logsumexp), query)
+    zeros = jnp.zeros(query.shape[:4], tiles.inputs.accumulated)
+    state = vary_like((output, Statistics(zeros, zeros) if with_statistics else None), query)
     return lax.fori_loop(0, tiles.steps, block_of_queries, state)
 
 
 def _attend_in_blocks(tiles, key_transposed, q, row):
-    """Return the output and the logsumexp of one block of queries, a block of keys at a time."""
+    """Return the output and the statistics of one block of queries, a block of keys at a time."""
     query, value = tiles.inputs.query, tiles.inputs.value
     dtype = tiles.inputs.accumulated
 
@@ -60,27 +74,43 @@ def _attend_in_blocks(tiles, key_transposed, q, row):
     zeros = jnp.zeros((*q.shape[:4], value.shape[3]), dtype)
     start = vary_like((jnp.full(q.shape[:4], -jnp.inf, dtype), zeros[..., 0], zeros), query)
     highest, total, out = tiles.over_keys(block_of_keys, row, start)
-    return out / jnp.where(total == 0, 1, total)[..., None], highest + jnp.log(total)
+    return out / jnp.where(total == 0, 1, total)[..., None], Statistics(highest, jnp.log(total))
 
 
-def _attend_to_run(tiles, with_logsumexp, q, row):
-    """Return the output and the logsumexp of one block of queries, with all its keys at once."""
+def _attend_to_run(tiles, with_statistics, q, row):
+    """Return the output and the statistics of one block of queries, with all its keys at once."""
     tile = tiles.run(row)
     arrays = tiles.read_keys(tiles.inputs.key, tile), tiles.read_keys(tiles.inputs.value, tile)
     query, key, value = merge_heads(q, *arrays)
     mask = tiles.mask_of_run(tile)
-    bias, total = merged_bias(mask, q), None
-    if with_logsumexp:
-        out, total = attend_with_logsumexp(query, key, value, bias)
-        total = total.reshape(q.shape[:4])
+    bias, statistics = merged_bias(mask, q), None
+    if with_statistics:
+        out, *found = attend_with_statistics(query, key, value, bias)
+        statistics = Statistics(*(x.reshape(q.shape[:4]) for x in found))
     else:
         out = attend(query, key, value, bias)
     out = out.reshape(*q.shape[:4], -1)
     if mask is None:
-        return out, total
+        return out, statistics
     sees = mask.any(axis=-1)
-    total = None if total is None else jnp.where(sees, total, -jnp.inf)
-    return jnp.where(sees[..., None], out, 0), total
+    statistics = jax.tree.map(lambda x: jnp.where(sees, x, -jnp.inf), statistics)
+    return jnp.where(sees[..., None], out, 0), statistics
+
+
+def read_statistics(tiles: Tiles, statistics: Statistics, row: Tile) -> Statistics:
+    """Return the statistics of one block of queries, 0 where a query sees no key."""
+
+    def read(array):
+        rows = tiles.read_queries(array, row)
+        return jnp.where(rows == -jnp.inf, 0, rows)
+
+    return Statistics(*map(read, statistics))
+
+
+def weights_of(logits: Float[Array, "... S"], statistics: Statistics) -> Float[Array, "... S"]:
+    """Return the attention weights."""
+    highest, log_total = (x[..., None] for x in statistics)
+    return jnp.exp((logits - highest) - log_total)
 
 
 def merge_heads(*arrays):

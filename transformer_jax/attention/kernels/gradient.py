@@ -10,7 +10,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from transformer_jax.attention.kernels.forward import merge_heads, merged_bias
+from transformer_jax.attention.kernels.forward import (
+    Statistics,
+    merge_heads,
+    merged_bias,
+    read_statistics,
+    weights_of,
+)
 from transformer_jax.attention.kernels.tiles import Tiles
 from transformer_jax.attention.kernels.xla_cpu import gradients
 from transformer_jax.functional.precision import product
@@ -22,36 +28,37 @@ class _QueryRows(NamedTuple):
 
     query: Array  # scaled
     d_output: Array
-    logsumexp: Array  # 0 where a query sees no key
+    statistics: Statistics  # 0 where a query sees no key
     delta: Array  # rowsum(dO O), minus the cotangent of the logsumexp
 
 
 def compute_gradient(
     tiles: Tiles,
-    results: tuple[Array, Array],
+    output: Array,
+    statistics: Statistics,
     cotangents: tuple[Array, Array | None],
 ) -> list[Array | None]:
     """Return the gradients of query, key, value and the arrays of the bias; None for positions.
 
-    `results` are the output and the logsumexp, `cotangents` theirs (None: of no logsumexp).
+    `cotangents` are those of the output and of the logsumexp (None: of no logsumexp).
     """
-    read_rows = partial(_read_rows, tiles, *results, *cotangents)
+    read_rows = partial(_read_rows, tiles, output, statistics, *cotangents)
     if tiles.tiling.run == tiles.grid.S and tiles.grid.rows == 1:
         return list(_gradient_of_run(tiles, read_rows))
     return list(_gradient_in_blocks(tiles, read_rows))
 
 
-def _read_rows(tiles, output, logsumexp, d_output, d_logsumexp, row):
+def _read_rows(tiles, output, statistics, d_output, d_logsumexp, row):
     dtype = tiles.inputs.accumulated
-    denominator = tiles.read_queries(logsumexp, row)
-    denominator = jnp.where(denominator == -jnp.inf, 0, denominator)
+    statistics = read_statistics(tiles, statistics, row)
     # Rows that the previous block has added must not be added again.
     d_out = tiles.zero_repeated(tiles.read_queries(d_output, row), row).astype(dtype)
     delta = (d_out * tiles.read_queries(output, row).astype(dtype)).sum(axis=-1)
     if d_logsumexp is not None:
         delta -= tiles.zero_repeated(tiles.read_queries(d_logsumexp, row), row)
     d_out = d_out.astype(tiles.operands)
-    return _QueryRows(tiles.read_scaled_queries(tiles.inputs.query, row), d_out, denominator, delta)
+    query = tiles.read_scaled_queries(tiles.inputs.query, row)
+    return _QueryRows(query, d_out, statistics, delta)
 
 
 def _gradient_in_blocks(tiles, read_rows):
@@ -92,7 +99,7 @@ def _gradient_of_block(tiles, transposed, rows, tile, running, mask):
     dtype = logits.dtype
     if mask is not None:
         logits = jnp.where(mask, logits, -jnp.inf)
-    weights = jnp.exp(logits - rows.logsumexp[..., None])
+    weights = weights_of(logits, rows.statistics)
     dropped = tiles.dropout(weights, tile).astype(rows.d_output.dtype)
     d_v = product("EKGTO,EKGTS->EKOS", rows.d_output, dropped, dtype)
     d_weights = product("EKGTO,EKOS->EKGTS", rows.d_output, value_transposed, dtype)
@@ -121,7 +128,7 @@ def _gradient_of_run(tiles, read_rows):
         rows = read_rows(tile)
         k, v = tiles.read_keys(key, tile), tiles.read_keys(value, tile)
         q, k, v, d_out = merge_heads(rows.query, k, v, rows.d_output)
-        logsumexp, delta = (x.reshape(q.shape[:2]) for x in (rows.logsumexp, rows.delta))
+        logsumexp, delta = (x.reshape(q.shape[:2]) for x in (sum(rows.statistics), rows.delta))
         bias = merged_bias(tiles.mask_of_run(tile), rows.query)
         d_q, d_k, d_v = gradients(q, k, v, bias, logsumexp, d_out, delta)
         d_q = tiles.inputs.scale_queries(d_q).reshape(rows.query.shape).astype(query.dtype)

@@ -1,6 +1,6 @@
 """The tangents of blockwise attention: forward mode, for one block of queries after another.
 
-With the weights P = e^(S - logsumexp) and the tangents dS of the logits S,
+With the weights P = e^(S - m - log l) and the tangents dS of the logits S,
 
     d logsumexp = rowsum(P dS)
     dO          = (P dS) V + P dV - d logsumexp O
@@ -10,38 +10,38 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from transformer_jax.attention.kernels.forward import Statistics, read_statistics, weights_of
 from transformer_jax.attention.kernels.tiles import Tiles
 from transformer_jax.functional.precision import product
 from transformer_jax.parallel.mesh import vary_like
 
 
 def compute_tangent(
-    tiles: Tiles, results: tuple[Array, Array], tangents: list[Array | None]
+    tiles: Tiles, output: Array, statistics: Statistics, tangents: list[Array | None]
 ) -> tuple[Array, Array]:
     """Return the tangents of the output and of the logsumexp.
 
-    `results` are these two, `tangents` those of the arrays of the inputs; None stands for zero.
+    `tangents` are those of the arrays of the inputs; None stands for zero.
     """
-    (output, logsumexp), query = results, tiles.inputs.query
+    query = tiles.inputs.query
 
     def block_of_queries(index, state):
         row = tiles.row(index)
-        rows = tiles.read_queries(output, row), tiles.read_queries(logsumexp, row)
+        rows = tiles.read_queries(output, row), read_statistics(tiles, statistics, row)
         found = _tangent_of_rows(tiles, tangents, rows, row)
         return tuple(
             tiles.write_queries(whole, new.astype(whole.dtype), row)
             for whole, new in zip(state, found, strict=True)
         )
 
-    state = vary_like((jnp.zeros_like(output), jnp.zeros_like(logsumexp)), query)
+    state = vary_like((jnp.zeros_like(output), jnp.zeros_like(statistics.highest)), query)
     return lax.fori_loop(0, tiles.steps, block_of_queries, state)
 
 
 def _tangent_of_rows(tiles, tangents, rows, row):
     inputs, dtype = tiles.inputs, tiles.inputs.accumulated
     d_query, d_key, d_value, *d_rules = tangents
-    output, logsumexp = rows
-    denominator = jnp.where(logsumexp == -jnp.inf, 0, logsumexp)[..., None]
+    output, statistics = rows
     query = tiles.read_scaled_queries(inputs.query, row)
     d_q = None if d_query is None else tiles.read_scaled_queries(d_query, row)
 
@@ -51,7 +51,7 @@ def _tangent_of_rows(tiles, tangents, rows, row):
         logits, capped = tiles.logits(query, keys, tile)
         if mask is not None:
             logits = jnp.where(mask, logits, -jnp.inf)
-        weights = jnp.exp(logits - denominator)
+        weights = weights_of(logits, statistics)
         d_logits = jnp.zeros_like(logits)
         if d_q is not None:
             d_logits += tiles.scaled_products(d_q, keys)
@@ -73,6 +73,6 @@ def _tangent_of_rows(tiles, tangents, rows, row):
             d_out += product("EKGTS,EKSO->EKGTO", dropped, v, dtype)
         return d_out, d_total
 
-    start = vary_like((jnp.zeros(output.shape, dtype), jnp.zeros(logsumexp.shape, dtype)), query)
+    start = vary_like((jnp.zeros(output.shape, dtype), jnp.zeros(output.shape[:-1], dtype)), query)
     d_out, d_total = tiles.over_keys(block_of_keys, row, start)
     return d_out - d_total[..., None] * output.astype(dtype), d_total

@@ -35,13 +35,13 @@ def attend(
     return jnp.einsum("nts,nso->nto", weights, value) / _sum(weights)
 
 
-def attend_with_logsumexp(
+def attend_with_statistics(
     query: Float[Array, "n t H"],
     key: Float[Array, "n s H"],
     value: Float[Array, "n s O"],
     bias: Float[Array, "#n #t s"] | None,
-) -> tuple[Float[Array, "n t O"], Float[Array, "n t"]]:
-    """Return the result of `attend`, and the log of the softmax's denominator."""
+) -> tuple[Float[Array, "n t O"], Float[Array, "n t"], Float[Array, "n t"]]:
+    """Return the result of `attend`, the largest logits, and the log of the sum over the keys."""
     highest, weights = _exponentials(query, key, bias)
     features = value.shape[2]
     last_two = jnp.eye(2, features + 2, k=features, dtype=value.dtype)
@@ -49,7 +49,7 @@ def attend_with_logsumexp(
     output = jnp.einsum("nts,nso->nto", weights, value)
     output += _sum(weights) * last_two[0] + highest * last_two[1]
     total, highest = output[..., features], output[..., features + 1]
-    return output[..., :features] / total[..., None], highest + jnp.log(total)
+    return output[..., :features] / total[..., None], highest, jnp.log(total)
 
 
 def gradients(
