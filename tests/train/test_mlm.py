@@ -230,7 +230,7 @@ def others(run, tmp_path_factory):
         ("OTHERS/scratch", "holds a TextClassifier, which has no text encoder"),
         ("OTHERS/shallow", "lacks text.encoder.layers.1"),
         ("OTHERS/lost", "lacks head.bias"),
-        ("OTHERS/words", "is not a tokenizer"),
+        ("OTHERS/words", "tokenizer.json cannot be used"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_fine_tuned_is_one_line(others, data, model, message, tmp_path, capsys):

@@ -36,7 +36,7 @@ from transformer_jax.text.tokenizer_settings import (
     part_of,
     read_json,
     read_settings,
-    read_text,
+    read_tokenizer_text,
     special_tokens,
 )
 
@@ -267,4 +267,4 @@ def _json_text(content: dict[str, Any]) -> str:
 
 def _lines(path: Path) -> list[str]:
     # Not `splitlines`, because a token may contain other line separators.
-    return read_text(path).removesuffix("\n").split("\n")
+    return read_tokenizer_text(path).removesuffix("\n").split("\n")

@@ -16,9 +16,8 @@ from typing import Any, Literal, NamedTuple
 import tokenizers
 from tokenizers import AddedToken
 
-from transformer_jax.runtime import texts
 from transformer_jax.runtime.errors import TokenizerError, one_line
-from transformer_jax.runtime.texts import EncodingError
+from transformer_jax.runtime.texts import EncodingError, read_text
 from transformer_jax.text.encoding import told
 from transformer_jax.text.tokenizer_rules import CLASSES, flag
 
@@ -257,7 +256,7 @@ def part_of(content: dict[str, Any], name: str) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises TokenizerError if the file does not hold one."""
-    text = read_text(path)
+    text = read_tokenizer_text(path)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -267,9 +266,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_text(path: Path) -> str:
+def read_tokenizer_text(path: Path) -> str:
     """Read a text file. Raises TokenizerError if that fails."""
     try:
-        return texts.read_text(path)
+        return read_text(path)
     except (OSError, EncodingError) as error:
         raise TokenizerError(f"{path} cannot be read: {one_line(error)}") from None

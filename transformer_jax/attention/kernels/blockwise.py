@@ -75,15 +75,16 @@ def _attend(static, *arrays):
     tiles = _tiles(static, arrays)
     asked = tiles.inputs.return_logsumexp
     output, statistics = compute_output(tiles, with_statistics=asked)
-    return output, sum(statistics) if asked else None
+    return output, None if statistics is None else statistics.logsumexp
 
 
 @partial(_attend.defjvp, symbolic_zeros=True)
 def _attend_jvp(static, arrays, tangents):
     """Return the results and their tangents: the transpose of the tangents is the gradient."""
     tiles, indices = _tiles(static, arrays), perturbed(tangents)
-    output, statistics = compute_output(tiles, with_statistics=True)
-    results: Any = output, sum(statistics)
+    output, found = compute_output(tiles, with_statistics=True)
+    statistics: Any = found
+    results = output, statistics.logsumexp
     given = [tangents[i] for i in indices]
     forward, reverse = (partial(f, static, indices) for f in (_tangents, _gradients))
     residuals = [*arrays, output, *statistics]

@@ -23,6 +23,11 @@ class Statistics(NamedTuple):
     highest: Float[Array, "..."]
     log_total: Float[Array, "..."]
 
+    @property
+    def logsumexp(self) -> Float[Array, "..."]:
+        """The logsumexp of each query."""
+        return self.highest + self.log_total
+
 
 def compute_output(
     tiles: Tiles, *, with_statistics: bool

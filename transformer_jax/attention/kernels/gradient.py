@@ -128,7 +128,7 @@ def _gradient_of_run(tiles, read_rows):
         rows = read_rows(tile)
         k, v = tiles.read_keys(key, tile), tiles.read_keys(value, tile)
         q, k, v, d_out = merge_heads(rows.query, k, v, rows.d_output)
-        logsumexp, delta = (x.reshape(q.shape[:2]) for x in (sum(rows.statistics), rows.delta))
+        logsumexp, delta = (x.reshape(q.shape[:2]) for x in (rows.statistics.logsumexp, rows.delta))
         bias = merged_bias(tiles.mask_of_run(tile), rows.query)
         d_q, d_k, d_v = gradients(q, k, v, bias, logsumexp, d_out, delta)
         d_q = tiles.inputs.scale_queries(d_q).reshape(rows.query.shape).astype(query.dtype)
