@@ -4,12 +4,12 @@
 _EXACT = ("gelu", "gelu_python")
 _TANH = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python_tanh")
 
-PLAIN: dict[str, str] = {
+PLAIN = {
     **dict.fromkeys(_EXACT, "gelu"),
     **dict.fromkeys(_TANH, "gelu_tanh"),
     "relu": "relu",
 }
-GATED: dict[str, str] = {
+GATED = {
     **dict.fromkeys(_EXACT, "geglu"),
     **dict.fromkeys(_TANH, "geglu_tanh"),
     **dict.fromkeys(("silu", "swish"), "swiglu"),
