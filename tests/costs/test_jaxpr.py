@@ -13,6 +13,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from transformer_jax.costs.jaxpr import MOVES, OPAQUE, Count, count
+from transformer_jax.functional.linear_map import linear_map
 
 M, K, N = 3, 5, 7
 PRODUCT = 2 * M * K * N
@@ -264,6 +265,23 @@ def test_a_gradient_of_ones_own_is_what_counts():
     multiply.defvjp(lambda x, W: (x @ W, (x, W)), lambda kept, d: (d @ kept[1].T, kept[1] * 0))
     assert flops(multiply, X, W) == PRODUCT
     assert flops(jax.grad(lambda x, W: multiply(x, W).sum(), argnums=(0, 1)), X, W) == 2 * PRODUCT
+
+
+def test_a_tangent_that_is_a_linear_map_is_what_counts():
+    @jax.custom_jvp
+    def multiply(x, W):
+        return x @ W
+
+    @multiply.defjvp
+    def rule(arrays, tangents):
+        product = multiply(*arrays)
+        both = lambda x, d: [d[0] @ x[1] + x[0] @ d[1]]  # noqa: E731
+        back = lambda x, d: [d[0] @ x[1].T, x[0].T @ d[0]]  # noqa: E731
+        return product, linear_map(both, back, arrays, tangents, [product])[0]
+
+    assert flops(lambda *x: jax.jvp(multiply, x, x), X, W) == 3 * PRODUCT
+    gradient = jax.grad(lambda x, W: multiply(x, W).sum(), argnums=(0, 1))
+    assert flops(gradient, X, W) == 3 * PRODUCT
 
 
 @pytest.mark.parametrize("devices", [1, 4])

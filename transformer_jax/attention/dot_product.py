@@ -140,6 +140,10 @@ def dot_product_attention(
         "cudnn"       calls NVIDIA's kernel, which rounds a bias to the dtype of the query
         None          chooses one; `attention_plan` says which and why
 
+    "reference" has all derivatives. "blockwise" has forward mode (`jax.jvp`), reverse mode, and
+    second derivatives with one of the two in reverse mode (`jax.hessian`). "cudnn" has reverse mode
+    alone. A symbolic length (`jax.export`) is computed by the reference.
+
     Raises ValueError if axes do not fit, K does not divide N, a dropout key is given without a
     rate, or the implementation does not support these arguments. Raises TypeError if an array is
     not floating point or a mask is not boolean.

@@ -95,7 +95,7 @@ def _equation(equation: Any) -> Count:
         return made + Count(elementwise=math.prod(_shape(equation.invars[2])))
     if name.startswith(REDUCTIONS):
         return made + Count(elementwise=math.prod(_shape(equation.invars[0])))
-    inner = [_walk(jaxpr) for jaxpr in _inner_jaxprs(params)]
+    inner = [_walk(jaxpr) for jaxpr in _inner_jaxprs(equation)]
     if name == "scan":
         return made + inner[0].times(params["length"])
     if name == "while":
@@ -122,7 +122,12 @@ def _largest(counts: list[Count]) -> Count:
     )
 
 
-def _inner_jaxprs(params: dict[str, Any]) -> Iterator[Any]:
+def _inner_jaxprs(equation: Any) -> Iterator[Any]:
+    params = equation.params
+    if equation.primitive.name == "linear_map":  # it holds functions, not a jaxpr
+        arrays = [jax.ShapeDtypeStruct(_shape(v), v.aval.dtype) for v in equation.invars]
+        function, split = params["function"], params["split"]
+        yield jax.make_jaxpr(lambda *x: function(x[:split], x[split:]))(*arrays)
     for value in params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
             if hasattr(one, "eqns"):  # a Jaxpr or ClosedJaxpr, under parameter names that change
