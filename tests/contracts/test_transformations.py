@@ -181,6 +181,20 @@ def test_vmap_over_rules_gives_each_its_result(implementation):
         assert_near((found[i], tangent[i]), jax.jit(value_and_tangent)(padding(real[i])))
 
 
+def test_alibi_has_a_second_derivative_in_blocks():
+    # Whose products XLA fuses with the sums, so that a logit may differ from its own maximum.
+    slopes = jnp.abs(jax_normal(4, N))
+
+    @partial(jax.jit, static_argnums=0)
+    def product(implementation):
+        def function(*arrays):
+            return attend(*arrays, bias=tj.alibi(slopes), implementation=implementation)
+
+        return hessian_product(function, (QUERY, KEY, VALUE), TANGENTS)
+
+    assert_near(product("blockwise"), product("reference"))
+
+
 def test_short_products_have_every_derivative():
     x = tuple(y.astype(jnp.bfloat16) for y in (QUERY, KEY, VALUE))
     t = tuple(y.astype(jnp.bfloat16) for y in TANGENTS)

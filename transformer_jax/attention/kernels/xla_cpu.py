@@ -105,7 +105,7 @@ def _transposed(bias):
 def _exponentials(query, key, bias):
     logits = jnp.einsum("nth,nsh->nts", query, key)
     logits = logits if bias is None else logits + bias
-    highest = logits.max(axis=-1, keepdims=True)
+    highest = lax.stop_gradient(logits.max(axis=-1, keepdims=True))
     return highest, jnp.exp(logits - highest)
 
 
