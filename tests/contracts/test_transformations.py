@@ -151,6 +151,21 @@ def test_transformation_gives_the_value_of_float64(name):
             assert_near(values(transformation, function, "float32"), right)
 
 
+@pytest.mark.parametrize(
+    "name", ["jvp", "jvp of a compiled function", "hessian by forward over reverse"]
+)
+def test_forward_mode_through_cudnn_is_one_line(name):
+    with pytest.raises(ValueError, match='pass implementation="blockwise"') as error:
+        values(TRANSFORMATIONS[name], causal_attention("cudnn"), "float32")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["vjp", "gradient of vmap", "remat"])
+def test_reverse_mode_through_cudnn_has_its_value(name):
+    right = values(TRANSFORMATIONS[name], causal_attention("reference"), "float32")
+    assert_near(values(TRANSFORMATIONS[name], causal_attention("cudnn"), "float32"), right)
+
+
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_export_takes_a_symbolic_batch(implementation):
     def value_and_gradients(*arrays):

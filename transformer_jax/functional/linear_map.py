@@ -80,6 +80,24 @@ def forward_mode_only(function: Callable[..., Sequence[Array]], problem: str) ->
     return run
 
 
+def reverse_mode_only(arrays: Sequence[Array], problem: str) -> list[Array]:
+    """Return the arrays, whose derivatives in forward mode raise a ValueError with `problem`."""
+
+    def refuse(residuals, tangents):
+        raise ValueError(problem)
+
+    @jax.custom_jvp
+    def same(*arrays):
+        return list(arrays)
+
+    @same.defjvp
+    def rule(primals, tangents):
+        outputs = same(*primals)
+        return outputs, linear_map(refuse, lambda _, cotangents: cotangents, [], tangents, outputs)
+
+    return same(*arrays)
+
+
 def _jvp_of_some(function, arrays, indices, tangents):
     """Return the tangents of function(*arrays) for tangents of the arrays at `indices`."""
 

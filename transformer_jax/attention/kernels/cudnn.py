@@ -13,6 +13,11 @@ from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
 from transformer_jax.attention.masks import is_causal, left_window, padded_keys
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
+from transformer_jax.functional.linear_map import reverse_mode_only
+
+REVERSE_ONLY = (
+    'cuDNN\'s attention has no forward mode; pass implementation="blockwise" or "reference"'
+)
 
 
 def cudnn_attention(
@@ -23,9 +28,12 @@ def cudnn_attention(
     The masked rows must have been found and must be finite. A bias is rounded to the dtype of the
     query.
     """
-    query, key, value = inputs.query, inputs.key, inputs.value
+    # Its kernel is a `jax.custom_vjp`.
+    query, key, value = reverse_mode_only((inputs.query, inputs.key, inputs.value), REVERSE_ONLY)
     mask, (_, _, T, S) = inputs.mask, inputs.sizes
     bias, seen = _finite_bias(inputs)
+    if bias is not None:
+        (bias,) = reverse_mode_only((bias,), REVERSE_ONLY)
     name = mask_name(inputs)
     named: dict[str, Any] = {}
     array = None
