@@ -33,6 +33,7 @@ SMALL = [
     "tests.data.checkpoints.sentences --help",
     "tests.data.checkpoints.variants --help",
     "tests.data.tokenizers.make --help",
+    "tests.data.tokenizers.settings_cases --help",
 ]
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
+from tests.helpers.needs import start
+
 HERE = Path(__file__).parent
 TEXTS = [
     "Hello Café", "The QUICK brown 中文 fox, résumé", " the fox", "the  fox ",
@@ -180,4 +182,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    start("tests.data.tokenizers.settings_cases", __doc__, "transformers")
     main()
