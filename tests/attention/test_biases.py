@@ -13,15 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.arrays import jax_normal
-from transformer_jax.attention.biases import (
-    Bias,
-    alibi,
-    alibi_slopes,
-    as_bias,
-    dense_bias,
-    relative_bias,
-    relative_buckets,
-)
+from transformer_jax.attention.bias_rule import Bias, as_bias, dense_bias
+from transformer_jax.attention.biases import alibi, alibi_slopes, relative_bias, relative_buckets
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.rule import Block, rendered
 

@@ -131,6 +131,21 @@ def test_equal_bias_of_all_keys_has_the_derivatives_of_its_softmax(low):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.parametrize("implementation", ["blockwise", "fused"])
+def test_large_equal_logits_have_the_derivatives_of_their_softmax(implementation):
+    """Logits of 1e8, where float32 has no digits for the logarithm of the number of keys."""
+    _, _, value = qkv("float32")
+    large = [jnp.full(shape, 1e4 / H**0.5) for shape in ((B, T, N, H), (B, S, K, H))]
+
+    def run(implementation):
+        return value_and_gradients(
+            lambda v: attend(*large, v, scale=1.0, implementation=implementation), value
+        )
+
+    for ours, theirs in zip(run(implementation), run("reference"), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
 @pytest.mark.parametrize("implementation", ["reference", "blockwise"])
 def test_hidden_row_has_a_logsumexp_of_minus_infinity(implementation):
     bias = np.where(VISIBLE, np.float32(0), -np.float32(np.inf))

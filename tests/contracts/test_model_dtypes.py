@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.generation.beam_search import BeamSearch
-from transformer_jax.generation.generate import generate, generate_target, next_tokens
+from transformer_jax.generation.generate import Generated, generate, generate_target, next_tokens
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.config import (
     ClassifierConfig,
@@ -155,4 +155,7 @@ def test_parameters_of_any_dtypes_generate(model, options):
 
     with jax.numpy_dtype_promotion("strict"), jax.enable_x64(True):
         for mixed in mixtures(parameters):
-            jax.eval_shape(run, mixed, jax.random.key(0), *texts("uint8"))
+            written = jax.eval_shape(run, mixed, jax.random.key(0), *texts("uint8"))
+            written = written if isinstance(written, Generated) else written[0]
+            assert written.tokens.dtype == np.int32
+            assert written.log_probability.dtype in (np.float32, np.float64)

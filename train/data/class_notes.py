@@ -1,4 +1,4 @@
-"""Remarks on classes that the training part or the parts that measure a classifier lack."""
+"""Notes on classes that the training part, the validation part or the test split lacks."""
 
 from collections.abc import Sequence
 

@@ -87,9 +87,9 @@ def read_rows(
         rows, blank = _quoted(lines, where, layout)
         # Quotes in the header and in every row are a program's, and no stray ones.
         if not (headers and all('"' in lines[row.first - 1] for row in rows)):
-            joined = _joined(rows[headers:], lines, layout)
-        if not (joined or (delimiter == "\t" and _is_needless(rows[headers:], lines))):
-            return rows, [*_broken(rows[headers:], layout), *skipped(blank)]
+            joined = _joined_row(rows[headers:], lines, layout)
+        if not (joined or (delimiter == "\t" and _has_needless_quotes(rows[headers:], lines))):
+            return rows, [*_line_break_notes(rows[headers:], layout), *skipped(blank)]
     except DataError as error:
         if delimiter != "\t":
             raise
@@ -154,7 +154,7 @@ def _literal(text: str, layout: _Layout) -> tuple[list[Row], int, str | None]:
     return rows, blank, next((f"line {n}: {fault}" for n, fault in faults if fault), None)
 
 
-def _joined(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
+def _joined_row(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
     """Return the first row that begins and ends with lines that are rows by themselves, if any."""
     known = {layout.label_of(row.fields) for row in rows}
     integers = all(map(INTEGER.fullmatch, known))
@@ -172,7 +172,7 @@ def _joined(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
     return next((row for row, both in ends if all(map(is_row, both))), None)
 
 
-def _is_needless(rows: list[Row], lines: list[str]) -> bool:
+def _has_needless_quotes(rows: list[Row], lines: list[str]) -> bool:
     """Return whether quotes surround some texts, and not those that a program would quote."""
     raw = [lines[row.first - 1].rstrip("\r\n").split("\t") for row in rows]
     if all(any('"' in field for field in fields) for fields in raw):
@@ -189,7 +189,7 @@ def _is_needless(rows: list[Row], lines: list[str]) -> bool:
     return any(quoted) and not commas
 
 
-def _broken(rows: list[Row], layout: _Layout) -> list[str]:
+def _line_break_notes(rows: list[Row], layout: _Layout) -> list[str]:
     """Return a note on rows that take several lines or, if rows may have any length, hold tabs."""
     tabs = layout.header is None
     number = sum(

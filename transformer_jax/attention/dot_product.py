@@ -24,7 +24,7 @@ from typing import Literal, overload
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult, validate
 from transformer_jax.attention.kernels.blockwise import blockwise_attention
 from transformer_jax.attention.kernels.cudnn import cudnn_attention

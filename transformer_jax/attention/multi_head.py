@@ -6,7 +6,7 @@ from typing import Literal, overload
 import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.dot_product import compute_attention
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.dispatch import Implementation

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masked_rows import MaskedRows, MaskWithRows, attach_masked_rows
 from transformer_jax.attention.masks import MaskLike

@@ -159,8 +159,7 @@ def empty_cache(
     """Return an empty cache for `capacity` tokens.
 
     If `window` + 1 is less than `capacity`, or `capacity` is symbolic, it is a ring of window + 1
-    slots. Raises ValueError for
-    a capacity below 1.
+    slots. Raises ValueError for a capacity below 1.
     """
     if are_numbers(capacity) and capacity < 1:
         raise ValueError(f"capacity must be 1 or more; got {capacity}")

@@ -26,7 +26,8 @@ from typing import Any
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.attention.biases import Bias, alibi, alibi_slopes
+from transformer_jax.attention.bias_rule import Bias
+from transformer_jax.attention.biases import alibi, alibi_slopes
 from transformer_jax.functional.positions import sinusoidal_positions
 from transformer_jax.functional.rotary import Rotary, rope_frequencies, yarn_temperature
 from transformer_jax.nn.config import StackConfig, check_choice, check_sizes

@@ -14,7 +14,8 @@ import pytest
 
 from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import forced, without_a_gpu
-from transformer_jax.attention.biases import alibi, dense_bias, relative_bias
+from transformer_jax.attention.bias_rule import dense_bias
+from transformer_jax.attention.biases import alibi, relative_bias
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.dispatch import attention_plan

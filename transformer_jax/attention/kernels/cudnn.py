@@ -28,7 +28,7 @@ def cudnn_attention(
     The masked rows must have been found and must be finite. A bias is rounded to the dtype of the
     query.
     """
-    # Its kernel is a `jax.custom_vjp`.
+    # The kernel of `jax.nn` is a `jax.custom_vjp`, whose own message does not say what to pass.
     query, key, value = reverse_mode_only((inputs.query, inputs.key, inputs.value), REVERSE_ONLY)
     mask, (_, _, T, S) = inputs.mask, inputs.sizes
     bias, seen = _finite_bias(inputs)

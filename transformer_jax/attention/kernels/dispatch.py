@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer_jax.attention.biases import BiasLike
+from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.cudnn import mask_name, why_not_cudnn
 from transformer_jax.attention.kernels.tile_sizes import FUSED, is_plain, on_one_cpu

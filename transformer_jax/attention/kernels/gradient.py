@@ -128,9 +128,12 @@ def _gradient_of_run(tiles, read_rows):
         rows = read_rows(tile)
         k, v = tiles.read_keys(key, tile), tiles.read_keys(value, tile)
         q, k, v, d_out = merge_heads(rows.query, k, v, rows.d_output)
-        logsumexp, delta = (x.reshape(q.shape[:2]) for x in (rows.statistics.logsumexp, rows.delta))
+        # The gradients are linear in d_out and delta, which take the factor 1 / l of the weights:
+        # added to m, a log l would be rounded away beside large logits.
+        highest, share = rows.statistics.highest, jnp.exp(-rows.statistics.log_total)
+        highest, share, delta = (x.reshape(q.shape[:2]) for x in (highest, share, rows.delta))
         bias = merged_bias(tiles.mask_of_run(tile), rows.query)
-        d_q, d_k, d_v = gradients(q, k, v, bias, logsumexp, d_out, delta)
+        d_q, d_k, d_v = gradients(q, k, v, bias, highest, d_out * share[..., None], delta * share)
         d_q = tiles.inputs.scale_queries(d_q).reshape(rows.query.shape).astype(query.dtype)
         return (
             tiles.write_queries(d_query, d_q, tile),

@@ -57,20 +57,21 @@ def gradients(
     key: Float[Array, "n s H"],
     value: Float[Array, "n s O"],
     bias: Float[Array, "#n #t s"] | None,
-    logsumexp: Float[Array, "n t"],
+    shift: Float[Array, "n t"],
     d_output: Float[Array, "n t O"],
     delta: Float[Array, "n t"],
 ) -> tuple[Float[Array, "n t H"], Float[Array, "n s H"], Float[Array, "n s O"]]:
     """Return the gradients dQ, dK and dV of `attend`.
 
-    With P = e^(Q K^T + bias - logsumexp) and dS = P (dO V^T - delta) they are
+    With P = e^(Q K^T + bias - shift) and dS = P (dO V^T - delta) they are
 
         dQ = dS K    dK = dS^T Q    dV = P^T dO
 
-    The weights are computed anew for each of the three; for dK and dV as P^T, with the keys as
-    rows.
+    P are the weights if the shift is the logsumexp. If it is the largest logit of each query,
+    d_output and delta must be divided by the row sums of P. P is computed anew for each of the
+    three; for dK and dV as P^T, with the keys as rows.
     """
-    given, found = (query, key, value, bias, logsumexp, d_output, delta), ()
+    given, found = (query, key, value, bias, shift, d_output, delta), ()
     for gradient in (_d_query, _d_key, _d_value):
         # The barrier separates them. Otherwise XLA would compute only once, and store, what they
         # share with each other and with the output.
@@ -79,22 +80,22 @@ def gradients(
     return found
 
 
-def _d_query(query, key, value, bias, logsumexp, d_output, delta):
-    weights = _weights(query, key, bias, logsumexp[..., None])
+def _d_query(query, key, value, bias, shift, d_output, delta):
+    weights = _weights(query, key, bias, shift[..., None])
     d_weights = jnp.einsum("nto,nso->nts", d_output, value)
     d_logits = weights * (d_weights - delta[..., None])
     return jnp.einsum("nts,nsh->nth", d_logits, key) + 0 * _sum(d_logits)
 
 
-def _d_key(query, key, value, bias, logsumexp, d_output, delta):
-    weights = _weights(key, query, _transposed(bias), logsumexp[:, None])
+def _d_key(query, key, value, bias, shift, d_output, delta):
+    weights = _weights(key, query, _transposed(bias), shift[:, None])
     d_weights = jnp.einsum("nso,nto->nst", value, d_output)
     d_logits = weights * (d_weights - delta[:, None])
     return jnp.einsum("nst,nth->nsh", d_logits, query) + 0 * _sum(d_logits)
 
 
-def _d_value(query, key, value, bias, logsumexp, d_output, delta):
-    weights = _weights(key, query, _transposed(bias), logsumexp[:, None])
+def _d_value(query, key, value, bias, shift, d_output, delta):
+    weights = _weights(key, query, _transposed(bias), shift[:, None])
     return jnp.einsum("nst,nto->nso", weights, d_output) + 0 * _sum(weights)
 
 
@@ -109,9 +110,9 @@ def _exponentials(query, key, bias):
     return highest, jnp.exp(logits - highest)
 
 
-def _weights(rows, columns, bias, logsumexp):
+def _weights(rows, columns, bias, shift):
     logits = jnp.einsum("nth,nsh->nts", rows, columns)
-    return jnp.exp((logits if bias is None else logits + bias) - logsumexp)
+    return jnp.exp((logits if bias is None else logits + bias) - shift)
 
 
 def _sum(x):
