@@ -20,9 +20,10 @@ from transformer_jax.models.config import (
     TextEncoderConfig,
 )
 from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
+from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.lora import Lora
 

@@ -23,7 +23,8 @@ from transformer_jax.models.config import (
     TextEncoderConfig,
 )
 from transformer_jax.models.language_model import LanguageModel
-from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
+from transformer_jax.models.masked_language_model import MaskedLanguageModel
+from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.pretrained import PretrainedError, from_pretrained, save_pretrained
 from transformer_jax.pretrained import hub as hub_file

@@ -8,7 +8,8 @@ from flax import nnx
 
 from transformer_jax.inference.sentence_files import MODULES, read_pooling
 from transformer_jax.models.config import EncoderClassifierConfig
-from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel, TextEncoder
+from transformer_jax.models.masked_language_model import MaskedLanguageModel
+from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
 from transformer_jax.nn.layers import Linear
 from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.pretrained import PretrainedError, from_pretrained

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Int32
 
 from train.data.packing import Passages, packed_rows
 from train.objectives.batches import LazyBatches, make_sums
-from transformer_jax.models.text_encoder import MaskedLanguageModel
+from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.pretrained import PretrainedTokenizer
 
 MASKED, DRAWN = 0.8, 0.1  # fractions of the chosen words: masked, replaced; the rest is kept

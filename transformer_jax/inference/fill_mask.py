@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from transformer_jax.models.text_encoder import MaskedLanguageModel
+from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.text.batching import padded
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
 

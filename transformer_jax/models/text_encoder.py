@@ -1,11 +1,10 @@
-"""Text encoders, and models with an encoder and a head: masked language models and classifiers.
+"""Text encoders, and classifiers with an encoder and a head.
 
 BERT, RoBERTa, DistilBERT, MiniLM and ModernBERT are configurations of these models; `pretrained/`
 loads their weights.
 """
 
 from dataclasses import replace
-from string import ascii_lowercase
 from typing import Any, Literal, overload
 
 import jax
@@ -17,17 +16,16 @@ from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.masks import Mask, padding, segments, sliding_window
 from transformer_jax.functional.checks import check_ids, check_length
 from transformer_jax.functional.dropout import dropout
-from transformer_jax.functional.feed_forward import ACTIVATIONS
 from transformer_jax.functional.pooling import POOLINGS, cls_pool
 from transformer_jax.functional.positions import count_in_segments, count_positions
-from transformer_jax.functional.precision import added, product, wide_dtype
+from transformer_jax.functional.precision import added
 from transformer_jax.models.config import EncoderClassifierConfig, TextEncoderConfig
 from transformer_jax.models.ngram_evidence import evidence_of
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.embeddings import BertEmbedding
 from transformer_jax.nn.encoder import Encoder
-from transformer_jax.nn.layers import Linear, norm_of
-from transformer_jax.nn.parameters import dropout_key, zeros
+from transformer_jax.nn.layers import Linear
+from transformer_jax.nn.parameters import dropout_key
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 HEAD_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
@@ -179,88 +177,6 @@ def _own_text(is_token: Bool[Array, "B T"], text_ids: Int[Array, "B T"] | None) 
     """Build a mask of real tokens, and in a packed row only of those of the same text."""
     real = padding(is_token)
     return real if text_ids is None else real & segments(text_ids)
-
-
-class MaskedHead(nnx.Module):
-    """The head of a masked language model (Devlin et al., 2019): norm(f(W x + b)) E^T + bias.
-
-    f is the activation of the encoder. E is the token embedding table, or a matrix of its own if
-    the head is not tied.
-    """
-
-    def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
-        D, stack = config.encoder.embed_dim, config.encoder
-        self.linear = Linear(D, D, use_bias=stack.biases, rngs=rngs)
-        self.norm = norm_of(stack)
-        V = config.vocab_size
-        self.output = None if config.tied_head else Linear(D, V, use_bias=False, rngs=rngs)
-        self.bias = zeros(V)
-        gated = {"geglu": "gelu", "geglu_tanh": "gelu_tanh"}
-        self.activation = gated.get(stack.activation, stack.activation)
-
-    def __call__(
-        self, x: Float[Array, "... D"], table: Float[Array, "V D"]
-    ) -> Float[Array, "... V"]:
-        rows = ascii_lowercase[: x.ndim - 1]
-        x = self.norm(ACTIVATIONS[self.activation](self.linear(x)))
-        dtype = wide_dtype(x.dtype)
-        if self.output is None:
-            logits = product(f"{rows}D,VD->{rows}V", x, table, dtype)
-        else:
-            logits = self.output(x, dtype=dtype)
-        return logits + self.bias[...].astype(dtype)
-
-
-class MaskedLanguageModel(nnx.Module):
-    """A text encoder with a head that predicts the token at each position (Devlin et al., 2019,
-    section 3.1).
-    """
-
-    def __init__(self, config: TextEncoderConfig, *, rngs: nnx.Rngs):
-        self.text = TextEncoder(config, rngs=rngs)
-        self.head = MaskedHead(config, rngs=rngs)
-        self.config = config
-
-    @overload
-    def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        is_token: Bool[Array, "B T"],
-        *,
-        return_weights: Literal[False] = False,
-        return_states: Literal[False] = False,
-        **options,
-    ) -> Float[Array, "B T V"]: ...
-
-    @overload
-    def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        is_token: Bool[Array, "B T"],
-        **options,
-    ) -> Float[Array, "B T V"] | tuple[Any, ...]: ...
-
-    def __call__(
-        self,
-        tokens: Int[Array, "B T"],
-        is_token: Bool[Array, "B T"],
-        **options,
-    ) -> Float[Array, "B T V"] | tuple[Any, ...]:
-        """Compute the logits [B, T, V].
-
-        The options, and what they return after the logits, are those of `TextEncoder`.
-        """
-        x = self.text(tokens, is_token, **options)
-        x, *rest = x if isinstance(x, tuple) else (x,)
-        logits = self.logits(x)
-        return (logits, *rest) if rest else logits
-
-    def logits(self, x: Float[Array, "... D"]) -> Float[Array, "... V"]:
-        """Compute the logits of given encoder vectors.
-
-        Training needs those of the masked tokens only.
-        """
-        return self.head(x, self.text.embedding.token.embedding[...])
 
 
 class EncoderClassifier(nnx.Module):

@@ -24,9 +24,10 @@ from safetensors.numpy import load_file, save_file
 
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.models.text_encoder import EncoderClassifier, MaskedLanguageModel
+from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.runtime.errors import RunFolderError, one_line
 from transformer_jax.runtime.files import write, write_text

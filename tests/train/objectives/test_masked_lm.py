@@ -20,7 +20,7 @@ from train.objectives.masked_lm import (
     unigram_loss,
 )
 from transformer_jax.models.config import TextEncoderConfig
-from transformer_jax.models.text_encoder import MaskedLanguageModel
+from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.text.tokenizer import train_tokenizer
 from transformer_jax.text.tokenizer_formats import as_published
