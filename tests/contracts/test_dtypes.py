@@ -224,6 +224,14 @@ def test_any_mixture_of_dtypes_is_traced_and_keeps_the_first(name, x64):
             assert [g.dtype for g in gradients] == [x.dtype for x in arrays], dtypes
 
 
+@pytest.mark.usefixtures("as_users_run_it")
+@pytest.mark.parametrize("name", [name for name, (_, shapes) in FUNCTIONS.items() if shapes])
+def test_float64_of_numpy_is_float32_without_a_warning(name):
+    function, shapes = FUNCTIONS[name]
+    found = jax.eval_shape(lambda: function(*drawn(shapes, ["float64"] * len(shapes))))
+    assert found.dtype == np.float32
+
+
 @pytest.mark.parametrize(
     "name", [n for n in FUNCTIONS if n in ("dropout", "all options") or n.endswith("with all")]
 )

@@ -12,7 +12,7 @@ from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import softmax_over_visible
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.linear import linear
-from transformer_jax.functional.precision import product, wide
+from transformer_jax.functional.precision import product, wide, widest
 
 
 @overload
@@ -80,7 +80,7 @@ def additive_attention(
         score_kernel=(score_kernel, "A"),
         score_bias=(score_bias, "A"),
     )
-    (B, T, _), S, dtype = query.shape, key.shape[1], query.dtype
+    (B, T, _), S, dtype = query.shape, key.shape[1], widest(query.dtype)
     mask = validate_mask(mask, (B, 1, T, S))
     rows = find_masked_rows(mask, T, S)
     query, key, value = rows.zero_inputs_q(query), *map(rows.zero_inputs_kv, (key, value))
@@ -92,6 +92,7 @@ def additive_attention(
         aligned = aligned + score_bias.astype(aligned.dtype)
     logits = (jnp.tanh(aligned) @ score_kernel.astype(aligned.dtype))[:, None]
     weights = softmax_over_visible(logits, rendered(mask, T, S))[:, 0]
+    value = jnp.asarray(value)
     weighted = weights.astype(value.dtype)
     output = product("BTS,BSO->BTO", weighted, value, weights.dtype).astype(dtype)
     return (output, weights) if return_weights else output

@@ -33,7 +33,7 @@ from transformer_jax.attention.masks import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import masked_logsumexp, softmax_over_visible
 from transformer_jax.functional.dropout import dropout_weights
-from transformer_jax.functional.precision import product
+from transformer_jax.functional.precision import product, widest
 
 
 def attention_weights(
@@ -181,7 +181,8 @@ def compute_attention(
     key and value differ in dtype, they are converted to the widest; the output has the dtype of the
     query.
     """
-    dtype, accumulated = inputs.query.dtype, inputs.accumulated
+    # The dtype of an array of JAX: NumPy's float64 is float32 outside 64-bit mode.
+    dtype, accumulated = widest(inputs.query.dtype), inputs.accumulated
     inputs = inputs.in_one_dtype()
     kernels = {
         "cudnn": cudnn_attention,

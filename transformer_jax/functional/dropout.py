@@ -37,6 +37,7 @@ def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Fl
     check_rate(rate, rng)
     if rng is None:
         return x
+    x = jnp.asarray(x)
     return jnp.where(keep(rng, rate, x.shape), x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 

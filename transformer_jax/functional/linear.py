@@ -49,6 +49,7 @@ def linear(
     # One plain matrix product is what every backend runs fastest; the reshapes cost nothing.
     rows, contracted = x.shape[: x.ndim - axes], math.prod(kernel.shape[:axes])
     letters = ascii_lowercase[: len(rows)]
+    x, kernel = jnp.asarray(x), jnp.asarray(kernel)
     dtype = x.dtype if dtype is None else jnp.dtype(dtype)
     y = product(
         f"{letters}D,DF->{letters}F",

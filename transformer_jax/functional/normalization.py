@@ -29,6 +29,7 @@ def layer_norm(
     Array([-1.34, -0.45,  0.45,  1.34], dtype=float32)
     """
     _check(x, scale, bias, epsilon)
+    x = jnp.asarray(x)
     x_wide = wide(x)
     # Two passes, because E[x^2] - E[x]^2, the default of nnx.LayerNorm, loses every digit when the
     # mean is large.
@@ -51,6 +52,7 @@ def rms_norm(
     Array([0.849, 1.131], dtype=float32)
     """
     _check(x, scale, None, epsilon)
+    x = jnp.asarray(x)
     x_wide = wide(x)
     power = jnp.square(x_wide).mean(axis=-1, keepdims=True)
     return _affine(x_wide * lax.rsqrt(power + epsilon), scale, None).astype(x.dtype)
@@ -92,6 +94,7 @@ def batch_norm(
     if statistics is None:
         statistics = batch_statistics(x)
     mean, variance = _pair("statistics", statistics, x)
+    x = jnp.asarray(x)
     y = wide(x)
     mean, variance = mean.astype(y.dtype), variance.astype(y.dtype)
     y = (y - mean) * lax.rsqrt(variance + epsilon)
@@ -140,6 +143,7 @@ def running_statistics(
     variance = variance * (rows / (rows - 1))
 
     def updated(old, new):
+        old = jnp.asarray(old)
         return (momentum * old.astype(new.dtype) + (1 - momentum) * new).astype(old.dtype)
 
     return BatchStatistics(updated(running_mean, mean), updated(running_variance, variance))

@@ -52,6 +52,7 @@ def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
     Array([[1.5]], dtype=float32)
     """
     _check(x, is_token)
+    x = jnp.asarray(x)
     dtype = wide_dtype(x.dtype)
     total = jnp.where(is_token[..., None], x, 0).sum(axis=1, dtype=dtype)
     count = jnp.maximum(is_token.sum(axis=-1, keepdims=True), 1)
@@ -74,6 +75,7 @@ def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
     # Selected by index instead of `.max()`, whose gradient looks for the entries equal to the
     # maximum. Compiled by XLA (jax 0.10 on CPU), it may compare two computations of an entry that
     # round differently, and miss the entry.
+    x = jnp.asarray(x)
     visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
     highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1], dtype=jnp.int32)[:, None]
     return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
@@ -94,6 +96,7 @@ def layer_weighted_pool(
     Array([[2.]], dtype=float32)
     """
     check_arrays(layers=(layers, "L B T D"), is_token=(is_token, "bool B T"), logits=(logits, "L"))
+    layers = jnp.asarray(layers)
     pooled = jax.vmap(mean_pool, in_axes=(0, None))(wide(layers), is_token)
     share = jax.nn.softmax(logits.astype(pooled.dtype))
     return jnp.einsum("L,LBD->BD", share, pooled).astype(layers.dtype)
@@ -115,6 +118,7 @@ def _first_largest(x):
 
 def _select(x, one_hot):
     # `where` and a sum, not a product: 0 * NaN in the padding would be NaN.
+    x = jnp.asarray(x)
     return jnp.where(one_hot[..., None], x, 0).sum(axis=1, dtype=x.dtype)
 
 

@@ -36,11 +36,11 @@ def operands_dtype(dtype: jnp.dtype) -> jnp.dtype:
 def widest(*dtypes: DTypeLike) -> jnp.dtype:
     """Return the dtype that holds the numbers of all dtypes, also under strict promotion.
 
-    Strict promotion forbids the silent conversions of a caller, not the documented ones of a
-    function.
+    Outside 64-bit mode float64, which arrays of NumPy have, counts as float32. Strict promotion
+    forbids the silent conversions of a caller, not the documented ones of a function.
     """
     with jax.numpy_dtype_promotion("standard"):
-        return jnp.result_type(*(jnp.dtype(dtype) for dtype in dtypes))
+        return jnp.result_type(*map(jax.dtypes.canonicalize_dtype, dtypes))
 
 
 def wide_dtype(*dtypes: DTypeLike) -> jnp.dtype:

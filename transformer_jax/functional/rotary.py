@@ -51,6 +51,7 @@ def rope(
     pairs = len(frequencies)
     if 2 * pairs > x.shape[3]:
         raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[3]}")
+    x = jnp.asarray(x)
     x_wide = wide(x)
     # Frequencies in bfloat16 must not round the positions: bfloat16 cannot represent 257.
     turns, frequencies = (
