@@ -191,12 +191,14 @@ def checks():
         yield
 
 
-def mixtures(number):
+def mixtures(number, x64):
     """The dtypes of some arguments: all alike, all mixed, and one unlike the others."""
     found = {(dtype,) * number for dtype in DTYPES}
     found |= {tuple(DTYPES[(i + start) % 4] for i in range(number)) for start in range(4)}
     for i in range(number):
         found.add(tuple("float64" if j == i else "float32" for j in range(number)))
+    if not x64:  # JAX reads float64 as float32, and what is left is traced once
+        found = {tuple("float32" if d == "float64" else d for d in dtypes) for dtypes in found}
     return sorted(found)
 
 
@@ -215,7 +217,7 @@ def test_any_mixture_of_dtypes_is_traced_and_keeps_the_first(name, x64):
         output, pullback = jax.vjp(function, *arrays)
         return output, pullback(output)
 
-    for dtypes in mixtures(len(shapes)):
+    for dtypes in mixtures(len(shapes), x64):
         with modes("strict", x64):
             arrays = [jnp.asarray(x) for x in drawn(shapes, dtypes)]
             output, gradients = jax.eval_shape(value_and_gradients, *arrays)
