@@ -104,10 +104,35 @@ def test_the_code_of_the_page_runs(page):
     assert names["output"].shape == (2, 5, 4, 8)
 
 
+RUNS = ROOT / "tests" / "data" / "run_folders"
+LOADED = {
+    "runs/NAME": "imdb",
+    "gpt2": "lm",
+    "runs/TRANSLATOR": "translate",
+    "bert-base-uncased": "mlm",
+    "sentence-transformers/all-MiniLM-L6-v2": "mlm",
+}
+
+
+def test_the_code_of_the_page_on_python_runs():
+    """With small models in place of those that it names, which hold 16 tokens."""
+    text = (DOCS / "guides" / "python.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    for name, run in LOADED.items():
+        assert f'"{name}"' in code
+        code = code.replace(f'"{name}"', repr(str(RUNS / run)))
+    names = {}
+    exec(code.replace("Once upon a time", "the").replace("max_tokens=20", "max_tokens=5"), names)
+    assert names["labels"].tolist() == ["positive", "negative"]
+    assert names["probabilities"].shape == (2, 2)
+    assert names["text"].startswith("the") and len(names["likeliest"]) == 5
+    assert names["vectors"].shape == (2, 16)
+
+
 @pytest.mark.parametrize("page", ["guides/training.md", "guides/pretrained.md"])
 def test_what_the_page_imports_is_there(page):
     text = (DOCS / page).read_text(encoding="utf-8")
-    imports = re.findall(r"^from transformer_jax.*$", text, re.MULTILINE)
+    imports = re.findall(r"^(?:from|import) transformer_jax.*$", text, re.MULTILINE)
     assert imports
     exec("\n".join(imports), {})
 
