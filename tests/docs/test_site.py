@@ -117,7 +117,9 @@ LOADED = {
 def test_the_code_of_the_page_on_python_runs():
     """With small models in place of those that it names, which hold 16 tokens."""
     text = (DOCS / "guides" / "python.md").read_text(encoding="utf-8")
-    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    # tests/train/test_estimator.py trains, which takes longer.
+    code = "\n".join(block for block in blocks if "train.estimator" not in block)
     for name, run in LOADED.items():
         assert f'"{name}"' in code
         code = code.replace(f'"{name}"', repr(str(RUNS / run)))
