@@ -189,7 +189,7 @@ def load(
 @overload
 def load(
     source: str | Path,
-    kind: str | None = ...,
+    kind: None = ...,
     *,
     dtype: DTypeLike = ...,
     revision: str | None = ...,

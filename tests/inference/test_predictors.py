@@ -262,5 +262,7 @@ def test_a_single_text_is_a_str(classifier, writer):
         writer.generate(["a film"])
     with pytest.raises(InputError, match="an empty prompt"):
         writer.next_tokens("")
+    with pytest.raises(InputError, match="has 32 tokens, but the model reads at most 16"):
+        writer.next_tokens("the film" * 4)
     with pytest.raises(InputError, match="stop: the vocabulary has no token 'film'"):
         writer.generate("the", stop=["film"])

@@ -87,6 +87,9 @@ class TextGenerator:
         'm'
         """
         ids = self._prompt(prompt)
+        most = self.trained.spec.config.max_length
+        if len(ids) > most:
+            raise InputError(f"the text has {len(ids)} tokens, but the model reads at most {most}")
         best, probabilities = next_tokens(self.trained.model, *self._padded(ids, 0), count)
         pairs = zip(best[0].tolist(), probabilities[0].tolist(), strict=True)
         return [(self.trained.tokenizer.spell(token), p) for token, p in pairs]
