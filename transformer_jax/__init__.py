@@ -20,7 +20,16 @@ The pure functions can be imported from here:
 
     import transformer_jax as tj
     tj.dot_product_attention(q, k, v)
+
+and so can `load`, for a trained model:
+
+    tj.load("runs/NAME", "classifier").predict(["A wonderful film."])
 """
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from jax.typing import DTypeLike
 
 # Imported here and not on first use (PEP 562). Importing a file binds its name in the package, so a
 # lazy `tj.dropout` would be the function or the file, depending on what was imported before.
@@ -63,6 +72,13 @@ from transformer_jax.functional.positions import (
 from transformer_jax.functional.regions import max_patches, region_embedding, to_front
 from transformer_jax.functional.rotary import Rotary, rope, rope_frequencies, yarn_temperature
 
+if TYPE_CHECKING:
+    from transformer_jax.inference.classify import Classifier
+    from transformer_jax.inference.embed import SentenceEncoder
+    from transformer_jax.inference.fill_mask import MaskFiller
+    from transformer_jax.inference.text_generator import TextGenerator
+    from transformer_jax.inference.translate import Translator
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -91,6 +107,7 @@ __all__ = [
     "layer_norm",
     "layer_weighted_pool",
     "linear",
+    "load",
     "lookup",
     "max_patches",
     "max_pool",
@@ -117,3 +134,100 @@ __all__ = [
     "visited_blocks",
     "yarn_temperature",
 ]
+
+
+@overload
+def load(
+    source: str | Path,
+    kind: Literal["classifier"],
+    *,
+    dtype: DTypeLike = ...,
+    revision: str | None = ...,
+) -> "Classifier": ...
+
+
+@overload
+def load(
+    source: str | Path,
+    kind: Literal["language"],
+    *,
+    dtype: DTypeLike = ...,
+    revision: str | None = ...,
+) -> "TextGenerator": ...
+
+
+@overload
+def load(
+    source: str | Path,
+    kind: Literal["seq2seq"],
+    *,
+    dtype: DTypeLike = ...,
+    revision: str | None = ...,
+) -> "Translator": ...
+
+
+@overload
+def load(
+    source: str | Path,
+    kind: Literal["masked"],
+    *,
+    dtype: DTypeLike = ...,
+    revision: str | None = ...,
+) -> "MaskFiller": ...
+
+
+@overload
+def load(
+    source: str | Path,
+    kind: Literal["encoder"],
+    *,
+    dtype: DTypeLike = ...,
+    revision: str | None = ...,
+) -> "SentenceEncoder": ...
+
+
+@overload
+def load(
+    source: str | Path,
+    kind: None = ...,
+    *,
+    dtype: DTypeLike = ...,
+    revision: str | None = ...,
+) -> Any: ...
+
+
+def load(
+    source: str | Path,
+    kind: str | None = None,
+    *,
+    dtype: DTypeLike = "float32",
+    revision: str | None = None,
+) -> Any:
+    """Load a trained model with its tokenizer, as an object that takes texts.
+
+    `source` is a run folder, a folder of a published model in Hugging Face's layout, or the name of
+    a model on the Hugging Face Hub. `kind` is by default that of the model; if it is given, type
+    checkers know the class of the result:
+
+        "classifier"  Classifier       predict, predict_proba, explain, classes
+        "language"    TextGenerator    generate, next_tokens
+        "seq2seq"     Translator       translate
+        "masked"      MaskFiller       fill
+        "encoder"     SentenceEncoder  embed
+
+    "encoder" also loads the encoder of a model with a head. The parameters are cast to `dtype`.
+    `revision` is a branch, tag or commit on the hub. What is compiled is kept by the object, so
+    load a model once.
+
+    Raises ValueError, with a message of one line, if there is no such model.
+
+    >>> classifier = load("tests/data/run_folders/imdb")
+    >>> classifier.classes
+    ('negative', 'positive')
+    >>> classifier.predict(["a fine film", "the plot was dull"])
+    array(['positive', 'negative'], dtype='<U8')
+    """
+    # Only here, because it needs Flax, and the pure functions start faster without it.
+    from transformer_jax.inference.predictors import load_predictor
+
+    return load_predictor(source, kind, dtype=dtype, revision=revision)

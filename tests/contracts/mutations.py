@@ -711,6 +711,25 @@ MUTATIONS = [
         "values = (values := x * (weights @ gradients)) * (all_ - nothing) / values.sum()",
         "test_nodes_are_doubled_until_the_gap_is_closed_and_not_beyond",
     ),
+    # Models that take texts
+    Mutation(
+        "each_length_of_a_text_is_compiled", "round_lengths",
+        "steps = np.maximum(1 << np.maximum(bits - 3, 0), 16)",
+        "steps = 1",
+        "test_lengths_are_rounded_up_to_few_with_little_padding",
+    ),
+    Mutation(
+        "a_label_is_of_the_least_likely_class", "Classifier.predict",
+        "probabilities.argmax(axis=1)",
+        "probabilities.argmin(axis=1)",
+        "test_a_classifier_predicts_labels_and_probabilities_in_the_order_of_its_classes",
+    ),
+    Mutation(
+        "each_prompt_is_compiled", "TextGenerator._padded",
+        "max(len(ids), int(round_lengths([len(ids)], room)[0]))",
+        "len(ids)",
+        "test_prompts_of_one_padded_length_share_what_is_compiled",
+    ),
 ]  # fmt: skip
 
 

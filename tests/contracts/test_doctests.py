@@ -21,7 +21,7 @@ ASSUMED = {"jax": jax, "jnp": jnp, **{name: getattr(tj, name) for name in tj.__a
 # Definitions that nobody had to invent, and the ideas that fail.
 NO_SOURCE = (
     "padding dense linear to_front max_patches count_positions BatchStatistics integer_positions "
-    "normalised_positions one_hot_positions binary_positions attention_plan visited_blocks"
+    "normalised_positions one_hot_positions binary_positions attention_plan visited_blocks load"
 ).split()
 # They check nothing by themselves.
 NO_ERRORS = "BatchStatistics max_patches to_front".split()

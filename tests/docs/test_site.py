@@ -6,10 +6,13 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import urllib.request
 from pathlib import Path
 
 import jupytext
 import nbformat
+import numpy as np
 import pytest
 
 import transformer_jax as tj
@@ -104,10 +107,67 @@ def test_the_code_of_the_page_runs(page):
     assert names["output"].shape == (2, 5, 4, 8)
 
 
+RUNS = ROOT / "tests" / "data" / "run_folders"
+LOADED = {
+    "runs/NAME": "imdb",
+    "gpt2": "lm",
+    "runs/TRANSLATOR": "translate",
+    "bert-base-uncased": "mlm",
+    "sentence-transformers/all-MiniLM-L6-v2": "mlm",
+}
+
+
+def test_the_code_of_the_page_on_python_runs():
+    """With small models in place of those that it names, which hold 16 tokens."""
+    text = (DOCS / "guides" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    # tests/train/test_estimator.py trains, which takes longer; the test below serves.
+    others = ("train.estimator", "jax.export")
+    code = "\n".join(block for block in blocks if not any(name in block for name in others))
+    for name, run in LOADED.items():
+        assert f'"{name}"' in code
+        code = code.replace(f'"{name}"', repr(str(RUNS / run)))
+    names = {}
+    exec(code.replace("Once upon a time", "the").replace("max_tokens=20", "max_tokens=5"), names)
+    assert names["labels"].tolist() == ["positive", "negative"]
+    assert names["probabilities"].shape == (2, 2)
+    assert names["text"].startswith("the") and len(names["likeliest"]) == 5
+    assert names["vectors"].shape == (2, 16)
+
+
+@pytest.mark.usefixtures("as_users_run_it")  # symbolic sizes are no int
+def test_an_exported_classifier_is_served_as_the_page_shows(tmp_path, monkeypatch):
+    pytest.importorskip("flatbuffers", reason="jax.export writes files with it")
+    run, texts = RUNS / "imdb", ["a fine film and the cast was superb", "the plot was dull", ""]
+    classifier = tj.load(run, "classifier")
+    text = (DOCS / "guides" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    export, serve = (block for block in blocks if "jax.export" in block)
+    monkeypatch.chdir(tmp_path)
+    exec(export, {"classifier": classifier})
+    assert serve.count(".serve_forever()") == 1 and '"runs/NAME"' in serve and "8000" in serve
+    serve = serve.replace('"runs/NAME"', repr(str(run))).replace("8000", "0")
+    names = {}
+    exec(
+        serve.replace("HTTPServer((", "server = HTTPServer((").replace(".serve_forever()", ""),
+        names,
+    )
+    with names["server"] as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        with urllib.request.urlopen(url, json.dumps(texts).encode(), timeout=60) as answer:
+            found = json.load(answer)
+        thread.join()
+    assert [list(row) for row in found] == [["negative", "positive"]] * 3
+    rows = [list(row.values()) for row in found]
+    np.testing.assert_allclose(rows, classifier.predict_proba(texts), atol=1e-5)
+
+
 @pytest.mark.parametrize("page", ["guides/training.md", "guides/pretrained.md"])
 def test_what_the_page_imports_is_there(page):
     text = (DOCS / page).read_text(encoding="utf-8")
-    imports = re.findall(r"^from transformer_jax.*$", text, re.MULTILINE)
+    imports = re.findall(r"^(?:from|import) transformer_jax.*$", text, re.MULTILINE)
     assert imports
     exec("\n".join(imports), {})
 

@@ -14,6 +14,7 @@ from transformer_jax.text.batching import (
     evaluation_plans,
     in_order,
     make_batch,
+    round_lengths,
 )
 
 PAD = 7
@@ -208,3 +209,18 @@ def test_a_text_of_no_tokens_has_a_place():
     buckets = bucket_lengths([0, 0], 32, 2)
     (plan,) = evaluation_plans([0, 0], buckets, 64)
     assert plan.length == 16 and sorted(plan.index) == [0, 1]
+
+
+def test_lengths_are_rounded_up_to_few_with_little_padding():
+    lengths = np.arange(1, 8193)
+    rounded = round_lengths(lengths, 8192)
+    assert (rounded >= lengths).all() and (rounded % 16 == 0).all()
+    assert len(np.unique(rounded)) == 8 + 4 * 6  # up to 128, then for each doubling
+    np.testing.assert_array_equal(round_lengths(rounded, 8192), rounded)
+    padding = (rounded - lengths) / lengths
+    assert padding[64:].max() < 0.25
+    assert (np.diff(rounded) >= 0).all()
+
+
+def test_rounded_lengths_fit_the_model_and_hold_an_empty_text():
+    np.testing.assert_array_equal(round_lengths([0, 3, 24], 24), [16, 16, 24])

@@ -12,7 +12,7 @@ from train.classifier.build import FromPretrained, FromScratch, batch_shapes
 from train.classifier.calibration import only
 from train.classifier.unlabelled import learn_unlabelled, unlabelled_texts
 from train.data.class_notes import class_notes
-from train.data.dataset import tokens_sha256
+from train.data.dataset import Dataset, tokens_sha256
 from train.data.load import load_reviews, split_validation
 from train.evaluation.baseline import compare_with_baseline
 from train.evaluation.metrics import compared, score
@@ -20,6 +20,7 @@ from train.evaluation.report import summary
 from train.objectives.classification import make_loss
 from train.recipes.imdb_options import recipe_of
 from train.tasks.task import Task
+from train.trainer.faults import faults_of
 from train.trainer.run import Run, finished
 from transformer_jax.inference.classify import Scorer
 from transformer_jax.text.batching import Batch, Batches, epoch_plans
@@ -30,9 +31,9 @@ class Classification(Task):
 
     select = "validation_accuracy"
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, data: Dataset | None = None):
         options = run.options
-        self.data = data = load_reviews(options)
+        self.data = data = load_reviews(options) if data is None else data
         for i, note in enumerate(data.notes):
             if i == 0 and options.data == "auto" and data.name == "sample":
                 announce(note)
@@ -125,14 +126,26 @@ class Classification(Task):
         found = score(probabilities, self.validation.labels, self.data.classes)
         return {"validation_accuracy": found["accuracy"], "validation_loss": found["log_loss"]}
 
+    def train_only(self) -> None:
+        """Build and fit, calibrate and save the weights; score and report nothing."""
+        with faults_of(self.folder, self.batch_tokens), self.resources:
+            self.build()
+            self.calibrate(self.fit().params)
+
+    def calibrate(self, params: nnx.State) -> tuple[nnx.State, dict[str, float]]:
+        """Fit the weights of the parts on validation; save the parameters, and return both."""
+        classifier, labels = self.classifier, self.validation.labels
+        params, weights = classifier.calibrated(
+            classifier.kept(params), self.scorer, self.encoded[1], labels
+        )
+        super().keep(params)
+        return params, weights
+
     def evaluate(self, params: nnx.State) -> dict[str, Any]:
         """Calibrate and save the weights, then score the test texts, which are used only here."""
         classifier, data = self.classifier, self.data
-        validation, test, unlabelled = self.encoded[1:]
-        params, weights = classifier.calibrated(
-            classifier.kept(params), self.scorer, validation, self.validation.labels
-        )
-        super().keep(params)
+        test, unlabelled = self.encoded[2:]
+        params, weights = self.calibrate(params)
         probabilities = self.scorer(test, params)
         scores = score(probabilities, data.test.labels, data.classes)
         report = {

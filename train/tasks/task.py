@@ -14,7 +14,7 @@ from train.evaluation.provenance import training_facts
 from train.evaluation.report import write_report
 from train.optim.precision import compute_dtype
 from train.trainer.faults import faults_of
-from train.trainer.fit import fit
+from train.trainer.fit import FitResult, fit
 from train.trainer.metrics_log import event_log
 from train.trainer.run import Run
 from transformer_jax.serialization.run_folder import WEIGHTS, save_specification, save_weights
@@ -83,10 +83,7 @@ class Task(ABC):
                 f"model       {parameters:,} parameters, {self.tokenizer.spec}, "
                 f"{self.batch_tokens:,} tokens per batch, {self.dtype}"
             )
-            with event_log(self.folder, self.options.tensorboard) as log:
-                config = replace(self.recipe.fit, dtype=self.dtype)
-                resume = bool(self.options.resume)
-                fitted = fit(self, config, self.folder, log=log, resume=resume)
+            fitted = self.fit()
             draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
             report = {
                 **self.evaluate(fitted.params),
@@ -102,6 +99,12 @@ class Task(ABC):
             write_report(self.folder, report)
         files = ", ".join(str(self.folder / name) for name in self.written)
         print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
+
+    def fit(self) -> FitResult:
+        """Fit the weights of the model that `build` made."""
+        config = replace(self.recipe.fit, dtype=self.dtype)
+        with event_log(self.folder, self.options.tensorboard) as log:
+            return fit(self, config, self.folder, log=log, resume=bool(self.options.resume))
 
     def begin(self, data_sha256: str, spec: Any, *beside: str) -> None:
         """Write options and configuration; raise RunError if the run began with other data."""

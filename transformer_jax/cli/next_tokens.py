@@ -7,12 +7,10 @@ prints a table, the likeliest first (--count 10).
 
 import argparse
 
-import numpy as np
-
-from transformer_jax.cli.arguments import LANGUAGE_MODEL, prompt_ids
+from transformer_jax.cli.arguments import LANGUAGE_MODEL
 from transformer_jax.cli.terminal import writable
-from transformer_jax.generation.generate import next_tokens
 from transformer_jax.inference.load import load
+from transformer_jax.inference.text_generator import TextGenerator
 from transformer_jax.runtime.errors import InputError
 
 
@@ -27,13 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.count < 1:
         raise InputError(f"--count must be 1 or more; got {options.count}")
-    trained = load(options.folder, "language")
-    prompt = prompt_ids(trained, options.prompt)
-    most = trained.spec.config.max_length
-    if len(prompt) > most:
-        raise InputError(f"the text has {len(prompt)} tokens, but the model reads at most {most}")
-    best, probabilities = next_tokens(
-        trained.model, prompt[None], np.ones((1, len(prompt)), bool), options.count
-    )
-    for token, probability in zip(best[0].tolist(), probabilities[0].tolist(), strict=True):
-        print(writable(f"{probability:8.3%}  {trained.tokenizer.spell(token)!r}"))
+    writer = TextGenerator(load(options.folder, "language"))
+    for token, probability in writer.next_tokens(options.prompt, options.count):
+        print(writable(f"{probability:8.3%}  {token!r}"))

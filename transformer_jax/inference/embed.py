@@ -5,7 +5,7 @@ The pooling of token vectors is read from the files that sentence-transformers s
 see `sentence_files`. A model without these files uses mean pooling.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
@@ -19,9 +19,17 @@ from tqdm import tqdm
 from transformer_jax.functional.pooling import POOLINGS
 from transformer_jax.inference.load import load
 from transformer_jax.inference.sentence_files import SIMILARITIES, Pooling, read_pooling
+from transformer_jax.inference.texts import as_texts
 from transformer_jax.models.text_encoder import TextEncoder
 from transformer_jax.parallel.mesh import replicate, split_rows
-from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans, in_order
+from transformer_jax.serialization.run_folder import Trained
+from transformer_jax.text.batching import (
+    Batches,
+    bucket_lengths,
+    evaluation_plans,
+    in_order,
+    round_lengths,
+)
 from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
@@ -66,9 +74,26 @@ class SentenceEncoder:
         Raises the errors of `inference.load.load`, and PretrainedError for a pooling that is not
         implemented.
         """
-        found = load(source, "encoder", dtype=dtype, revision=revision)
-        pooling = Pooling() if found.published is None else read_pooling(found.published)
-        return cls(found.model, found.tokenizer, pooling)
+        return cls.of(load(source, "encoder", dtype=dtype, revision=revision))
+
+    @classmethod
+    def of(cls, trained: Trained) -> "SentenceEncoder":
+        """Return the encoder of a loaded model, which must be of the kind "encoder"."""
+        published = trained.published
+        pooling = Pooling() if published is None else read_pooling(published)
+        return cls(trained.model, trained.tokenizer, pooling)
+
+    def embed(self, texts: Iterable[str]) -> Float[np.ndarray, "n D"]:
+        """Embed texts as vectors, one row for each, in the order of the texts.
+
+        `texts` is a list, a NumPy array or a pandas Series. Raises TypeError for a single str, or
+        if a text is not a str.
+
+        >>> from transformer_jax import load
+        >>> load("tests/data/run_folders/mlm", "encoder").embed(["a film", "a play"]).shape
+        (2, 16)
+        """
+        return self(as_texts(texts, "embed"))
 
     def __call__(
         self, texts: Sequence[str], *, batch_tokens: int = 8192, progress: bool = False
@@ -83,8 +108,7 @@ class SentenceEncoder:
         prompted = [self.pooling.prompt + text for text in texts]
         encoded = self.tokenizer.encode(prompted, self.max_length)
         lengths = [len(ids) for ids in encoded]
-        # A single text is padded to a multiple of 16. Many texts use a few compiled lengths.
-        buckets = bucket_lengths(lengths, self.max_length, BUCKETS)
+        buckets = bucket_lengths(round_lengths(lengths, self.max_length), self.max_length, BUCKETS)
         plans = evaluation_plans(lengths, buckets, max(batch_tokens, buckets[-1]))
         # The longest batches come first, so that a lack of memory shows at once.
         plans = plans[::-1]

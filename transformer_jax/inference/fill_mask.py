@@ -9,7 +9,9 @@ import jax
 import numpy as np
 from flax import nnx
 
+from transformer_jax.inference.texts import as_text
 from transformer_jax.models.masked_language_model import MaskedLanguageModel
+from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import padded
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
 
@@ -22,6 +24,30 @@ class Guess(NamedTuple):
     token: str
     probability: float
     text: str  # the text with the mask replaced by the token
+
+
+class MaskFiller:
+    """A trained masked language model, as `transformer_jax.load` returns it.
+
+    `trained` has the model, the tokenizer and the specification.
+    """
+
+    def __init__(self, trained: Trained):
+        self.trained = trained
+
+    def fill(self, text: str, top: int = 5) -> list[list[Guess]]:
+        """Predict the `top` likeliest tokens at each mask of a text, the likeliest first.
+
+        The mask token depends on the model: [MASK] for BERT, <mask> for RoBERTa. Raises TypeError
+        if the text is not a str, and ValueError if it has no mask or is too long.
+
+        >>> from transformer_jax import load
+        >>> found = load("tests/data/run_folders/mlm").fill("the film was [MASK]", top=2)
+        >>> [len(tokens) for tokens in found]
+        [2]
+        """
+        text = as_text(text, "text")
+        return fill_masks(self.trained.model, self.trained.tokenizer, text, top)
 
 
 def fill_masks(

@@ -1,19 +1,48 @@
 """Translation of texts with a trained encoder-decoder, in batches of similar length."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.generate import generate_target
+from transformer_jax.inference.texts import as_texts
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.serialization.run_folder import Trained
-from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans
+from transformer_jax.text.batching import (
+    Batches,
+    bucket_lengths,
+    evaluation_plans,
+    round_lengths,
+)
 from transformer_jax.text.tokenizer_protocol import TextTokenizer, special_id
 
 # A translation has at most LONGER * (tokens of the source) + MORE tokens.
 LONGER = 2
 MORE = 16
+
+
+class Translator:
+    """A trained encoder-decoder that translates, as `transformer_jax.load` returns it.
+
+    `trained` has the model, the tokenizer and the specification.
+    """
+
+    def __init__(self, trained: Trained):
+        self.trained = trained
+
+    def translate(self, texts: Iterable[str], *, beams: int = 4, alpha: float = 0.6) -> list[str]:
+        """Translate texts by beam search, in the order of the texts.
+
+        `texts` is a list, a NumPy array or a pandas Series. An empty text has an empty translation,
+        and a text that is longer than the model's max_length is cut. Raises TypeError for a single
+        str, and ValueError for a search that cannot be computed.
+
+        >>> from transformer_jax import load
+        >>> load("tests/data/run_folders/translate").translate(["one two", "four"])
+        ['eins zwei', 'vier']
+        """
+        return translate(self.trained, as_texts(texts, "translate"), beams=beams, alpha=alpha)
 
 
 def translate(
@@ -48,7 +77,9 @@ def translated(
     encoded = tokenizer.encode([texts[i] for i in chosen], most)
     lengths = [len(ids) for ids in encoded]
     # Each length is compiled, and a few texts do not repay several compilations.
-    buckets = bucket_lengths(lengths, most, num_buckets=min(4, 1 + len(chosen) // 200))
+    buckets = bucket_lengths(
+        round_lengths(lengths, most), most, num_buckets=min(4, 1 + len(chosen) // 200)
+    )
     begin, end = (special_id(tokenizer, role) for role in ("cls", "sep"))
     plans = evaluation_plans(lengths, buckets, max(batch_tokens // beams, buckets[-1]))
     for batch in Batches(plans, encoded, None, tokenizer.pad_id):

@@ -18,7 +18,7 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import Trained
-from transformer_jax.text.batching import bucket_lengths, padded
+from transformer_jax.text.batching import padded, round_lengths
 from transformer_jax.text.words import Piece, pieces_of
 
 
@@ -68,7 +68,7 @@ def explain(
         known = ", ".join(f"{known:.40}" for known in spec.classes[:10])
         raise InputError(f"there is no class {name!r:.60}; the classes are {known}")
     located = tokenizer.locate(text, spec.max_length, spec.truncate)
-    length = bucket_lengths([len(located.ids)], spec.max_length, 1)[0]
+    length = int(round_lengths([len(located.ids)], spec.max_length)[0])
     tokens, is_token = padded([located.ids], 1, length, tokenizer.pad_id)
     whole = np.ones(length, np.float32)
 

@@ -84,6 +84,23 @@ def bucket_lengths(
     return tuple(int(sizes[j]) for j in reversed(chosen))
 
 
+def round_lengths(
+    lengths: Sequence[int] | Int[np.ndarray, " n"], max_length: int
+) -> Int[np.ndarray, " n"]:
+    """Return lengths rounded up to a few fixed ones, so that later texts have the same shapes.
+
+    They are the multiples of 16 up to 128, of 32 up to 256, of 64 up to 512 and so on, but at most
+    `max_length`. Padding adds less than a quarter to a text of more than 64 tokens.
+
+    >>> round_lengths([0, 16, 17, 129, 300, 500], 480)
+    array([ 16,  16,  32, 160, 320, 480])
+    """
+    lengths = np.maximum(np.asarray(lengths, np.int64), 1)
+    bits = np.frexp(lengths - 1)[1]  # the bit length, which is exact below 2**53
+    steps = np.maximum(1 << np.maximum(bits - 3, 0), 16)
+    return np.minimum(-(-lengths // steps) * steps, max_length)
+
+
 def epoch_plans(
     lengths: Sequence[int] | Int[np.ndarray, " n"],
     buckets: Sequence[int],
