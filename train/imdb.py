@@ -21,6 +21,7 @@ import sys
 from train.recipes.imdb_options import ImdbOptions
 from train.tasks.classification import Classification
 from train.trainer.launcher import Program
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
 
 PROGRAM = Program("train.imdb", __doc__, ImdbOptions, Classification)
 
@@ -31,4 +32,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    use_compilation_cache()
     sys.exit(main())

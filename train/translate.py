@@ -19,6 +19,7 @@ import sys
 from train.recipes.translate import TranslationOptions
 from train.tasks.translation import Translation
 from train.trainer.launcher import Program
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
 
 PROGRAM = Program("train.translate", __doc__, TranslationOptions, Translation)
 
@@ -29,4 +30,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    use_compilation_cache()
     sys.exit(main())

@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 
 from transformer_jax.cli.parsing import CommandParser
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.errors import (
     InputError,
     PretrainedError,
@@ -74,4 +75,5 @@ def _list_parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     keep_freed_memory()
+    use_compilation_cache()
     sys.exit(main())
