@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args
 
-from train.trainer.step import FitConfig
+from train.trainer.config import FitConfig
 
 MOST = 2**31  # seeds beyond 32 bits would coincide, and no array has an axis this long
 
@@ -87,6 +87,9 @@ class CommonOptions:
                 raise OptionError(f"{flag} must be {bound}; got {value}")
             if must is not None and not must[0](value):
                 raise OptionError(f"{flag} must be {must[1]}; got {value}")
+
+    def check_paths(self) -> None:
+        """Raise DataError or OptionError if a path does not exist or cannot be what it must be."""
 
     def fit_config(self, config: FitConfig) -> FitConfig:
         """Return the recipe's `config`, changed as these options ask."""
