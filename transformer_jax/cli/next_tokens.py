@@ -9,10 +9,8 @@ import argparse
 
 import numpy as np
 
-from transformer_jax.cli.arguments import LANGUAGE_MODEL, prompt_ids
+from transformer_jax.cli.arguments import LANGUAGE_MODEL, check_local, prompt_ids
 from transformer_jax.cli.terminal import writable
-from transformer_jax.generation.generate import next_tokens
-from transformer_jax.inference.load import load
 from transformer_jax.runtime.errors import InputError
 
 
@@ -27,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.count < 1:
         raise InputError(f"--count must be 1 or more; got {options.count}")
+    check_local(options.folder, "train.lm")
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.generation.generate import next_tokens
+    from transformer_jax.inference.load import load
+
     trained = load(options.folder, "language")
     prompt = prompt_ids(trained, options.prompt)
     most = trained.spec.config.max_length

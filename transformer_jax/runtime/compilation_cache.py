@@ -17,6 +17,7 @@ from pathlib import Path
 
 import filelock
 import jax
+from jaxlib.version import __version__ as jaxlib_version
 
 from transformer_jax.runtime.processor import processor_description
 
@@ -34,11 +35,12 @@ def use_compilation_cache() -> Path | None:
     cache off; it is off, too, where the folder cannot be written. For programs: call it before JAX
     computes anything.
     """
-    if not jax.config.jax_enable_compilation_cache:
+    settings = jax.config.values
+    if not settings["jax_enable_compilation_cache"]:
         return None
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
-    chosen = jax.config.jax_compilation_cache_dir
+    chosen = settings["jax_compilation_cache_dir"]
     if chosen is not None:
         return Path(chosen) if chosen else None
     try:
@@ -56,7 +58,7 @@ def use_compilation_cache() -> Path | None:
 
 def cache_folder() -> Path:
     """Return the folder of the cache for this version of JAX and this processor."""
-    name = f"xla-{jax.__version__}-{jax.lib.__version__}"
+    name = f"xla-{jax.__version__}-{jaxlib_version}"
     processor = hashlib.sha256(processor_description().encode()).hexdigest()[:12]
     return _user_caches() / "transformer_jax" / f"{name}-{processor}"
 
