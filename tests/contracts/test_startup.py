@@ -40,14 +40,14 @@ def run_calls(*calls):
 def test_a_training_program_checks_its_command_line_before_it_imports_what_trains():
     calls = []
     for program in ("train.imdb", "train.lm", "train.mlm", "train.translate"):
-        calls += [(program, "--help"), (program, "--no-such-option")]
+        calls += [(program, "--help"), (program, "--version"), (program, "--no-such-option")]
         calls += [(program, "--data", "no/such/file.csv"), (program, "--resume", "no/such/run")]
     run_calls(*calls)
 
 
 def test_a_command_checks_its_command_line_before_it_imports_a_model():
     main = "transformer_jax.__main__"
-    calls = [(main, "--help"), (main, "no-such-command")]
+    calls = [(main, "--help"), (main, "--version"), (main, "no-such-command")]
     for command in COMMANDS:
         calls += [(main, command, "--help"), (main, command, "--no-such-option")]
     calls += [(main, name, "no/such/run", "text") for name in ("attention", "explain", "predict")]

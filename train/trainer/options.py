@@ -3,11 +3,13 @@
 import argparse
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args
 
 from train.trainer.config import FitConfig
+from transformer_jax import __version__
 
 MOST = 2**31  # seeds beyond 32 bits would coincide, and no array has an axis this long
 
@@ -109,6 +111,8 @@ def type_of(each: dataclasses.Field) -> type:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments"):
+            self.print_usage(sys.stderr)
         raise OptionError(f"{message}; --help lists the options")
 
 
@@ -121,6 +125,7 @@ def make_parser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"transformer_jax {__version__}")
     common = tuple(each.name for each in dataclasses.fields(CommonOptions))
     groups = options.groups | {"every training program": common}
     title_of = {name: title for title, names in groups.items() for name in names}
