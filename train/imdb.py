@@ -19,10 +19,10 @@ if __name__ == "__main__":  # before NumPy and JAX start threads
 import sys
 
 from train.recipes.imdb_options import ImdbOptions
-from train.tasks.classification import Classification
 from train.trainer.launcher import Program
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
 
-PROGRAM = Program("train.imdb", __doc__, ImdbOptions, Classification)
+PROGRAM = Program("train.imdb", __doc__, ImdbOptions, "train.tasks.classification:Classification")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,4 +31,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    use_compilation_cache()
     sys.exit(main())

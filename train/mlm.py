@@ -17,10 +17,12 @@ if __name__ == "__main__":  # before NumPy and JAX start threads
 import sys
 
 from train.recipes.mlm import MaskedLanguageModelOptions
-from train.tasks.masked_lm import MaskedLanguageModeling
 from train.trainer.launcher import Program
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
 
-PROGRAM = Program("train.mlm", __doc__, MaskedLanguageModelOptions, MaskedLanguageModeling)
+PROGRAM = Program(
+    "train.mlm", __doc__, MaskedLanguageModelOptions, "train.tasks.masked_lm:MaskedLanguageModeling"
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,4 +31,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    use_compilation_cache()
     sys.exit(main())

@@ -4,7 +4,9 @@ import argparse
 import sys
 from importlib import import_module
 
+from transformer_jax import __version__
 from transformer_jax.cli.parsing import CommandParser
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.errors import (
     InputError,
     PretrainedError,
@@ -64,6 +66,7 @@ def command_parser(name: str) -> CommandParser:
 def _list_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands, which prints their list and refuses other names."""
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    parser.add_argument("--version", action="version", version=f"transformer_jax {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, stem in COMMANDS.items():
         module = import_module(f"transformer_jax.cli.{stem}")
@@ -74,4 +77,5 @@ def _list_parser() -> argparse.ArgumentParser:
 
 if __name__ == "__main__":
     keep_freed_memory()
+    use_compilation_cache()
     sys.exit(main())

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from transformer_jax import __version__
 from transformer_jax.__main__ import COMMANDS, command_parser, main
 
 # Positionals of each command, and its options with their values.
@@ -31,6 +32,23 @@ def test_every_command_has_a_line_in_the_help(capsys):
     lines = capsys.readouterr().out.splitlines()
     shown = {line.split()[0] for line in lines if line.startswith("    ") and line.strip()}
     assert raised.value.code == 0 and set(COMMANDS) <= shown
+
+
+def test_the_version_is_printed_with_the_name(capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(["--version"])
+    assert raised.value.code == 0
+    assert capsys.readouterr().out == f"transformer_jax {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_argument_shows_the_usage_of_its_command(command, capsys):
+    words = [*USES[command][0], *(["--out", "x.npy"] if command == "embed" else [])]
+    with pytest.raises(SystemExit) as raised:
+        main([command, *words, "--no-such-option"])
+    usage, error = capsys.readouterr().err.split(f"\npython -m transformer_jax {command}: error: ")
+    assert raised.value.code == 2 and "--no-such-option" in error
+    assert usage.startswith(f"usage: python -m transformer_jax {command} [-h]")
 
 
 def test_an_unknown_command_names_all_others(capsys):

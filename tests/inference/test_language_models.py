@@ -69,7 +69,7 @@ def test_generate_prints_the_greedy_text(published, capsys):
 
 
 def test_it_writes_256_tokens_unless_told(published, capsys, monkeypatch):
-    from transformer_jax.cli import generate
+    from transformer_jax.generation import generate
 
     asked = []
     monkeypatch.setattr(generate, "stream", lambda *_, **how: asked.append(how) or [])

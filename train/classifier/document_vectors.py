@@ -21,7 +21,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +36,7 @@ from sklearn.linear_model import LogisticRegression
 from tqdm import tqdm
 
 from train.classifier.ngram_counts import ngram_counts
+from train.classifier.recipe import VectorConfig
 from train.trainer import checkpoints
 from train.trainer.checkpoints import Progress
 from train.trainer.signals import Stopped, stop_wish
@@ -44,24 +45,6 @@ CHUNK = 32  # texts per call, visited one after another
 BLOCK = 2048  # texts that are sorted by length together
 LEAST_LENGTH = 64  # minimum length of a padded list of n-grams; lengths are powers of two
 TINY = 1e-20
-
-
-@dataclass(frozen=True)
-class VectorConfig:
-    """The settings of document vectors; letters refer to the equation of this module."""
-
-    features: int = 304  # length of a vector; a multiple of 16
-    epochs: int = 30
-    learning_rate: float = 1e-3
-    scale: float = 6.0  # a
-    negatives: int = 512  # N
-    negative_weight: float = 5.0  # k
-    inner_steps: int = 12  # updates of a text's vector at each visit
-    passes: int = 4  # final passes over all texts, with the n-gram vectors fixed
-    longest: int = 3  # maximum length of an n-gram
-    least_texts: int = 4  # an n-gram in fewer texts has no vector
-    least_kept: float = 0.1  # fraction kept of the occurrences of an uninformative n-gram
-    unlabelled_kept: float = 0.5  # fraction kept for an n-gram that no labelled text contains
 
 
 class Vectors(NamedTuple):

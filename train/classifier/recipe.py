@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from train.classifier.document_vectors import VectorConfig
-from train.trainer.step import FitConfig
+from train.trainer.config import FitConfig
 from transformer_jax.models.config import ClassifierConfig
 
 
@@ -20,6 +19,24 @@ class PretrainedConfig:
     # Published encoders were trained with 0.1. On a CPU that makes a step a quarter longer.
     attention_dropout_rate: float = 0.0
     dropout_rate: float | None = None  # elsewhere in the encoder; None: as in its configuration
+
+
+@dataclass(frozen=True)
+class VectorConfig:
+    """The settings of document vectors; letters refer to the equation of `document_vectors`."""
+
+    features: int = 304  # length of a vector; a multiple of 16
+    epochs: int = 30
+    learning_rate: float = 1e-3
+    scale: float = 6.0  # a
+    negatives: int = 512  # N
+    negative_weight: float = 5.0  # k
+    inner_steps: int = 12  # updates of a text's vector at each visit
+    passes: int = 4  # final passes over all texts, with the n-gram vectors fixed
+    longest: int = 3  # maximum length of an n-gram
+    least_texts: int = 4  # an n-gram in fewer texts has no vector
+    least_kept: float = 0.1  # fraction kept of the occurrences of an uninformative n-gram
+    unlabelled_kept: float = 0.5  # fraction kept for an n-gram that no labelled text contains
 
 
 @dataclass(frozen=True)

@@ -52,13 +52,7 @@ def load(
     Raises DataError for data that cannot be used, or that has no columns or another number of
     classes.
     """
-    if text_column == label_column:
-        raise DataError(f"--text-column and --label-column are both {text_column!r}")
-    if not _has_columns(data) and (text_column, label_column) != COLUMNS:
-        raise DataError(
-            f"--data {data} has no columns; --text-column and --label-column are for "
-            ".csv, .tsv, .jsonl and .parquet files"
-        )
+    check_source(data, text_column, label_column)
     found = _load(data, text_column, label_column, classes, seed, test_fraction)
     if len(found.classes) != classes:
         raise DataError(
@@ -66,6 +60,21 @@ def load(
             f"{' and '.join(found.classes)}; got --classes {classes}"
         )
     return found
+
+
+def check_source(data: str, text_column: str, label_column: str) -> None:
+    """Raise DataError if there is no such data set, or none with columns; nothing is read."""
+    if text_column == label_column:
+        raise DataError(f"--text-column and --label-column are both {text_column!r}")
+    if not _has_columns(data) and (text_column, label_column) != COLUMNS:
+        raise DataError(
+            f"--data {data} has no columns; --text-column and --label-column are for "
+            ".csv, .tsv, .jsonl and .parquet files"
+        )
+    path = Path(data)
+    with readable(path):
+        if data not in NAMES and not path.exists():
+            raise DataError(f"no file or folder {path}; pass auto, imdb, sample, or {ACCEPTED}")
 
 
 def _has_columns(data: str) -> bool:
@@ -122,8 +131,6 @@ def _read(path: Path, text_column: str, label_column: str, classes: int) -> Tabl
         raise DataError(
             f"{path} holds neither train.parquet nor train/pos, but {found}; pass {ACCEPTED}"
         )
-    if not path.exists():
-        raise DataError(f"no file or folder {path}; pass auto, imdb, sample, or {ACCEPTED}")
     if path.name.lower().endswith((".tar.gz", ".tgz")):
         return imdb_archive.read_archive(path)
     if path.suffix.lower() in table_files.READERS:

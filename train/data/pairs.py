@@ -46,13 +46,8 @@ def load_pairs(data: str, source: str, target: str, seed: int) -> Pairs:
 
     Raises DataError for data that cannot be used.
     """
-    if source == target:
-        raise DataError(f"--source and --target are both {source!r}")
+    check_source(data, source, target)
     if data == "sample":
-        if (source, target) not in (LANGUAGES, SAMPLE):
-            raise DataError(
-                f"--data sample translates words to digits; got --source {source} --target {target}"
-            )
         parts = sample_pairs(seed)
         origin = f"spelled-out numbers and dates, generated, seed {seed}"
         return Pairs("sample", origin, SAMPLE, *parts)
@@ -62,9 +57,21 @@ def load_pairs(data: str, source: str, target: str, seed: int) -> Pairs:
     with readable(path):
         if path.is_dir():
             return _from_folder(path, source, target)
-        if not path.exists():
-            raise DataError(f"no file or folder {path}; pass {ACCEPTED}")
         return _from_tsv(path, source, target, seed)
+
+
+def check_source(data: str, source: str, target: str) -> None:
+    """Raise DataError if there are no such pairs, or not in these languages; nothing is read."""
+    if source == target:
+        raise DataError(f"--source and --target are both {source!r}")
+    if data == "sample" and (source, target) not in (LANGUAGES, SAMPLE):
+        raise DataError(
+            f"--data sample translates words to digits; got --source {source} --target {target}"
+        )
+    path = Path(data)
+    with readable(path):
+        if data != "sample" and not data.startswith("hub:") and not path.exists():
+            raise DataError(f"no file or folder {path}; pass {ACCEPTED}")
 
 
 def _from_folder(folder: Path, source: str, target: str) -> Pairs:

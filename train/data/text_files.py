@@ -39,6 +39,7 @@ class Texts:
 
 def load_texts(data: str, seed: int) -> Texts:
     """Load the texts that `--data` names; raise DataError if they cannot be used."""
+    check_source(data)
     if data == "sample":
         found = sample(seed)
         return Texts(
@@ -53,11 +54,15 @@ def load_texts(data: str, seed: int) -> Texts:
         return _from_hub(data.removeprefix("hub:"), seed)
     path = Path(data)
     with readable(path):
-        if path.is_dir():
-            return _from_folder(path, seed)
-        if not path.exists():
+        return _from_folder(path, seed) if path.is_dir() else _from_file(path)
+
+
+def check_source(data: str) -> None:
+    """Raise DataError if there are no such texts; nothing is read."""
+    path = Path(data)
+    with readable(path):
+        if data != "sample" and not data.startswith("hub:") and not path.exists():
             raise DataError(f"no file or folder {path}; pass {ACCEPTED}")
-        return _from_file(path)
 
 
 def _from_file(path: Path) -> Texts:

@@ -8,33 +8,16 @@ untrained (Howard and Ruder, 2018, https://arxiv.org/abs/1801.06146).
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from train.optim.config import Rates
 from transformer_jax.nn.parameters import parameter_name
 
 LAYER = re.compile(r"(?:^|\.)encoder\.layers\.(\d+)\.")
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Factors of the learning rate, and so of weight decay; by default all parameters have 1."""
-
-    layer_decay: float = 1.0  # place p has the factor layer_decay ** (L + 1 - p)
-    head: float = 1.0  # factor of the head
-    unfreeze: float = 0.0  # fraction of all steps: place p is frozen for L + 1 - p times as many
-    frozen: tuple[str, ...] = ()  # name prefixes of parameters that are never updated
-    faster: tuple[tuple[str, float], ...] = ()  # ((prefix of a parameter's name, factor), ...)
-
-    def __post_init__(self):
-        if not 0.0 < self.layer_decay <= 1.0:
-            raise ValueError(f"layer_decay must be above 0, at most 1; got {self.layer_decay}")
-        if not 0.0 <= self.unfreeze < 1.0:
-            raise ValueError(f"unfreeze must be in [0, 1); got {self.unfreeze}")
 
 
 def place(name: str, num_layers: int) -> int:

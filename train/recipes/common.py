@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from train.optim.optimizers import OptimizerConfig
+from train.optim.config import OptimizerConfig
+from train.trainer.config import FitConfig
 from train.trainer.options import ABOVE_0, NOT_NEGATIVE, CommonOptions, chosen, option
-from train.trainer.step import FitConfig
 from transformer_jax.nn.config import StackConfig
 
 

@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 
-from train.classifier.document_vectors import VectorConfig
-from train.classifier.recipe import PretrainedConfig, Recipe
-from train.optim.layer_rates import Rates
-from train.optim.optimizers import OptimizerConfig
-from train.trainer.step import FitConfig
+from train.classifier.recipe import PretrainedConfig, Recipe, VectorConfig
+from train.optim.config import OptimizerConfig, Rates
+from train.trainer.config import FitConfig
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.nn.config import StackConfig
 

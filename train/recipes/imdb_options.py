@@ -1,10 +1,12 @@
 """The options of `train.imdb`, and the recipe that they select and change."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from train.classifier.recipe import Recipe
+from train.data.load import check_source
 from train.recipes.imdb import (
     FAST,
     FAST_UNLABELLED,
@@ -17,8 +19,8 @@ from train.recipes.imdb import (
     SAMPLE,
 )
 from train.trainer.options import ABOVE_0, CommonOptions, OptionError, chosen, flag_of, option
-from transformer_jax.runtime.errors import RunFolderError
-from transformer_jax.serialization.run_folder import CONFIG, read_spec
+from transformer_jax.runtime.texts import read_text
+from transformer_jax.serialization.folder_files import CONFIG
 
 OF_PRETRAINED = ("pooling", "layer_decay", "unfreeze", "lora")
 
@@ -134,6 +136,10 @@ class ImdbOptions(CommonOptions):
             if getattr(self, name) is not None:
                 raise OptionError(f"{flag_of(name)} needs --pretrained MODEL")
 
+    def check_paths(self) -> None:
+        """Raise DataError if `data` names no data set."""
+        check_source(self.data, self.text_column, self.label_column)
+
     def _check_pretrained(self) -> None:
         if self.recipe not in (None, FINETUNE.name):
             raise OptionError(
@@ -190,8 +196,8 @@ def _finetune(options: ImdbOptions, data: str) -> Recipe:
 
 def _is_of_mlm(pretrained: str) -> bool:
     """Return whether `pretrained` is a run folder of `train.mlm`."""
-    try:
-        read_spec(Path(pretrained) / CONFIG, "MaskedLanguageModel")
-    except RunFolderError:  # a damaged run folder is reported where the model is loaded
+    try:  # a damaged run folder is reported where the model is loaded
+        saved = json.loads(read_text(Path(pretrained) / CONFIG))
+        return saved["model"] == "MaskedLanguageModel"
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return False
-    return True

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from train.data.text_files import check_source
 from train.recipes.common import learning_rate_option, muon_rate_option, muon_schedule, rms_stack
+from train.trainer.config import FitConfig
 from train.trainer.options import CommonOptions, OptionError, option
-from train.trainer.step import FitConfig
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
@@ -68,6 +69,10 @@ class LanguageModelOptions(CommonOptions):
                 "tokens; pass more, or a smaller --length"
             )
         recipe_of(self)
+
+    def check_paths(self) -> None:
+        """Raise DataError if there are no texts at `data`."""
+        check_source(self.data)
 
 
 def recipe_of(options: LanguageModelOptions) -> Recipe:

@@ -2,10 +2,11 @@
 
 from dataclasses import asdict, dataclass, replace
 
+from train.data.load import check_source
 from train.recipes.common import learning_rate_option, muon_rate_option, muon_schedule, rms_stack
 from train.recipes.imdb import FINETUNE
+from train.trainer.config import FitConfig
 from train.trainer.options import CommonOptions, OptionError, chosen, option
-from train.trainer.step import FitConfig
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
@@ -86,6 +87,10 @@ class MaskedLanguageModelOptions(CommonOptions):
                 f"--batch-tokens {recipe.batch_tokens} is less than one row of "
                 f"{recipe.model.max_length} tokens; pass more, or a smaller --length"
             )
+
+    def check_paths(self) -> None:
+        """Raise DataError if `data` names no data set."""
+        check_source(self.data, self.text_column, self.label_column)
 
 
 def recipe_of(options: MaskedLanguageModelOptions, data: str) -> Recipe:

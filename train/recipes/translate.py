@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from train.optim.optimizers import OptimizerConfig
+from train.data.pairs import check_source
+from train.optim.config import OptimizerConfig
 from train.recipes.common import learning_rate_option, muon_rate_option
+from train.trainer.config import FitConfig
 from train.trainer.options import NOT_NEGATIVE, CommonOptions, OptionError, chosen, option
-from train.trainer.step import FitConfig
 from transformer_jax.models.config import SequenceToSequenceConfig
 from transformer_jax.nn.config import StackConfig
 
@@ -77,6 +78,10 @@ class TranslationOptions(CommonOptions):
                 "tokens; pass more, or a smaller --max-length"
             )
         recipe_of(self)
+
+    def check_paths(self) -> None:
+        """Raise DataError if there are no pairs at `data`, or not in these languages."""
+        check_source(self.data, self.source, self.target)
 
 
 def recipe_of(options: TranslationOptions) -> Recipe:

@@ -28,7 +28,7 @@ from transformer_jax.generation.generate import generate
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.serialization.specification import LanguageModelSpec
-from transformer_jax.text.tokenizer import Tokenizer, train_tokenizer
+from transformer_jax.text.tokenizer import Tokenizer, load_own_tokenizer, train_tokenizer
 
 SHOWN = 120  # length in tokens of the sample printed after each epoch
 
@@ -51,7 +51,8 @@ class LanguageModeling(Task):
                 itertools.chain.from_iterable(self.data.train()),
                 lossless=True,
                 gpt2_files=options.gpt2_files,
-            )
+            ),
+            load_own_tokenizer,
         )
         super().__init__(run, recipe, tokenizer, self.rows * self.length, "float32")
 

@@ -26,7 +26,7 @@ from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.runtime.files import write_text
 from transformer_jax.serialization.specification import TranslatorSpec
 from transformer_jax.text.batching import bucket_lengths, epoch_plans, evaluation_plans
-from transformer_jax.text.tokenizer import train_tokenizer
+from transformer_jax.text.tokenizer import load_own_tokenizer, train_tokenizer
 
 SHOWN = 3  # number of translations printed after each epoch
 
@@ -49,7 +49,8 @@ class Translation(Task):
         tokenizer = run.tokenizer(
             lambda: train_tokenizer(
                 recipe.tokenizer, [*pairs.train[0], *pairs.train[1]], lossless=True
-            )
+            ),
+            load_own_tokenizer,
         )
         length = recipe.model.max_length
         self.train_ids, self.validation_ids = (

@@ -8,17 +8,7 @@ from pathlib import Path
 import jax
 
 from train.trainer.checkpoints import CheckpointError
-
-
-class TrainingError(Exception):
-    """A failure that ends training; the last checkpoint is kept.
-
-    `mendable` says whether the run can be resumed once the cause outside it is fixed.
-    """
-
-    def __init__(self, message: str, *, mendable: bool):
-        super().__init__(message)
-        self.mendable = mendable
+from train.trainer.run import TrainingError
 
 
 @contextmanager

@@ -22,10 +22,11 @@ from tqdm import tqdm
 from train.optim.optimizers import learning_rate_schedule, make_optimizer
 from train.trainer import checkpoints
 from train.trainer.checkpoints import Progress
+from train.trainer.config import FitConfig
 from train.trainer.faults import TrainingError
 from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
-from train.trainer.step import FitConfig, TrainState, copied, make_train_step
+from train.trainer.step import TrainState, copied, make_train_step
 from transformer_jax.parallel.mesh import replicate, split_rows
 
 LOG_EVERY = 10  # steps between lines of metrics.jsonl, and between reads of the loss

@@ -1,5 +1,6 @@
 """The frame of every training program: options, run folder, one-line errors, exit code."""
 
+import pkgutil
 import shlex
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from train.data.dataset import DataError
-from train.trainer.faults import TrainingError
 from train.trainer.options import (
     CommonOptions,
     OptionError,
@@ -20,6 +20,7 @@ from train.trainer.run import (
     OPTIONS,
     Run,
     RunError,
+    TrainingError,
     finished,
     held,
     new_folder,
@@ -46,12 +47,16 @@ class Trainable(Protocol):
 
 @dataclass(frozen=True)
 class Program:
-    """A training program: its module, help text, options and task."""
+    """A training program: its module, help text, options and task.
+
+    The task is imported once the command line and the paths in it are checked, because it takes
+    several seconds.
+    """
 
     module: str  # python -m MODULE
     description: str
     options: type[CommonOptions]
-    task: type[Trainable]
+    task_name: str  # MODULE:CLASS of a Trainable
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Train in a run folder, print any error as one line, and return the exit code."""
@@ -62,7 +67,9 @@ class Program:
             if resume := given.get("resume"):
                 return self._stoppable(Path(resume), None, arguments)
             folder = new_folder(given.get("out"), self.module.rpartition(".")[2])
-            return self._stoppable(folder, make_options(self.options, given), arguments)
+            options = make_options(self.options, given)
+            options.check_paths()
+            return self._stoppable(folder, options, arguments)
         except (DataError, TokenizerError, RunError, OptionError) as error:
             print(f"{self.module}: error: {error}", file=sys.stderr)
             return 2
@@ -101,6 +108,11 @@ class Program:
                 return
         run = Run(self.module, folder, options, began_with, self._command(*arguments))
         self.task(run).train()
+
+    @property
+    def task(self) -> type[Trainable]:
+        """The class named `task_name`."""
+        return pkgutil.resolve_name(self.task_name)
 
     def _command(self, *arguments: object) -> str:
         return shlex.join(["python", "-m", self.module, *map(str, arguments)])

@@ -3,11 +3,13 @@
 import argparse
 import dataclasses
 import math
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, TypeVar, get_args
 
-from train.trainer.step import FitConfig
+from train.trainer.config import FitConfig
+from transformer_jax import __version__
 
 MOST = 2**31  # seeds beyond 32 bits would coincide, and no array has an axis this long
 
@@ -88,6 +90,9 @@ class CommonOptions:
             if must is not None and not must[0](value):
                 raise OptionError(f"{flag} must be {must[1]}; got {value}")
 
+    def check_paths(self) -> None:
+        """Raise DataError or OptionError if a path does not exist or cannot be what it must be."""
+
     def fit_config(self, config: FitConfig) -> FitConfig:
         """Return the recipe's `config`, changed as these options ask."""
         names = ("epochs", "max_steps", "seed", "checkpoint_minutes")
@@ -106,6 +111,8 @@ def type_of(each: dataclasses.Field) -> type:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments"):
+            self.print_usage(sys.stderr)
         raise OptionError(f"{message}; --help lists the options")
 
 
@@ -118,6 +125,7 @@ def make_parser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"transformer_jax {__version__}")
     common = tuple(each.name for each in dataclasses.fields(CommonOptions))
     groups = options.groups | {"every training program": common}
     title_of = {name: title for title, names in groups.items() for name in names}

@@ -23,13 +23,23 @@ from train.trainer.signals import stop_if_asked, undisturbed
 from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
-from transformer_jax.text.tokenizer import load_own_tokenizer
 
 OPTIONS, LOCK = "options.json", ".lock"
 
 
 class RunError(ValueError):
     """A run folder that cannot be used; the message is one line."""
+
+
+class TrainingError(Exception):
+    """A failure that ends training; the last checkpoint is kept.
+
+    `mendable` says whether the run can be resumed once the cause outside it is fixed.
+    """
+
+    def __init__(self, message: str, *, mendable: bool):
+        super().__init__(message)
+        self.mendable = mendable
 
 
 def new_folder(out: str | None, name: str) -> Path:
@@ -135,9 +145,7 @@ class Run:
         content = {"program": self.program, "data_sha256": data_sha256, "options": values}
         write_text(self.folder / OPTIONS, json.dumps(content, indent=2) + "\n")
 
-    def tokenizer(
-        self, learn: Callable[[], Any], load: Callable[[Path], Any] = load_own_tokenizer
-    ) -> Any:
+    def tokenizer(self, learn: Callable[[], Any], load: Callable[[Path], Any]) -> Any:
         """Return the tokenizer of a resumed run, loaded from its folder, else a new one."""
         if self.began_with is not None:
             try:

@@ -1,7 +1,6 @@
 """One compiled update of the weights: the training state, its configuration and the step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from train.optim.optimizers import OptimizerConfig
+from train.trainer.config import FitConfig
 from transformer_jax.parallel.mesh import keep_replicated
 
 
@@ -35,23 +34,6 @@ class TrainState(NamedTuple):
 def copied(params: Any) -> Any:
     """Return a copy of `params` with buffers of its own."""
     return jax.tree.map(jnp.copy, params)
-
-
-@dataclass(frozen=True)
-class FitConfig:
-    """The settings of a training run: its length, precision, averaging and optimizer."""
-
-    epochs: int = 10
-    max_steps: int | None = None  # stops earlier; the learning-rate schedule ends there too
-    seed: int = 0
-    dtype: str = "float32"  # of activations and matrix products; parameters stay float32
-    average_decay: float = 0.999
-    checkpoint_minutes: float = 5.0  # between checkpoints; also at every best validation score
-    optimizer: OptimizerConfig = OptimizerConfig()
-
-    def __post_init__(self):
-        if not 0 <= self.average_decay < 1:
-            raise ValueError(f"average_decay must be in [0, 1); got {self.average_decay}")
 
 
 def make_train_step(

@@ -1,13 +1,18 @@
 """Arguments that several commands share, and the functions that read their values."""
 
 import argparse
+import os
 import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from transformer_jax.cli.terminal import read_lines
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.run_folder import Trained
+from transformer_jax.serialization.folder_files import check_run_folder
+
+if TYPE_CHECKING:
+    from transformer_jax.serialization.run_folder import Trained
 
 LANGUAGE_MODEL = (
     "run folder of train.lm (its --out), or the folder or hub name of a GPT-2 or Llama model"
@@ -20,6 +25,12 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float32", "bfloat16"), default="float32",
         help="dtype of the computation (default: float32)",
     )  # fmt: skip
+
+
+def check_local(source: str, program: str) -> None:
+    """Raise RunFolderError if `source` is a path, not a name on the hub, and is no folder."""
+    if source.startswith((".", "/", "~", "runs/")) and not os.path.isdir(source):
+        check_run_folder(source, program)
 
 
 def given_texts(options: argparse.Namespace) -> list[str]:
@@ -36,14 +47,14 @@ def given_texts(options: argparse.Namespace) -> list[str]:
     return read_lines("-")
 
 
-def prompt_ids(trained: Trained, text: str) -> np.ndarray:
+def prompt_ids(trained: "Trained", text: str) -> np.ndarray:
     """Return the token ids of a prompt. Raises InputError if the prompt is empty."""
     if not text:
         raise InputError("an empty prompt; pass at least one word")
     return trained.tokenizer.prompt(text, framed=trained.spec.framed)
 
 
-def warn_of_sample(classifier: Trained) -> None:
+def warn_of_sample(classifier: "Trained") -> None:
     """Print a note on standard error if a classifier was trained on the built-in sample."""
     if classifier.spec.data == "sample":
         note = "note: this model was trained on the built-in sample, not on real reviews"

@@ -33,6 +33,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -41,11 +42,13 @@ import numpy as np
 from transformer_jax.cli import html
 from transformer_jax.cli.matrix_text import clip
 from transformer_jax.cli.terminal import writable, write_page
-from transformer_jax.interpret.activations import Activations, read_activations
 from transformer_jax.interpret.head_patterns import head_name, head_scores, pca, weight_received
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.files import write
-from transformer_jax.serialization.run_folder import load_model
+from transformer_jax.serialization.folder_files import check_run_folder
+
+if TYPE_CHECKING:
+    from transformer_jax.interpret.activations import Activations
 
 HELP = __doc__ or ""
 SCORES = ("previous", "next", "itself", "first", "separator", "fixed", "broad")
@@ -89,6 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    check_run_folder(options.folder, "train.imdb")
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.interpret.activations import read_activations
+    from transformer_jax.serialization.run_folder import load_model
+
     classifier = load_model(options.folder, "TextClassifier")
     inside = read_activations(classifier, options.text)
     if not inside.maps:
@@ -106,7 +114,7 @@ def run(options: argparse.Namespace) -> None:
         print(f"{inside.cut} tokens of the text were not read: it exceeds the model's max_length")
 
 
-def score_heads(inside: Activations) -> list[Head]:
+def score_heads(inside: "Activations") -> list[Head]:
     """Compute the scores of every head of every layer, and of a head with uniform weights."""
     size = len(inside.rows)
     is_token = jnp.ones((1, size), bool)
@@ -142,7 +150,7 @@ def _scored(weights, is_token, is_separator):
 _pca = jax.jit(pca)
 
 
-def points(inside: Activations) -> list[tuple[str, np.ndarray, Sequence[str]]]:
+def points(inside: "Activations") -> list[tuple[str, np.ndarray, Sequence[str]]]:
     """Return title, PCA coordinates and labels of the plots before and after the encoder."""
     found = []
     if inside.token_vectors is not None:
@@ -162,7 +170,7 @@ def _table(heads: list[Head]) -> list[str]:
     ]
 
 
-def _page(options: argparse.Namespace, inside: Activations, heads: list[Head]) -> str:
+def _page(options: argparse.Namespace, inside: "Activations", heads: list[Head]) -> str:
     definitions = HELP[HELP.index("prints a line") :].partition("\n\n--html")[0]
     sections = [
         html.paragraph(_shortened(options.text)),
@@ -214,7 +222,7 @@ def _write_picture(file: str, draw) -> None:
         print("the font of the picture lacks characters of the text; use --html to see them")
 
 
-def _draw_maps(inside: Activations, heads: list[Head]):
+def _draw_maps(inside: "Activations", heads: list[Head]):
     from matplotlib import pyplot
 
     layers, across, size = len(inside.maps), len(inside.maps[0]), len(inside.rows)
@@ -239,7 +247,7 @@ def _draw_maps(inside: Activations, heads: list[Head]):
     return figure
 
 
-def _draw_points(inside: Activations):
+def _draw_points(inside: "Activations"):
     from matplotlib import pyplot
 
     pictures = points(inside)

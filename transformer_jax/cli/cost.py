@@ -16,11 +16,10 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from transformer_jax.cli.terminal import did_you_mean, writable
 from transformer_jax.costs import formulas
@@ -28,10 +27,11 @@ from transformer_jax.costs.formulas import Config
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.costs.published import PUBLISHED, Published
 from transformer_jax.models.config import LanguageModelConfig, SequenceToSequenceConfig
-from transformer_jax.models.seq2seq import SequenceToSequence
-from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.run_folder import CONFIG, KINDS, Spec, read_spec
+from transformer_jax.serialization.folder_files import CONFIG
+
+if TYPE_CHECKING:
+    from transformer_jax.serialization.run_folder import Spec
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -286,18 +286,27 @@ def _listed(name: str, found: dict[str, Any]) -> str:
     return f"{name:<18}{found['parameters']:>18,}   published: {published:>5}   {off:+5.1f}%"
 
 
-def _spec(name: str) -> Spec:
+def _spec(name: str) -> "Spec":
     """Read the specification of a run folder."""
     if not os.path.isdir(name):  # Path.is_dir raises OSError if the name is too long
         raise InputError(
             f"{name[:100]!r} is neither a published model nor a run folder; "
             f"{did_you_mean(name, PUBLISHED)}`cost --list` shows the models"
         )
+    # Imported here so that help and published models are answered at once.
+    from transformer_jax.serialization.run_folder import read_spec
+
     return read_spec(Path(name) / CONFIG)
 
 
 def _compiled(spec: Any, batch: int, length: int) -> dict[str, Any]:
     """Count the operations of the forward pass in its jaxpr and as XLA's cost analysis does."""
+    from flax import nnx
+
+    from transformer_jax.models.seq2seq import SequenceToSequence
+    from transformer_jax.nn.parameters import AbstractRngs
+    from transformer_jax.serialization.run_folder import KINDS
+
     # XLA counts the body of a loop once; the count of the jaxpr multiplies it by the iterations.
     make = KINDS[spec.model].model
     abstract = nnx.eval_shape(lambda: make(spec.config, rngs=AbstractRngs()))

@@ -15,7 +15,6 @@ import numpy as np
 
 from transformer_jax.cli.arguments import add_dtype
 from transformer_jax.cli.terminal import read_lines, writable
-from transformer_jax.inference.embed import SentenceEncoder
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.files import write
 
@@ -33,6 +32,9 @@ def run(options: argparse.Namespace) -> None:
     if not options.out.endswith(".npy"):
         raise InputError(f"--out must end with .npy, got {options.out}")
     texts = read_lines(options.file)
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.inference.embed import SentenceEncoder
+
     encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
     vectors = encoder(texts, progress=True)
 

@@ -26,16 +26,19 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from transformer_jax.cli import html
 from transformer_jax.cli.arguments import warn_of_sample
 from transformer_jax.cli.matrix_text import clip, pad_right, width
 from transformer_jax.cli.terminal import read_lines, writable, write_page
 from transformer_jax.interpret.attribution import NODES
-from transformer_jax.interpret.explain import Explanation, explain
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.run_folder import load_classifier
-from transformer_jax.text.words import Piece
+from transformer_jax.serialization.folder_files import check_run_folder
+
+if TYPE_CHECKING:
+    from transformer_jax.interpret.explain import Explanation
+    from transformer_jax.text.words import Piece
 
 HELP = __doc__ or ""
 # Colours of a 256-colour terminal, from pale to full. The text on them is black, so that it is
@@ -67,7 +70,12 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"--top must be 1 or more; got {options.top}")
     if not NODES <= options.steps <= MOST_NODES:
         raise InputError(f"--steps must be {NODES} to {MOST_NODES}; got {options.steps}")
+    check_run_folder(options.folder, "train.imdb")
     text = "\n".join(read_lines("-")) if options.text == "-" else options.text
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.interpret.explain import explain
+    from transformer_jax.serialization.run_folder import load_classifier
+
     classifier = load_classifier(options.folder)
     found = explain(classifier, text, name=options.name, limit=options.steps)
     if options.html is not None:
@@ -86,7 +94,7 @@ def wants_colour() -> bool:
     return sys.stdout.isatty() and not plain
 
 
-def report(found: Explanation, top: int, *, in_colour: bool) -> Iterator[str]:
+def report(found: "Explanation", top: int, *, in_colour: bool) -> Iterator[str]:
     """Format an explanation as the printed lines."""
     yield from statement(found)
     if in_colour:
@@ -103,7 +111,7 @@ def report(found: Explanation, top: int, *, in_colour: bool) -> Iterator[str]:
     yield from account(found)
 
 
-def table(found: Explanation, top: int) -> Iterator[str]:
+def table(found: "Explanation", top: int) -> Iterator[str]:
     """Format two columns: the strongest words for the class and those against it."""
     if not found.largest:
         yield "no word has a nonzero attribution"
@@ -118,14 +126,14 @@ def table(found: Explanation, top: int) -> Iterator[str]:
         yield f"{pad_right(one, wide)}{other}".rstrip()
 
 
-def statement(found: Explanation) -> Iterator[str]:
+def statement(found: "Explanation") -> Iterator[str]:
     """Format the predicted class and, if it is another one, the explained class."""
     yield f"{found.label:<10} {found.probabilities[found.label]:6.1%}"
     if found.name != found.label:
         yield f"{found.name:<10} {found.probabilities[found.name]:6.1%}  (explained)"
 
 
-def account(found: Explanation) -> Iterator[str]:
+def account(found: "Explanation") -> Iterator[str]:
     """Format the special tokens, both log odds, and the completeness check of the attributions."""
     a = found.attribution
     if found.frame:
@@ -143,12 +151,12 @@ def account(found: Explanation) -> Iterator[str]:
         )
 
 
-def coloured(found: Explanation) -> str:
+def coloured(found: "Explanation") -> str:
     """Format the text with coloured words for a terminal, without the escapes of the text."""
     return "".join(_painted(piece, found.largest) for piece in found.pieces)
 
 
-def _painted(piece: Piece, largest: float) -> str:
+def _painted(piece: "Piece", largest: float) -> str:
     text = "".join(c if c.isprintable() or c == "\n" else " " for c in piece.text)
     style = UNDERLINED if piece.is_unknown else ""
     if piece.value and (level := round(5 * abs(piece.value) / largest)):
@@ -159,12 +167,12 @@ def _painted(piece: Piece, largest: float) -> str:
     return "\n".join(f"{style}{line}{PLAIN}" if line else "" for line in text.split("\n"))
 
 
-def _row(piece: Piece) -> str:
+def _row(piece: "Piece") -> str:
     unknown = " (unknown)" if piece.is_unknown else ""
     return f"{piece.value:+8.3f}  {clip(piece.text, WORD)}{unknown}"
 
 
-def _page(options: argparse.Namespace, found: Explanation) -> str:
+def _page(options: argparse.Namespace, found: "Explanation") -> str:
     definitions = HELP[HELP.index("The numbers are") :]
     strongest = sorted(
         (piece for side in found.strongest(options.top) for piece in side),

@@ -9,8 +9,6 @@ model: [MASK] for BERT, <mask> for RoBERTa.
 import argparse
 
 from transformer_jax.cli.terminal import writable
-from transformer_jax.inference.fill_mask import fill_masks
-from transformer_jax.inference.load import load
 from transformer_jax.runtime.errors import InputError
 
 
@@ -25,6 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.top < 1:
         raise InputError(f"--top must be 1 or more; got {options.top}")
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.inference.fill_mask import fill_masks
+    from transformer_jax.inference.load import load
+
     try:
         trained = load(options.model, "masked")
         guesses = fill_masks(trained.model, trained.tokenizer, options.text, options.top)

@@ -16,23 +16,18 @@ if the file says do_sample: false. --top-k with a large number and --top-p 1 kee
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from transformer_jax.cli.arguments import LANGUAGE_MODEL, prompt_ids
+from transformer_jax.cli.arguments import LANGUAGE_MODEL, check_local, prompt_ids
 from transformer_jax.cli.terminal import writable
-from transformer_jax.generation.generate import generate, stream
-from transformer_jax.inference.generation_arguments import (
-    LONG,
-    TEMPERATURE,
-    GenerationRequest,
-    generation_arguments,
-)
-from transformer_jax.inference.load import load
+from transformer_jax.generation.options import LONG, TEMPERATURE
 from transformer_jax.runtime.errors import InputError, PretrainedError
-from transformer_jax.serialization.run_folder import Trained
+
+if TYPE_CHECKING:
+    from transformer_jax.serialization.run_folder import Trained
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    check_local(options.folder, "train.lm")
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.generation.generate import generate, stream
+    from transformer_jax.inference.load import load
+
     trained = load(options.folder, "language")
     prompt = prompt_ids(trained, options.prompt)
     arguments = _arguments(options, trained, len(prompt))
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> None:
     sys.stdout.flush()
 
 
-def _arguments(options: argparse.Namespace, trained: Trained, prompt: int) -> dict[str, Any]:
+def _arguments(options: argparse.Namespace, trained: "Trained", prompt: int) -> dict[str, Any]:
     """Return the arguments of `generate` and `stream` for a prompt of `prompt` tokens."""
     room = trained.spec.config.max_length - prompt
     if options.tokens is not None and room > 0 and not 1 <= options.tokens <= room:
@@ -99,6 +99,11 @@ def _arguments(options: argparse.Namespace, trained: Trained, prompt: int) -> di
         )
     if options.beams is not None and options.beams < 1:
         raise InputError(f"--beams must be 1 or more; got {options.beams}")
+    from transformer_jax.inference.generation_arguments import (
+        GenerationRequest,
+        generation_arguments,
+    )
+
     request = GenerationRequest(
         options.tokens,
         None if options.stop is None else tuple(_token(trained, name) for name in options.stop),
@@ -121,7 +126,7 @@ def _arguments(options: argparse.Namespace, trained: Trained, prompt: int) -> di
     return arguments | {"key": jax.random.key(options.seed)}
 
 
-def _token(trained: Trained, name: str) -> int:
+def _token(trained: "Trained", name: str) -> int:
     token = trained.tokenizer.id_of(name)
     if token is None:
         raise InputError(f"--stop: the vocabulary has no token {name!r}")

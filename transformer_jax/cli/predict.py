@@ -11,11 +11,14 @@ import argparse
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from transformer_jax.cli.arguments import given_texts, warn_of_sample
 from transformer_jax.cli.terminal import writable
-from transformer_jax.inference.classify import Prediction, predict
-from transformer_jax.serialization.run_folder import load_classifier
+from transformer_jax.serialization.folder_files import check_run_folder
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.classify import Prediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    check_run_folder(options.folder, "train.imdb")
     texts = given_texts(options)
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.inference.classify import predict
+    from transformer_jax.serialization.run_folder import load_classifier
+
     classifier = load_classifier(options.folder)
     if not options.json:
         warn_of_sample(classifier)
@@ -36,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
         print(writable(line))
 
 
-def format_predictions(predictions: Iterable[Prediction], *, as_json: bool) -> Iterable[str]:
+def format_predictions(predictions: Iterable["Prediction"], *, as_json: bool) -> Iterable[str]:
     for prediction in predictions:
         if as_json:
             yield json.dumps(asdict(prediction), ensure_ascii=False)

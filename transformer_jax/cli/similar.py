@@ -10,7 +10,6 @@ import argparse
 
 from transformer_jax.cli.arguments import add_dtype
 from transformer_jax.cli.terminal import read_lines, writable
-from transformer_jax.inference.embed import SentenceEncoder, most_similar
 from transformer_jax.runtime.errors import InputError
 
 
@@ -28,6 +27,9 @@ def run(options: argparse.Namespace) -> None:
     if options.top < 1:
         raise InputError(f"--top must be 1 or more; got {options.top}")
     texts = read_lines(options.file)
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.inference.embed import SentenceEncoder, most_similar
+
     encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
     found = encoder([options.query, *texts], progress=True)
     similarity = encoder.pooling.similarity

@@ -10,9 +10,8 @@ import argparse
 
 from transformer_jax.cli.arguments import given_texts
 from transformer_jax.cli.terminal import writable
-from transformer_jax.inference.translate import translate
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.run_folder import load_model
+from transformer_jax.serialization.folder_files import check_run_folder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,11 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    check_run_folder(options.folder, "train.translate")
     texts = given_texts(options)
     if options.beams < 1:
         raise InputError(f"--beams must be 1 or more; got {options.beams}")
     if not 0.0 <= options.alpha < float("inf"):
         raise InputError(f"--alpha must be 0 or more; got {options.alpha}")
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.inference.translate import translate
+    from transformer_jax.serialization.run_folder import load_model
+
     trained = load_model(options.folder, "SequenceToSequence")
     most = trained.spec.config.max_length
     _, cuts = trained.tokenizer.encode_with_cuts(texts, most)

@@ -17,22 +17,16 @@ printed with its equation and its axes:
 
 import argparse
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from transformer_jax.cli import html
 from transformer_jax.cli.matrix_text import clip, show_step, wrap
 from transformer_jax.cli.terminal import did_you_mean, writable, write_page
-from transformer_jax.interpret.activations import (
-    Activations,
-    attention_parameters,
-    read_activations,
-    token_text,
-)
 from transformer_jax.models.config import ClassifierConfig
-from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.run_folder import load_model
-from transformer_jax.text.tokenizer import TokenizerError, train_tokenizer
+from transformer_jax.runtime.errors import InputError, TokenizerError
+from transformer_jax.serialization.folder_files import check_run_folder
 from transformer_jax.walkthrough.attention_steps import (
     attention_steps,
     context_step,
@@ -40,9 +34,9 @@ from transformer_jax.walkthrough.attention_steps import (
     word_steps,
 )
 from transformer_jax.walkthrough.step import Step
-from transformer_jax.walkthrough.worked.compare import beside_the_document
-from transformer_jax.walkthrough.worked.examples import EXAMPLES
-from transformer_jax.walkthrough.worked.registry import steps as worked_steps
+
+if TYPE_CHECKING:
+    from transformer_jax.interpret.activations import Activations
 
 DIM, HEADS, SEED = 8, 2, 0
 MOST_WORDS = 1000  # then an attention map has a million weights
@@ -133,6 +127,10 @@ def _walk(options):
 
 def _words(texts):
     """Return the vocabulary size of all texts together, and each text as ids and words."""
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.interpret.activations import token_text
+    from transformer_jax.text.tokenizer import train_tokenizer
+
     try:
         tokenizer = train_tokenizer("word:1000000", texts)
     except TokenizerError:
@@ -150,6 +148,11 @@ def _words(texts):
 
 
 def _trained(options):
+    check_run_folder(options.folder, "train.imdb")
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.interpret.activations import attention_parameters, read_activations
+    from transformer_jax.serialization.run_folder import load_model
+
     classifier = load_model(options.folder, "TextClassifier")
     layers = classifier.spec.config.encoder.num_layers
     layer = options.layer or 0
@@ -180,7 +183,7 @@ def _trained(options):
     return _title(options.text), about, steps, []
 
 
-def _input_steps(config: ClassifierConfig, inside: Activations, layer: int) -> Iterator[Step]:
+def _input_steps(config: ClassifierConfig, inside: "Activations", layer: int) -> Iterator[Step]:
     """Yield the steps from the token ids to the input of a layer's attention."""
     axes = "T D" if inside.patches is None else "P D"
     yield Step("ids", "vocabulary[token]", inside.ids[None], "1 T", columns=inside.tokens)
@@ -203,7 +206,7 @@ def _input_steps(config: ClassifierConfig, inside: Activations, layer: int) -> I
 
 
 def _patch_steps(
-    config: ClassifierConfig, inside: Activations, patches: np.ndarray
+    config: ClassifierConfig, inside: "Activations", patches: np.ndarray
 ) -> Iterator[Step]:
     yield Step(
         "patches",
@@ -218,7 +221,7 @@ def _patch_steps(
 
 
 def _token_steps(
-    config: ClassifierConfig, inside: Activations, vectors: np.ndarray
+    config: ClassifierConfig, inside: "Activations", vectors: np.ndarray
 ) -> Iterator[Step]:
     neighbours = config.region_width - 1
     around = f" with its {neighbours} neighbours" if neighbours else ""
@@ -249,6 +252,11 @@ def _check_place(name: str, given: int, size: int, what: str) -> None:
 
 
 def _worked(id: str):
+    # Imported here so that help and mistakes are answered at once.
+    from transformer_jax.walkthrough.worked.compare import beside_the_document
+    from transformer_jax.walkthrough.worked.examples import EXAMPLES
+    from transformer_jax.walkthrough.worked.registry import steps as worked_steps
+
     if id not in EXAMPLES:
         raise InputError(
             f"there is no worked example {id!r:.60}; "
@@ -259,6 +267,8 @@ def _worked(id: str):
 
 
 def _list_examples() -> None:
+    from transformer_jax.walkthrough.worked.examples import EXAMPLES
+
     left = max(map(len, EXAMPLES))
     for id, example in EXAMPLES.items():
         disagrees = "" if example["agrees"] else "   (does not agree)"

@@ -10,6 +10,9 @@ from transformer_jax.functional.checks import are_numbers, check_whole
 from transformer_jax.generation.beam_search import BeamSearch, check_search
 from transformer_jax.generation.sampling import Sampling
 
+LONG = 256  # tokens of a published model without a limit; some have a context of 100,000
+TEMPERATURE = 0.8  # if neither the request nor the model's files say how a token is chosen
+
 
 @dataclass(frozen=True)
 class GenerationOptions:

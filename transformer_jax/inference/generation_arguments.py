@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_jax.generation.beam_search import BeamSearch
+from transformer_jax.generation.options import LONG, TEMPERATURE
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.pretrained.files import CONFIG, Settings
 from transformer_jax.pretrained.generation_config import (
@@ -23,8 +24,6 @@ from transformer_jax.pretrained.generation_config import (
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import Trained
 
-LONG = 256  # tokens of a published model without a limit; some have a context of 100,000
-TEMPERATURE = 0.8  # if neither the request nor the model's files say how a token is chosen
 DRAWING, PENALTY = ("temperature", "top_k", "top_p", "min_p"), "repetition_penalty"
 SETTINGS = (*DRAWING, PENALTY)  # of `Sampling`
 

@@ -20,10 +20,10 @@ scheme:
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from transformer_jax.attention.bias_rule import Bias
@@ -105,7 +105,10 @@ class PositionScheme:
         return 0.02
 
     def embed(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], table: nnx.Module | None
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "#B T"],
+        table: Callable[[Array], Array] | None,
     ) -> Float[Array, "B T D"]:
         """Return the vectors of tokens with their positions; `table` looks up the learned ones."""
         return x

@@ -18,6 +18,13 @@ def processor_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def processor_description() -> str:
+    """Return the processor's name and, on Linux, its instructions, in lines that do not change."""
+    words = ("model name", "flags", "Features", "CPU ")  # "Features" and "CPU part" on ARM
+    lines = {line for line in _cpuinfo().splitlines() if line.startswith(words)}
+    return "\n".join([platform.machine(), processor_name(), *sorted(lines)])
+
+
 @cache
 def processor_has(flag: str) -> bool:
     """Return whether Linux lists `flag` among the processor's flags; False on other systems."""

@@ -10,7 +10,6 @@ Nothing is unpickled. A folder whose files do not fit together raises an error o
 """
 
 import json
-import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +31,7 @@ from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.runtime.errors import RunFolderError, one_line
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.runtime.texts import read_text
+from transformer_jax.serialization.folder_files import CONFIG, WEIGHTS, check_run_folder
 from transformer_jax.serialization.specification import (
     ClassifierSpec,
     EncoderClassifierSpec,
@@ -41,11 +41,8 @@ from transformer_jax.serialization.specification import (
     TranslatorSpec,
 )
 from transformer_jax.serialization.typed_json import from_dict
-from transformer_jax.text.tokenizer import TOKENIZER_FILE as TOKENIZER
 from transformer_jax.text.tokenizer_formats import TOKENIZER_FORMATS
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
-
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 @dataclass(frozen=True)
@@ -115,13 +112,7 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
     read.
     """
     folder = Path(folder)
-    for name in (CONFIG, WEIGHTS, TOKENIZER):
-        # Path.is_file raises OSError if the name is too long.
-        if not os.path.isfile(folder / name):
-            raise RunFolderError(
-                f"{folder} is not a run folder: it has no {name}. "
-                f"Pass the --out folder of {KINDS[kinds[0]].program}"
-            )
+    check_run_folder(folder, KINDS[kinds[0]].program)
     spec = read_spec(folder / CONFIG, *kinds)
     kind = KINDS[spec.model]
     _check_layers(folder / WEIGHTS, spec.config)

@@ -19,8 +19,9 @@ from tests.helpers.kills import differences
 from train.classifier.build import FromPretrained
 from train.classifier.finetuning import classifier_of, load_encoder
 from train.imdb import main
-from train.optim.layer_rates import Rates, factors, first_steps
-from train.optim.optimizers import OptimizerConfig, make_optimizer
+from train.optim.config import OptimizerConfig, Rates
+from train.optim.layer_rates import factors, first_steps
+from train.optim.optimizers import make_optimizer
 from train.recipes.imdb import FINETUNE, FINETUNE_LORA
 from train.recipes.imdb_options import ImdbOptions, recipe_of
 from transformer_jax.__main__ import main as use

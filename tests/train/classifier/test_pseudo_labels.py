@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.helpers.kills import differences
-from train.classifier.document_vectors import VectorConfig
 from train.classifier.ngram_solver import distil_evidence, ngrams_held
+from train.classifier.recipe import VectorConfig
 from train.classifier.unlabelled import unlabelled_texts
 from train.data.load import load
 from train.data.splits import same_text, split_validation

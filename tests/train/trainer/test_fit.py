@@ -14,17 +14,18 @@ from flax import nnx
 
 from train.objectives.batches import LazyBatches
 from train.objectives.classification import make_loss
-from train.optim.layer_rates import Rates
+from train.optim.config import Rates
 from train.optim.optimizers import (
     OptimizerConfig,
     decayed,
     learning_rate_schedule,
     make_optimizer,
 )
+from train.trainer.config import FitConfig
 from train.trainer.faults import TrainingError
 from train.trainer.fit import LOG_EVERY, SKIPPED_LIMIT, fit
 from train.trainer.signals import Stopped
-from train.trainer.step import FitConfig, TrainState, make_train_step
+from train.trainer.step import TrainState, make_train_step
 from transformer_jax.models.config import ClassifierConfig, SequenceToSequenceConfig
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier

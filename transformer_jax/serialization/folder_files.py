@@ -1,0 +1,19 @@
+"""The files that make a folder a run folder, and a check for them that loads no model."""
+
+import os
+from pathlib import Path
+
+from transformer_jax.runtime.errors import RunFolderError
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+
+
+def check_run_folder(folder: str | Path, program: str) -> None:
+    """Raise RunFolderError unless the folder has the files that `program` writes into its run."""
+    for name in (CONFIG, WEIGHTS, TOKENIZER):
+        # Path.is_file raises OSError if the name is too long.
+        if not os.path.isfile(Path(folder) / name):
+            raise RunFolderError(
+                f"{Path(folder)} is not a run folder: it has no {name}. "
+                f"Pass the --out folder of {program}"
+            )
