@@ -10,6 +10,7 @@ COMMANDS = [
     "train.imdb --data {reviews} --recipe tutorial --tokenizer char --max-length 16 --max-steps 1"
     " --no-baseline --out out",
     "train.imdb --data {reviews} --pretrained {encoder} --max-steps 2 --no-baseline --out out",
+    "train.classify --data {reviews} --max-steps 1 --no-baseline --out out",
     "train.imdb --resume {classifier}",
     "transformer_jax predict {classifier} 'A wonderful film.' 'Dull from start to finish.'",
     "transformer_jax attention {classifier} 'A wonderful film.' --html maps.html",

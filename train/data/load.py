@@ -45,21 +45,25 @@ def load(
     classes: int = 2,
     seed: int = 0,
     test_fraction: float = 0.2,
+    reviews: bool = True,
 ) -> Dataset:
     """Load the data set that `--data` names.
 
-    The columns apply to files only; `test_fraction` applies to sources without a test split.
+    The columns apply to files only; `test_fraction` applies to sources without a test split. With
+    `reviews`, auto and imdb are names, and labels 0 and 1 are negative and positive.
     Raises DataError for data that cannot be used, or that has no columns or another number of
     classes.
     """
     if text_column == label_column:
         raise DataError(f"--text-column and --label-column are both {text_column!r}")
+    if not reviews and data in ("auto", "imdb"):
+        raise DataError(f"--data {data} is for train.imdb; pass {ACCEPTED}")
     if not _has_columns(data) and (text_column, label_column) != COLUMNS:
         raise DataError(
             f"--data {data} has no columns; --text-column and --label-column are for "
             ".csv, .tsv, .jsonl and .parquet files"
         )
-    found = _load(data, text_column, label_column, classes, seed, test_fraction)
+    found = _load(data, text_column, label_column, classes, seed, test_fraction, reviews)
     if len(found.classes) != classes:
         raise DataError(
             f"--data {data} has {len(found.classes)} classes, "
@@ -78,7 +82,13 @@ def _has_columns(data: str) -> bool:
 
 
 def _load(
-    data: str, text_column: str, label_column: str, classes: int, seed: int, test_fraction: float
+    data: str,
+    text_column: str,
+    label_column: str,
+    classes: int,
+    seed: int,
+    test_fraction: float,
+    reviews: bool,
 ) -> Dataset:
     if data == "sample":
         return _clean(sample(seed))
@@ -95,11 +105,11 @@ def _load(
             return _clean(replace(fallback, notes=(OFFLINE.format(reason=error), *fallback.notes)))
     path = Path(data)
     with readable(path):
-        tables = _read(path, text_column, label_column, classes)
+        tables = _read(path, text_column, label_column, classes, reviews)
         return _from_tables(path.resolve().name, tables, seed, test_fraction)
 
 
-def load_reviews(options: Any) -> Dataset:
+def load_data(options: Any) -> Dataset:
     """Load the data set that the options of a program name."""
     return load(
         options.data,
@@ -107,14 +117,15 @@ def load_reviews(options: Any) -> Dataset:
         label_column=options.label_column,
         classes=options.classes,
         seed=options.seed,
+        reviews=options.reviews,
     )
 
 
-def _read(path: Path, text_column: str, label_column: str, classes: int) -> Tables:
+def _read(path: Path, text_column: str, label_column: str, classes: int, reviews: bool) -> Tables:
     """Read a path in any of the accepted formats."""
     if path.is_dir():
         if (path / "train.parquet").is_file():
-            return table_files.read_parquet_folder(path, text_column, label_column)
+            return table_files.read_parquet_folder(path, text_column, label_column, reviews)
         for folder in (path, path / "aclImdb"):
             if (folder / "train" / "pos").is_dir():
                 return imdb_archive.read_folder(folder)
@@ -123,11 +134,12 @@ def _read(path: Path, text_column: str, label_column: str, classes: int) -> Tabl
             f"{path} holds neither train.parquet nor train/pos, but {found}; pass {ACCEPTED}"
         )
     if not path.exists():
-        raise DataError(f"no file or folder {path}; pass auto, imdb, sample, or {ACCEPTED}")
+        named = "auto, imdb, sample" if reviews else "sample"
+        raise DataError(f"no file or folder {path}; pass {named}, or {ACCEPTED}")
     if path.name.lower().endswith((".tar.gz", ".tgz")):
         return imdb_archive.read_archive(path)
     if path.suffix.lower() in table_files.READERS:
-        return table_files.read_file(path, text_column, label_column, classes)
+        return table_files.read_file(path, text_column, label_column, classes, reviews)
     raise DataError(f"{path} is none of the accepted formats: {ACCEPTED}")
 
 
@@ -149,13 +161,13 @@ def _clean(data: Dataset) -> Dataset:
     kept = drop_overlap(train.texts, data.test.texts)
     if dropped := len(train) - len(kept):
         train = train.take(kept)
-        notes.append(f"dropped {dropped:,} training reviews that repeat a test text")
+        notes.append(f"dropped {dropped:,} training texts that repeat a test text")
     if not len(train):
         raise DataError(
             f"{data.name}: every training text is also a test text; pass splits that differ"
         )
     kept = drop_overlap(data.unsupervised, data.test.texts)
     if dropped := len(data.unsupervised) - len(kept):
-        notes.append(f"dropped {dropped:,} unlabelled reviews that repeat a test text")
+        notes.append(f"dropped {dropped:,} unlabelled texts that repeat a test text")
     unsupervised = [data.unsupervised[i] for i in kept]
     return replace(data, train=train, unsupervised=unsupervised, notes=tuple(notes))

@@ -39,7 +39,7 @@ def pretraining_texts(data: Dataset, validation_fraction: float, seed: int) -> P
     if not data.unsupervised:
         notes.append(f"{data.name} has no unlabelled texts: only its training texts are used")
     if dropped := len(data.unsupervised) - len(kept):
-        notes.append(f"dropped {dropped:,} unlabelled reviews that repeat a validation text")
+        notes.append(f"dropped {dropped:,} unlabelled texts that repeat a validation text")
     order = np.random.default_rng(seed).permutation(len(validation))
     held_out = [validation.texts[i] for i in order[:MEASURED]]
     if empty := sum(not text.strip() for text in (*texts, *held_out)):

@@ -31,7 +31,8 @@ def draw(split: Split, fraction: float, seed: int, part: str) -> tuple[np.ndarra
     joined = _joined(split)
     if len(joined) < 2:
         raise DataError(
-            f"no {part} part can be held out: all {len(split)} texts are equal or of one movie; "
+            f"no {part} part can be held out: all {len(split)} texts are equal"
+            f"{f' or of one {split.unit}' if split.groups else ''}; "
             "at least two different ones are needed, preferably many more"
         )
     target = min(max(1, round(fraction * len(split))), len(split) - 1)
@@ -89,5 +90,5 @@ def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int) -> str:
     held, every = {values[i] for i in rows} - unknown, set(values) - unknown
     return (
         f"by {unit} ({fraction:g} asked for, seed {seed}: {len(held):,} of {len(every):,}, "
-        f"which are {len(rows):,} of {len(split):,} reviews{together})"
+        f"which are {len(rows):,} of {len(split):,} texts{together})"
     )

@@ -107,14 +107,18 @@ def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Col
     return Columns(texts, labels, movies if MOVIE_COLUMN in columns else None)
 
 
-def read_file(path: Path, text_column: str, label_column: str, classes: int = 2) -> Tables:
+def read_file(
+    path: Path, text_column: str, label_column: str, classes: int = 2, reviews: bool = True
+) -> Tables:
     """Read one file whose suffix is in `READERS`; its labels are `classes` integers or words.
+
+    With `reviews` labels 0 and 1 are called negative and positive.
 
     Raises DataError, with the file and line, for content that cannot be used.
     """
     with readable(path):
         found = READERS[path.suffix.lower()](path, text_column, label_column)
-    labels, names = _classes(found.labels, path.name, classes)
+    labels, names = _classes(found.labels, path.name, classes, reviews)
     split = Split(found.texts, labels, found.movies)
     return Tables(f"the file {path.name}", split, classes=names, notes=tuple(found.notes))
 
@@ -127,7 +131,9 @@ READERS = {
 }
 
 
-def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tables:
+def read_parquet_folder(
+    path: Path, text_column: str, label_column: str, reviews: bool = True
+) -> Tables:
     """Read train.parquet and, if they exist, test.parquet and unsupervised.parquet.
 
     Labels must be 0 (negative) or 1 (positive); those of unsupervised.parquet are not read.
@@ -155,7 +161,8 @@ def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tabl
     others = sorted(p.name for p in path.glob("*.parquet") if p.stem not in PARTS)
     notes = (f"not read: {', '.join(others[:5])}{', ...' * (len(others) > 5)}",) if others else ()
     source = f"the Parquet files of the folder {path.resolve().name}"
-    return Tables(source, splits["train"], splits.get("test"), unsupervised, notes=notes)
+    classes = SENTIMENT if reviews else ("0", "1")
+    return Tables(source, splits["train"], splits.get("test"), unsupervised, classes, notes)
 
 
 def _places(
@@ -217,7 +224,9 @@ def _as_integers(labels: list[str]) -> list[object]:
     return list(labels)
 
 
-def _classes(values: list[object], where: str, expected: int) -> tuple[np.ndarray, tuple[str, ...]]:
+def _classes(
+    values: list[object], where: str, expected: int, reviews: bool
+) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return labels as class indices, and the names of the classes."""
     if len({type(value) for value in values}) > 1:
         raise DataError(f"{where}: some labels are integers, some words; use one kind")
@@ -233,6 +242,5 @@ def _classes(values: list[object], where: str, expected: int) -> tuple[np.ndarra
             f"{where}: expected {expected} different labels, got {len(distinct)}: {got}{way_out}"
         )
     index = {value: i for i, value in enumerate(distinct)}
-    # 0 and 1 are negative and positive; other integers and words are their own names.
-    classes = SENTIMENT if distinct == [0, 1] else tuple(map(str, distinct))
+    classes = SENTIMENT if reviews and distinct == [0, 1] else tuple(map(str, distinct))
     return np.array([index[value] for value in values], np.int32), classes

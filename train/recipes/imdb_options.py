@@ -1,4 +1,4 @@
-"""The options of `train.imdb`, and the recipe that they select and change."""
+"""The options of `train.classify` and `train.imdb`, and the recipe that they select and change."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,19 +24,18 @@ OF_PRETRAINED = ("pooling", "layer_decay", "unfreeze", "lora")
 
 
 @dataclass(frozen=True)
-class ImdbOptions(CommonOptions):
-    """The options of `train.imdb`."""
+class ClassifyOptions(CommonOptions):
+    """The options of `train.classify`."""
 
     may_change = CommonOptions.may_change | {"no_baseline", "gpt2_files", "pretrained"}
     groups: ClassVar = {"fine-tuning": ("pretrained", *OF_PRETRAINED)}
+    reviews: ClassVar[bool] = False  # whether labels 0 and 1 are opinions, and IMDb has a name
 
-    data: str = option(
-        "auto",
-        "WHAT",
-        "auto (default): IMDb, or the built-in sample if the Hugging Face hub cannot be reached; "
-        "imdb: IMDb or an error; sample: generated reviews; or a path: a folder with "
-        "train.parquet and test.parquet, the aclImdb folder or its .tar.gz, or a CSV, TSV, JSONL "
-        "or Parquet file",
+    data: str | None = option(
+        None,
+        "PATH",
+        "required: a CSV, TSV, JSONL or Parquet file, or a folder with train.parquet and "
+        "test.parquet; or sample: generated reviews, to try the program",
     )
     text_column: str = option("text", "NAME", "column of the texts (default: text)")
     label_column: str = option("label", "NAME", "column of the labels (default: label)")
@@ -123,6 +122,8 @@ class ImdbOptions(CommonOptions):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.data is None:
+            raise OptionError("--data is required: the file or folder of your texts, or sample")
         if self.vectors and not self.unlabelled:
             raise OptionError("--vectors needs --unlabelled")
         if self.pretrained is not None:
@@ -153,7 +154,22 @@ class ImdbOptions(CommonOptions):
                 )
 
 
-def recipe_of(options: ImdbOptions, data: str) -> Recipe:
+@dataclass(frozen=True)
+class ImdbOptions(ClassifyOptions):
+    """The options of `train.imdb`."""
+
+    reviews: ClassVar[bool] = True
+
+    data: str = option(
+        "auto",
+        "WHAT",
+        "auto (default): IMDb, or the built-in sample if the Hugging Face hub cannot be reached; "
+        "imdb: IMDb or an error; sample: generated reviews; or a path: the aclImdb folder or its "
+        ".tar.gz, or what train.classify reads",
+    )
+
+
+def recipe_of(options: ClassifyOptions, data: str) -> Recipe:
     """Return the recipe for the data set named `data`, changed as the options ask."""
     recipe = RECIPES[options.recipe or (FINETUNE if options.pretrained else FAST).name]
     if recipe is FAST and data == "sample":
@@ -173,7 +189,7 @@ def recipe_of(options: ImdbOptions, data: str) -> Recipe:
     )
 
 
-def _finetune(options: ImdbOptions, data: str) -> Recipe:
+def _finetune(options: ClassifyOptions, data: str) -> Recipe:
     recipe = FINETUNE_LORA if options.lora else FINETUNE
     if recipe is FINETUNE and _is_of_mlm(options.pretrained):
         recipe = FINETUNE_RUN_SAMPLE if data == "sample" else FINETUNE_RUN

@@ -1,6 +1,7 @@
 """The recipe of `train.mlm`: its options, and the model and schedule built from them."""
 
 from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
 
 from train.recipes.common import learning_rate_option, muon_rate_option, muon_schedule, rms_stack
 from train.recipes.imdb import FINETUNE
@@ -49,6 +50,8 @@ def _size(name: str, metavar: str, what: str = "", *, least: int = 1):
 @dataclass(frozen=True)
 class MaskedLanguageModelOptions(CommonOptions):
     """The options of `train.mlm`."""
+
+    reviews: ClassVar[bool] = True  # as of train.imdb
 
     data: str = option("auto", "WHAT", "as for train.imdb: auto (default), imdb, sample, or a path")
     text_column: str = option("text", "NAME", "column of the texts (default: text)")

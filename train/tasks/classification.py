@@ -13,7 +13,7 @@ from train.classifier.calibration import only
 from train.classifier.unlabelled import learn_unlabelled, unlabelled_texts
 from train.data.class_notes import class_notes
 from train.data.dataset import tokens_sha256
-from train.data.load import load_reviews, split_validation
+from train.data.load import load_data, split_validation
 from train.evaluation.baseline import compare_with_baseline
 from train.evaluation.metrics import compared, score
 from train.evaluation.report import summary
@@ -32,7 +32,7 @@ class Classification(Task):
 
     def __init__(self, run: Run):
         options = run.options
-        self.data = data = load_reviews(options)
+        self.data = data = load_data(options)
         for i, note in enumerate(data.notes):
             if i == 0 and options.data == "auto" and data.name == "sample":
                 announce(note)
@@ -182,7 +182,8 @@ class Classification(Task):
         return summary(report)
 
     def example(self) -> str:
-        return f'python -m transformer_jax predict {self.folder} "What a film!"'
+        text = "What a film!" if self.options.reviews else "a text of yours"
+        return f'python -m transformer_jax predict {self.folder} "{text}"'
 
 
 def announce(note: str) -> None:

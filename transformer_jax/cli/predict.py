@@ -19,7 +19,7 @@ from transformer_jax.serialization.run_folder import load_classifier
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="run folder of train.imdb (its --out)")
+    parser.add_argument("folder", metavar="RUN", help="run folder of train.classify or train.imdb")
     parser.add_argument(
         "texts", metavar="TEXT", nargs="*", help="texts to classify (default: standard input)"
     )
