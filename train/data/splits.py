@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from train.data.dataset import DataError, Split
+from train.data.dataset import DataError, Dataset, Split
 
 
 def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
@@ -19,6 +19,15 @@ def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, S
     held, rule = draw(train, fraction, seed, "validation")
     kept = np.setdiff1d(np.arange(len(train)), held)
     return train.take(kept), train.take(held), rule
+
+
+def validation_part(data: Dataset, fraction: float, seed: int) -> tuple[Split, Split, str]:
+    """Return the training part and the validation part: the source's own, or one held out.
+
+    The phrase returned as well says how the validation part was drawn."""
+    if data.validation is not None:
+        return data.train, data.validation, "the validation part is the source's own"
+    return split_validation(data.train, fraction, seed)
 
 
 def draw(split: Split, fraction: float, seed: int, part: str) -> tuple[np.ndarray, str]:

@@ -28,22 +28,31 @@ class ClassifyOptions(CommonOptions):
     """The options of `train.classify`."""
 
     may_change = CommonOptions.may_change | {"no_baseline", "gpt2_files", "pretrained"}
+    later = frozenset({"encoding", "skip_bad"})
     groups: ClassVar = {"fine-tuning": ("pretrained", *OF_PRETRAINED)}
     reviews: ClassVar[bool] = False  # whether labels 0 and 1 are opinions, and IMDb has a name
 
     data: str | None = option(
         None,
         "PATH",
-        "required: a CSV, TSV, JSONL or Parquet file, or a folder with train.parquet and "
-        "test.parquet; or sample: generated reviews, to try the program",
+        "required: a CSV, TSV, JSON, JSONL or Parquet file; a folder with files named train, "
+        "validation, test and unlabelled; a folder saved by datasets; or sample: generated texts",
     )
     text_column: str = option("text", "NAME", "column of the texts (default: text)")
     label_column: str = option("label", "NAME", "column of the labels (default: label)")
-    classes: int = option(
-        2,
+    classes: int | None = option(
+        None,
         "N",
-        "number of classes (default: 2); any other number of labels in the data is an error",
+        "number of classes (default: that of different labels); another number is an error",
         least=2,
+    )
+    encoding: str | None = option(
+        None,
+        "NAME",
+        "encoding of text files, such as cp1252 (default: UTF-8, or UTF-16 with its mark)",
+    )
+    skip_bad: bool = option(
+        False, help="drop and count rows with a blank text or label, which else are an error"
     )
     recipe: str | None = option(
         choices=tuple(RECIPES),
@@ -62,7 +71,8 @@ class ClassifyOptions(CommonOptions):
     )
     unlabelled: bool = option(
         False,
-        help="also train on unlabelled texts, with pseudo-labels from n-grams; takes twice as long",
+        help="also train on texts without a label, with pseudo-labels from n-grams; takes twice "
+        "as long",
     )
     vectors: bool = option(
         False,

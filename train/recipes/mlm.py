@@ -51,12 +51,18 @@ def _size(name: str, metavar: str, what: str = "", *, least: int = 1):
 class MaskedLanguageModelOptions(CommonOptions):
     """The options of `train.mlm`."""
 
-    reviews: ClassVar[bool] = True  # as of train.imdb
+    # Labels are ignored, so texts without one are as good as others.
+    reviews: ClassVar[bool] = True
+    unlabelled: ClassVar[bool] = True
+    skip_bad: ClassVar[bool] = True
+    encoding: ClassVar[str | None] = None
 
     data: str = option("auto", "WHAT", "as for train.imdb: auto (default), imdb, sample, or a path")
     text_column: str = option("text", "NAME", "column of the texts (default: text)")
     label_column: str = option("label", "NAME", "column of the labels (default: label)")
-    classes: int = option(2, "N", "number of distinct labels in the data (default: 2)", least=2)
+    classes: int | None = option(
+        None, "N", "number of distinct labels in the data (default: any)", least=2
+    )
     tokenizer: str = option(
         "word:30000",
         "SPEC",

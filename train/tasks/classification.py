@@ -11,9 +11,10 @@ from scipy.special import softmax
 from train.classifier.build import FromPretrained, FromScratch, batch_shapes
 from train.classifier.calibration import only
 from train.classifier.unlabelled import learn_unlabelled, unlabelled_texts
-from train.data.class_notes import class_notes
+from train.data.class_notes import class_notes, listed
 from train.data.dataset import tokens_sha256
-from train.data.load import load_data, split_validation
+from train.data.load import load_data
+from train.data.splits import validation_part
 from train.evaluation.baseline import compare_with_baseline
 from train.evaluation.metrics import compared, score
 from train.evaluation.report import summary
@@ -44,8 +45,8 @@ class Classification(Task):
         else:
             self.start = FromScratch(recipe, options.seed, options.gpt2_files)
         recipe = self.start.recipe
-        self.train_split, self.validation, self.split_rule = split_validation(
-            data.train, recipe.validation_fraction, options.seed
+        self.train_split, self.validation, self.split_rule = validation_part(
+            data, recipe.validation_fraction, options.seed
         )
         self.notes = class_notes(self.train_split, self.validation, data.test, data.classes)
         for note in self.notes:
@@ -53,7 +54,8 @@ class Classification(Task):
         print(
             f"data        {data.source}\n"
             f"            {len(self.train_split):,} to train, {len(self.validation):,} to "
-            f"validate, {len(data.test):,} to test; {self.split_rule}"
+            f"validate, {len(data.test):,} to test; {self.split_rule}\n"
+            f"            {len(data.classes):,} classes: {listed(data.classes)}"
         )
         labelled = self.train_split, self.validation
         unlabelled = unlabelled_texts(data, recipe, labelled) if options.unlabelled else []

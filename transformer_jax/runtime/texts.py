@@ -1,5 +1,6 @@
 """Texts from bytes: UTF-8 with or without a byte order mark, and their lines."""
 
+import codecs
 from pathlib import Path
 
 # What files that are not UTF-8 begin with; UTF-32 before UTF-16, whose mark it begins with.
@@ -39,6 +40,43 @@ def decode(content: bytes, where: str, *, line: int = 1) -> str:
             "convert the file to UTF-8"
         ) from None
     return text.removeprefix(MARK) if line == 1 else text
+
+
+def decode_as(content: bytes, where: str, encoding: str | None = None) -> str:
+    """Decode a text in the named encoding; by default UTF-8, or UTF-16 or UTF-32 with its mark.
+
+    A byte order mark at its start is removed. Raises EncodingError, which names `where` and the
+    line, for other bytes and for an encoding that Python does not know.
+
+    >>> decode_as("caf\u00e9".encode("utf-16"), "f"), decode_as(b"caf\xe9", "f", "latin-1")
+    ('café', 'café')
+    """
+    if encoding is None:
+        marks = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
+        marks |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+        encoding = next((name for mark, name in marks.items() if content.startswith(mark)), None)
+    if encoding is None:
+        try:
+            return decode(content, where)
+        except EncodingError as error:
+            raise EncodingError(f"{error}, or name its encoding: --encoding cp1252") from None
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        raise EncodingError(
+            f"{where}, line {line}: byte {content[error.start]:#04x} is not {encoding}; "
+            "name the encoding of the file with --encoding"
+        ) from None
+    except (LookupError, ValueError):  # ValueError: a NUL in the name
+        raise EncodingError(
+            f"--encoding {encoding!r}: no such encoding; pass utf-8, utf-16, cp1252 or another "
+            "that Python knows"
+        ) from None
+    if "\0" in text:
+        line = 1 + text.count("\n", 0, text.find("\0"))
+        raise EncodingError(f"{where}, line {line}: a NUL byte; {encoding} is not its encoding")
+    return text.removeprefix(MARK)
 
 
 def read_text(path: Path) -> str:
