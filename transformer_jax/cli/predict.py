@@ -8,13 +8,13 @@ file has one text per line; - is standard input.
 """
 
 import argparse
-import json
 from collections.abc import Iterable
 from dataclasses import asdict
 
 from transformer_jax.cli.arguments import given_texts, warn_of_sample
 from transformer_jax.cli.terminal import writable
 from transformer_jax.inference.classify import Prediction, predict
+from transformer_jax.runtime.texts import json_line
 from transformer_jax.serialization.run_folder import load_classifier
 
 
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
 def format_predictions(predictions: Iterable[Prediction], *, as_json: bool) -> Iterable[str]:
     for prediction in predictions:
         if as_json:
-            yield json.dumps(asdict(prediction), ensure_ascii=False)
+            yield json_line(asdict(prediction))
             continue
         shown = " ".join(prediction.text.split())
         shown = shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,7 +1,9 @@
 """Texts from bytes: UTF-8 with or without a byte order mark, and their lines."""
 
 import codecs
+import json
 from pathlib import Path
+from typing import Any
 
 # What files that are not UTF-8 begin with; UTF-32 before UTF-16, whose mark it begins with.
 SIGNATURES = {
@@ -12,6 +14,9 @@ SIGNATURES = {
     b"\x1f\x8b": "compressed by gzip; unpack it, for example with gunzip",
 }
 MARK = "\ufeff"  # U+FEFF, which many editors and spreadsheets write before a text
+
+# Ends of lines to str.splitlines and to many editors, which JSON may hold as they are.
+SEPARATORS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
 
 
 class EncodingError(ValueError):
@@ -48,7 +53,7 @@ def decode_as(content: bytes, where: str, encoding: str | None = None) -> str:
     A byte order mark at its start is removed. Raises EncodingError, which names `where` and the
     line, for other bytes and for an encoding that Python does not know.
 
-    >>> decode_as("caf\u00e9".encode("utf-16"), "f"), decode_as(b"caf\xe9", "f", "latin-1")
+    >>> decode_as("café".encode("utf-16"), "f"), decode_as("café".encode("cp1252"), "f", "cp1252")
     ('café', 'café')
     """
     if encoding is None:
@@ -86,6 +91,15 @@ def read_text(path: Path) -> str:
     """
     text = decode(path.read_bytes(), path.name)
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def json_line(value: Any) -> str:
+    r"""Return a value as JSON in one line, whatever a reader takes for the end of a line.
+
+    >>> print(json_line({"text": "caf\xe9 \x85 \u2028"}))
+    {"text": "café \u0085 \u2028"}
+    """
+    return json.dumps(value, ensure_ascii=False).translate(SEPARATORS)
 
 
 def lines_of(text: str) -> list[str]:
