@@ -1,5 +1,8 @@
 """`python -m train.classify`: the program of `train.imdb`, in words of the user's own texts."""
 
+import json
+
+import pandas as pd
 import pytest
 
 from train.classify import main
@@ -38,3 +41,27 @@ def test_help_speaks_of_texts(capsys):
         main(["--help"])
     printed = capsys.readouterr().out
     assert "movie" not in printed and "film" not in printed and "IMDb" not in printed
+
+
+def test_weights_and_vectors_do_not_go_together(capsys):
+    options = "--data a.csv --unlabelled --vectors --class-weights balanced"
+    assert main(options.split()) == 2
+    assert "--class-weights cannot be combined with --vectors" in capsys.readouterr().err
+
+
+def test_a_run_says_what_its_classes_are_and_learns_from_texts_without_a_label(tmp_path, capsys):
+    labels = ["sea"] * 61 + ["land"] * 36 + ["air"] * 3 + [None] * 20
+    texts = [f"{label or 'sea'} number {i} of these texts" for i, label in enumerate(labels)]
+    data, run = tmp_path / "a.tsv", tmp_path / "run"
+    pd.DataFrame({"body": texts, "topic": labels}).to_csv(data, sep="\t", index=False)
+    options = (
+        f"--data {data} --out {run} --text-column body --label-column topic --unlabelled "
+        "--class-weights balanced --max-steps 1 --batch-tokens 512 --max-length 16 "
+        "--tokenizer word:40 --dtype float32"
+    )
+    assert main(options.split()) == 0
+    printed = capsys.readouterr().out
+    assert "3 classes: air, land, sea" in printed and "20 unlabelled, which get" in printed
+    report = json.loads((run / "report.json").read_text())
+    assert report["class_weights"] == "balanced" and report["data"]["unlabelled"] == 20
+    assert "fewer than 5% of the training texts are of air" in (run / "report.md").read_text()

@@ -28,7 +28,7 @@ def class_notes(
     if rare := {label for label in learned if shares[label] < RARE}:
         notes.append(
             f"fewer than {RARE:.0%} of the training texts are of {_names(rare, classes)}: see the "
-            "recall of each class in the report, because accuracy hardly depends on it"
+            "recall of each class in the report; --class-weights balanced gives all the same weight"
         )
     for part, split in (("validation part", validation), ("test split", test)):
         found = set(split.labels.tolist())

@@ -28,7 +28,7 @@ class ClassifyOptions(CommonOptions):
     """The options of `train.classify`."""
 
     may_change = CommonOptions.may_change | {"no_baseline", "gpt2_files", "pretrained"}
-    later = frozenset({"encoding", "skip_bad"})
+    later = frozenset({"class_weights", "encoding", "skip_bad"})
     groups: ClassVar = {"fine-tuning": ("pretrained", *OF_PRETRAINED)}
     reviews: ClassVar[bool] = False  # whether labels 0 and 1 are opinions, and IMDb has a name
 
@@ -78,6 +78,10 @@ class ClassifyOptions(CommonOptions):
         False,
         help="with --unlabelled: also learn text vectors, which improve the pseudo-labels; takes "
         "half an hour on two cores",
+    )
+    class_weights: str | None = option(
+        choices=("balanced",),
+        help="balanced: give each class the same weight in training, however few its texts are",
     )
     max_length: int | None = option(
         None,
@@ -136,6 +140,11 @@ class ClassifyOptions(CommonOptions):
             raise OptionError("--data is required: the file or folder of your texts, or sample")
         if self.vectors and not self.unlabelled:
             raise OptionError("--vectors needs --unlabelled")
+        if self.vectors and self.class_weights:
+            raise OptionError(
+                "--class-weights cannot be combined with --vectors, whose classifier learns "
+                "without weights; leave one of them out"
+            )
         if self.pretrained is not None:
             self._check_pretrained()
             return

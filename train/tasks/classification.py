@@ -18,7 +18,7 @@ from train.data.splits import validation_part
 from train.evaluation.baseline import compare_with_baseline
 from train.evaluation.metrics import compared, score
 from train.evaluation.report import summary
-from train.objectives.classification import make_loss
+from train.objectives.classification import balanced_weights, make_loss
 from train.recipes.imdb_options import recipe_of
 from train.tasks.task import Task
 from train.trainer.run import Run, finished
@@ -33,6 +33,7 @@ class Classification(Task):
 
     def __init__(self, run: Run):
         options = run.options
+        self.balanced = options.class_weights == "balanced"
         self.data = data = load_data(options)
         for i, note in enumerate(data.notes):
             if i == 0 and options.data == "auto" and data.name == "sample":
@@ -79,7 +80,9 @@ class Classification(Task):
         tokenizer, recipe, data = self.tokenizer, self.recipe, self.data
         splits = self.train_split, self.validation, data.test
         self.labels = labels = self.train_split.labels
-        self.classifier = self.start.make(tokenizer, data.classes, data.name, train, labels)
+        self.classifier = self.start.make(
+            tokenizer, data.classes, data.name, train, labels, balanced=self.balanced
+        )
         sums = zip(self.encoded, [*(split.labels for split in splits), []], strict=True)
         sha256 = self.start.sha256(tokens_sha256(sums))
         self.begin(sha256, self.classifier.spec, *self.start.beside)
@@ -103,6 +106,7 @@ class Classification(Task):
             margin=recipe.margin,
             labelled=len(train) if unlabelled else None,
             unlabelled_weight=recipe.unlabelled_weight,
+            class_weights=balanced_weights(labels, len(data.classes)) if self.balanced else None,
         )
 
     @property
@@ -149,6 +153,7 @@ class Classification(Task):
             },
             "split_rule": self.split_rule,
             "recipe": self.recipe.name,
+            **({"class_weights": "balanced"} if self.balanced else {}),
             **({"pretrained": self.options.pretrained} if self.options.pretrained else {}),
             "buckets": list(self.buckets),
             "weights": weights,
@@ -169,7 +174,9 @@ class Classification(Task):
             }
         if not self.options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
-            report |= compare_with_baseline(data, self.train_split, self.validation, probabilities)
+            report |= compare_with_baseline(
+                data, self.train_split, self.validation, probabilities, balanced=self.balanced
+            )
         # If a finished run is extended, its test accuracy was measured before.
         if earlier := finished(self.folder, 0):
             accuracies = earlier.get("earlier_test_accuracies", [])
