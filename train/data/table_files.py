@@ -175,8 +175,7 @@ def _saved_tables(folder: Path) -> dict[str, list[Table]]:
 
 def _texts_alone(table: Table, reading: Reading, notes: list[str]) -> list[str]:
     """Return the texts of a table of unlabelled texts; blank ones are dropped and counted."""
-    values = table.column(reading.text_column, "--text-column")
-    texts = [_text(value, table.place(i), reading.text_column) for i, value in enumerate(values)]
+    texts = table.texts(reading.text_column, "--text-column")
     kept = [text for text in texts if text.strip()]
     if dropped := len(texts) - len(kept):
         notes.append(f"dropped {dropped:,} blank texts of {table.name}")
@@ -187,8 +186,7 @@ def _add(
     part: _Part, table: Table, reading: Reading, unlabelled: list[str], notes: list[str]
 ) -> list[object]:
     """Add the rows of a table to a part or the unlabelled texts; return its labels as written."""
-    text_column = reading.text_column
-    values = table.column(text_column, "--text-column")
+    texts = table.texts(reading.text_column, "--text-column")
     raw = table.column(reading.label_column, "--label-column")
     movies = [None] * len(table)
     if MOVIE_COLUMN in table.names:
@@ -196,8 +194,7 @@ def _add(
             raise DataError(f"{table.name}: two columns {MOVIE_COLUMN!r}; rename one of them")
         movies = table.values[table.names.index(MOVIE_COLUMN)]
     bad: dict[str, list[int]] = {"text": [], "label": []}
-    for i, value in enumerate(values):
-        text = _text(value, table.place(i), text_column)
+    for i, text in enumerate(texts):
         label = read_label(raw[i], table.place(i))
         movie = _movie(movies[i], table.place(i))
         if not text.strip():
@@ -232,15 +229,6 @@ def _report_bad(table: Table, bad: dict[str, list[int]], *, skip: bool) -> str:
     if bad["label"]:
         ways += ", or learn from the texts without a label with --unlabelled"
     raise DataError(f"{table.name}: {rows} cannot be used: {' and '.join(found)}; {ways}")
-
-
-def _text(value: object, where: str, column: str) -> str:
-    """Return a text, "" for a missing one."""
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise DataError(f"{where}: {column!r} must be a string, got {type(value).__name__}")
-    return value
 
 
 def _movie(value: object, where: str) -> str:

@@ -1,16 +1,23 @@
 """Arguments that several commands share, and the functions that read their values."""
 
 import argparse
+import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
-from transformer_jax.cli.terminal import read_lines
+from transformer_jax.cli.terminal import read_lines, writable
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import Trained
 
 LANGUAGE_MODEL = (
     "run folder of train.lm (its --out), or the folder or hub name of a GPT-2 or Llama model"
+)
+
+PATH = re.compile(
+    r"[^\s]{1,200}\.(txt|csv|tsv|jsonl?|ndjson|parquet)(\.gz)?|(\.{0,2}|~)/[^\s]{1,200}"
 )
 
 
@@ -34,6 +41,15 @@ def given_texts(options: argparse.Namespace) -> list[str]:
     if sys.stdin.isatty():
         raise InputError('no text given; pass "a text", --file FILE, or --file - to type texts')
     return read_lines("-")
+
+
+def warn_of_paths(texts: Sequence[str]) -> None:
+    """Print a note on standard error for each text that looks like the path of a file."""
+    for text in texts:
+        if PATH.fullmatch(text):
+            there = "is a file" if Path(text).is_file() else "looks like a file that does not exist"
+            note = f"note: {text} {there}, and is taken for a text; --file FILE reads a file"
+            print(writable(note), file=sys.stderr)
 
 
 def prompt_ids(trained: Trained, text: str) -> np.ndarray:

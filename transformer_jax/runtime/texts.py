@@ -96,10 +96,12 @@ def read_text(path: Path) -> str:
 def json_line(value: Any) -> str:
     r"""Return a value as JSON in one line, whatever a reader takes for the end of a line.
 
+    Values that JSON lacks, such as dates, are written as text.
+
     >>> print(json_line({"text": "caf\xe9 \x85 \u2028"}))
     {"text": "café \u0085 \u2028"}
     """
-    return json.dumps(value, ensure_ascii=False).translate(SEPARATORS)
+    return json.dumps(value, ensure_ascii=False, default=str).translate(SEPARATORS)
 
 
 def lines_of(text: str) -> list[str]:

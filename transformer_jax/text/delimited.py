@@ -92,8 +92,10 @@ def read_rows(
     joined = fault = None
     try:
         rows, blank = _quoted(lines, where, layout)
-        # Quotes in the header and in every row are a program's, and no stray ones.
-        if not (headers and all('"' in lines[row.first - 1] for row in rows)):
+        # Quotes in the header and in every row are a program's, and no stray ones. A CSV file
+        # without labels, which would tell rows, is read as CSV.
+        is_csv = delimiter != "\t" and layout.label is None
+        if not (is_csv or (headers and all('"' in lines[row.first - 1] for row in rows))):
             joined = _joined_row(rows[headers:], lines, layout)
         if not (joined or (delimiter == "\t" and _has_needless_quotes(rows[headers:], lines))):
             return rows, [*_line_break_notes(rows[headers:], layout), *skipped(blank)]

@@ -38,6 +38,7 @@ class Table:
     numbers: Sequence[int]  # of the lines or rows
     unit: str = "line"
     notes: tuple[str, ...] = ()  # remarks on how the file was read
+    delimiter: str = ","  # of a CSV file
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -53,6 +54,18 @@ class Table:
         problem = "two columns" if name in self.names else "no column"
         names = ", ".join(map(shown, self.names[:20])) or "none"
         raise DataError(f"{self.name}: {problem} {name!r} among {names}; name it with {option}")
+
+    def texts(self, name: str, option: str) -> list[str]:
+        """Return a column of texts, "" for a missing one; raise DataError for other values.
+
+        >>> Table("a.jsonl", ["text"], [["good", None]], [1, 2]).texts("text", "--text-column")
+        ['good', '']
+        """
+        for row, value in enumerate(values := self.column(name, option)):
+            if not isinstance(value, str | None):
+                kind = type(value).__name__
+                raise DataError(f"{self.place(row)}: {name!r} must be a string, got {kind}")
+        return [value or "" for value in values]
 
     def place(self, row: int) -> str:
         """Return the file and line of a row, for a message."""
@@ -133,7 +146,9 @@ def _read_csv(
         notes = [f"the columns are separated by {DELIMITERS[delimiter]}", *notes]
     columns = [list(column) for column in zip(*(row.fields for row in rows), strict=True)]
     numbers = [row.last for row in rows]
-    return Table(name, header, columns or [[] for _ in header], numbers, notes=tuple(notes))
+    columns = columns or [[] for _ in header]
+    delimiter = delimiter if is_csv else ","
+    return Table(name, header, columns, numbers, notes=tuple(notes), delimiter=delimiter)
 
 
 def _read_jsonl(name: str, text: str) -> Table:
