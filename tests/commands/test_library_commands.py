@@ -10,8 +10,10 @@ COMMANDS = [
     "train.imdb --data {reviews} --recipe tutorial --tokenizer char --max-length 16 --max-steps 1"
     " --no-baseline --out out",
     "train.imdb --data {reviews} --pretrained {encoder} --max-steps 2 --no-baseline --out out",
+    "train.classify --data {reviews} --max-steps 1 --no-baseline --out out",
     "train.imdb --resume {classifier}",
     "transformer_jax predict {classifier} 'A wonderful film.' 'Dull from start to finish.'",
+    "transformer_jax predict {classifier} --file {reviews}/test.parquet -o labelled.csv",
     "transformer_jax attention {classifier} 'A wonderful film.' --html maps.html",
     "transformer_jax explain {classifier} 'A wonderful film.'",
     "transformer_jax generate {writer} 'The film '",

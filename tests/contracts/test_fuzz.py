@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from tests.helpers.run_folders import save_run
 from train.data.dataset import DataError
 from train.data.imdb_archive import read_archive
-from train.data.table_files import read_file
+from train.data.table_files import Reading, read_tables
 from train.recipes.imdb_options import ImdbOptions
 from train.trainer.options import OptionError
 from train.trainer.run import OPTIONS, Run, RunError, resumed_options
@@ -227,7 +227,7 @@ def test_a_damaged_table_is_read_or_refused(kind, tmp_path):
 
     def read(content):
         path.write_bytes(content)
-        data = read_file(path, "text", "label")
+        data = read_tables(path, Reading())
         assert len(data.train.texts) == len(data.train.labels)
 
     fuzz(read, damage(TABLES[kind]), DataError)

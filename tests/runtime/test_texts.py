@@ -1,11 +1,19 @@
 """Texts from bytes: every reader of the library and of the programs decodes them here."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from transformer_jax.runtime.texts import EncodingError, decode, lines_of, read_text
+from transformer_jax.runtime.texts import (
+    EncodingError,
+    decode,
+    decode_as,
+    json_line,
+    lines_of,
+    read_text,
+)
 
 ROOT = Path(__file__).parents[2]
 # Files that no editor or spreadsheet has written.
@@ -78,3 +86,31 @@ def test_no_other_module_decodes_a_file():
         for call in re.findall(r"\.read_text\(.*|\.decode\(\"utf-8.*", path.read_text("utf-8"))
     ]
     assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("text", ["a\x85b", "a\u2028b", "a\u2029b", "a\nb\rc", 'caf\xe9 "\\'])
+def test_a_line_of_json_is_one_line_to_every_reader(text):
+    line = json_line({"text": text})
+    assert len(line.splitlines()) == 1 and json.loads(line) == {"text": text}
+    assert ("é" in line) == ("é" in text)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_tells_the_encoding(encoding):
+    assert decode_as("né\n".encode(encoding), "f") == "né\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "message"),
+    [
+        (b"a\n\xe9", None, "f, line 2: byte 0xe9 is not UTF-8; .*--encoding cp1252"),
+        (b"a\n\xe9", "ascii", "f, line 2: byte 0xe9 is not ascii"),
+        (b"a", "utf-9", "--encoding 'utf-9': no such encoding"),
+        (b"a", "base64", "--encoding 'base64': no such encoding"),
+        (b"a\0", "latin-1", "f, line 1: a NUL byte; latin-1 is not its encoding"),
+    ],
+)
+def test_bytes_of_another_encoding_are_one_line_that_names_the_option(content, encoding, message):
+    with pytest.raises(EncodingError, match=message) as error:
+        decode_as(content, "f", encoding)
+    assert "\n" not in str(error.value)

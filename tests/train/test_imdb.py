@@ -10,9 +10,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from flax import nnx
+from sklearn.utils.class_weight import compute_class_weight
 
 from train.imdb import main
-from train.objectives.classification import cross_entropy, drop_tokens, make_loss, squared_hinge
+from train.objectives.classification import (
+    balanced_weights,
+    cross_entropy,
+    drop_tokens,
+    make_loss,
+    squared_hinge,
+)
 from train.recipes.imdb import FAST, SAMPLE, TUTORIAL
 from train.recipes.imdb_options import ImdbOptions, recipe_of
 from train.trainer.metrics_log import event_log
@@ -229,6 +236,18 @@ def test_token_dropout_spares_special_tokens_and_rows_that_fill_do_not_count():
     first, second = cross_entropy(jnp.array([[2.0, 0.0]] * 2), jnp.array([0, 1]))
     expected = (first + 0.25 * second) / 1.25
     np.testing.assert_allclose(guessed(Constant(), filled, rngs), expected, rtol=1e-6)
+    balanced = make_loss(
+        tokenizer, token_dropout=0.0, smoothing=0.0, class_weights=np.array([0.5, 3.0])
+    )
+    expected = (0.5 * first + 3 * second) / 3.5
+    np.testing.assert_allclose(balanced(Constant(), filled, rngs), expected, rtol=1e-6)
+
+
+def test_balanced_weights_are_those_of_scikit_learn():
+    labels = np.array([0, 0, 0, 1, 3, 3])
+    expected = compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels)
+    np.testing.assert_allclose(balanced_weights(labels, 5)[[0, 1, 3]], expected)
+    assert balanced_weights(labels, 5)[[2, 4]].tolist() == [1, 1]
 
 
 def test_help_reads_well(capsys):

@@ -105,14 +105,19 @@ class Start(ABC):
         data: str,
         examples: Sequence[np.ndarray],
         labels: np.ndarray,
+        *,
+        balanced: bool = False,
     ) -> Classifier:
-        """Return the classifier for the data set named `data`, its n-grams fitted to `examples`."""
+        """Return the classifier for the data set named `data`, its n-grams fitted to `examples`.
+
+        With `balanced`, all classes count the same for the n-grams.
+        """
         classifier = self.network(tokenizer, classes, data)
         config = classifier.spec.config
         if not config.ngrams:
             return classifier
         whole = self.model_type(config, rngs=AbstractRngs())
-        solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.seed)
+        solver = EvidenceSolver(whole.evidence, tokenizer.pad_id, seed=self.seed, balanced=balanced)
         solver.fit(examples, labels)
         parts, weight = (*classifier.parts, "evidence"), self.recipe.evidence_weight
         return replace(classifier, model=whole, parts=parts, solver=solver, evidence_weight=weight)

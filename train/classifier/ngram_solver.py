@@ -34,6 +34,7 @@ from scipy.sparse.linalg import lsqr
 from sklearn.svm import LinearSVC
 from tqdm import tqdm
 
+from train.objectives.classification import balanced_weights
 from transformer_jax.functional.ngrams import PRIOR, ngram_rows
 from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans
@@ -48,8 +49,10 @@ LEAST_SQUARES_STEPS = 30
 class EvidenceSolver:
     """A solver that fits a model's n-grams to labels or to another model, as texts are added."""
 
-    def __init__(self, evidence: NgramEvidence, pad_id: int | None, *, seed: int = 0):
-        self.evidence, self.pad_id, self.seed = evidence, pad_id, seed
+    def __init__(
+        self, evidence: NgramEvidence, pad_id: int | None, *, seed: int = 0, balanced: bool = False
+    ):
+        self.evidence, self.pad_id, self.seed, self.balanced = evidence, pad_id, seed, balanced
         self.holds = csr_matrix((0, 2**evidence.bits), dtype=np.float32)
         self.labels = np.zeros(0, np.int32)
         self.extended_logits = None
@@ -92,7 +95,9 @@ class EvidenceSolver:
         self.holds = vstack([self.holds, self._held(examples)], format="csr")
         self.labels = np.concatenate([self.labels, labels])
         if logits is None:
-            fit_evidence(self.evidence, self.holds, self.labels, seed=self.seed)
+            fit_evidence(
+                self.evidence, self.holds, self.labels, seed=self.seed, balanced=self.balanced
+            )
         else:
             distil_evidence(self.evidence, self.holds, self.labels, logits)
         seconds = time.perf_counter() - begun
@@ -112,14 +117,16 @@ def fit_evidence(
     labels: Int[np.ndarray, " n"],
     *,
     seed: int = 0,
+    balanced: bool = False,
 ) -> None:
     """Fit the n-gram tables of `evidence` to labels.
 
     Each class is separated from the others; of two classes, the second from the first. `holds` is
-    the result of `ngrams_held` for the texts.
+    the result of `ngrams_held` for the texts. With `balanced`, all classes count the same.
     """
     labels = np.asarray(labels)
-    _fill(evidence, lambda label: _of_class(holds, labels == label, seed))
+    weights = balanced_weights(labels, int(labels.max()) + 1)[labels] if balanced else None
+    _fill(evidence, lambda label: _of_class(holds, labels == label, seed, weights))
 
 
 def distil_evidence(
@@ -188,12 +195,15 @@ def evidence_logits(evidence: NgramEvidence, holds: csr_matrix) -> Float[np.ndar
     return np.concatenate([-z / 2, z / 2], axis=1) if z.shape[1] == 1 else z
 
 
-def _of_class(holds: csr_matrix, is_class: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+def _of_class(
+    holds: csr_matrix, is_class: np.ndarray, seed: int, weights: np.ndarray | None
+) -> dict[str, np.ndarray]:
     ratio = _log_count_ratio(holds, is_class)
     square, scaled = _scaled(holds, ratio)
     if is_class.all() or not is_class.any():  # nothing to separate
         return {"weight": 0 * ratio, "square": square, "bias": np.zeros(())}
-    machine = LinearSVC(C=INVERSE_PENALTY, random_state=seed).fit(scaled, is_class)
+    machine = LinearSVC(C=INVERSE_PENALTY, random_state=seed)
+    machine.fit(scaled, is_class, sample_weight=weights)
     return {"weight": ratio * machine.coef_[0], "square": square, "bias": machine.intercept_[0]}
 
 

@@ -23,8 +23,8 @@ def unlabelled_texts(data: Dataset, recipe: Recipe, splits: Sequence[Split]) -> 
     """
     if not data.unsupervised:
         raise OptionError(
-            f"--unlabelled: {data.name} has no unlabelled texts; leave it out, or pass a "
-            "folder that has unsupervised.parquet or train/unsup"
+            f"--unlabelled: {data.name} has no unlabelled texts; leave it out, or pass "
+            "texts whose label is blank, a file named unlabelled in the folder, or train/unsup"
         )
     if not getattr(recipe.model, "ngrams", 0):
         raise OptionError(

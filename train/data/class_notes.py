@@ -6,11 +6,14 @@ import numpy as np
 
 from train.data.dataset import Split
 
+RARE = 0.05  # share of the training texts below which a class is noted
+
 
 def class_notes(
     train: Split, validation: Split, test: Split, classes: Sequence[str]
 ) -> tuple[str, ...]:
     """Return a note for each part that has a single class, or not the classes of the training part.
+    A class of fewer than `RARE` of the training texts is noted too.
 
     >>> one, both = (Split(["a", "b"], np.array(labels), None) for labels in ([1, 1], [0, 1]))
     >>> class_notes(both, both, one, ("bad", "good"))
@@ -21,6 +24,12 @@ def class_notes(
     if len(learned) < 2:
         name = _names(learned, classes)
         notes.append(f"the training part has texts of one class only, {name}: no other is learned")
+    shares = np.bincount(train.labels, minlength=len(classes)) / max(1, len(train))
+    if rare := {label for label in learned if shares[label] < RARE}:
+        notes.append(
+            f"fewer than {RARE:.0%} of the training texts are of {_names(rare, classes)}: see the "
+            "recall of each class in the report; --class-weights balanced gives all the same weight"
+        )
     for part, split in (("validation part", validation), ("test split", test)):
         found = set(split.labels.tolist())
         if len(found) < 2:
@@ -39,7 +48,14 @@ def class_notes(
     return tuple(notes)
 
 
-def _names(found: set[int], classes: Sequence[str]) -> str:
-    """Return the names of classes, at most five of them."""
-    names = [classes[label] for label in sorted(found)]
+def listed(names: Sequence[str]) -> str:
+    """Return names in one line, at most five of them.
+
+    >>> listed(["bad", "good"])
+    'bad, good'
+    """
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _names(found: set[int], classes: Sequence[str]) -> str:
+    return listed([classes[label] for label in sorted(found)])

@@ -11,15 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from transformer_jax.runtime.errors import DataError
 from transformer_jax.runtime.texts import EncodingError
 
+__all__ = ["SENTIMENT", "DataError", "Dataset", "Split", "Tables", "readable", "tokens_sha256"]
+
 SENTIMENT = ("negative", "positive")
-
-
-class DataError(ValueError):
-    """Data that cannot be used; the message is one line with the problem and a way to fix it.
-
-    Programs print it and exit with code 2."""
 
 
 @contextmanager
@@ -64,6 +61,7 @@ class Dataset:
     unsupervised: list[str]
     classes: tuple[str, ...]  # the name of each label
     notes: tuple[str, ...] = ()  # remarks that a reader of the results must know
+    validation: Split | None = None  # the source's own; None if it has none
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,7 @@ class Tables:
     unsupervised: Sequence[str] = ()
     classes: tuple[str, ...] = SENTIMENT
     notes: tuple[str, ...] = ()
+    validation: Split | None = None
 
 
 def tokens_sha256(

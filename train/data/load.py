@@ -3,8 +3,8 @@
     auto      IMDb from the Hugging Face cache or hub; the built-in sample if it is in neither
     imdb      IMDb, or an error
     sample    the built-in sample (train/data/sample_reviews.py)
-    PATH      a folder with train.parquet and test.parquet, the aclImdb folder or its .tar.gz,
-              or one .csv, .tsv, .jsonl or .parquet file with a text and a label column
+    PATH      a table with a text and a label column, or a folder with several of them
+              (train/data/table_files.py); or the aclImdb folder or its .tar.gz
 
 For every source, training and unlabelled rows that repeat a test text are dropped, because a score
 on a text that was trained on is meaningless."""
@@ -15,25 +15,27 @@ from typing import Any
 
 import numpy as np
 
-from train.data import imdb_archive, table_files
+from train.data import imdb_archive
 from train.data.dataset import DataError, Dataset, Split, Tables, readable
 from train.data.hub import Unreachable, load_imdb
 from train.data.sample_reviews import sample
 from train.data.splits import draw, drop_overlap, split_validation
+from train.data.table_files import Reading, is_saved, part_files, read_tables
+from transformer_jax.text.tables import kind_of
 
 __all__ = ["DataError", "Dataset", "Split", "load", "split_validation"]
 
 ACCEPTED = (
-    "an aclImdb folder or .tar.gz, a folder with train.parquet and test.parquet, "
-    "or a .csv, .tsv, .jsonl or .parquet file"
+    "a .csv, .tsv, .json, .jsonl or .parquet file, or a folder with files named train and test"
 )
+RELEASE = "the aclImdb folder or its .tar.gz"
 NAMES = ("auto", "imdb", "sample")
 COLUMNS = ("text", "label")  # unless others are named
 OFFLINE = (
     "NOT IMDb: this run uses the BUILT-IN SAMPLE of generated reviews, because IMDb is not cached "
     "and cannot be loaded from the Hugging Face Hub ({reason}). Its accuracy says nothing about "
     "IMDb. "
-    f"For real data pass --data PATH: {ACCEPTED}."
+    f"For real data pass --data PATH: {RELEASE}, {ACCEPTED}."
 )
 
 
@@ -42,19 +44,25 @@ def load(
     *,
     text_column: str = COLUMNS[0],
     label_column: str = COLUMNS[1],
-    classes: int = 2,
+    classes: int | None = None,
+    unlabelled: bool = False,
+    skip_bad: bool = False,
+    encoding: str | None = None,
     seed: int = 0,
     test_fraction: float = 0.2,
+    reviews: bool = True,
 ) -> Dataset:
     """Load the data set that `--data` names.
 
-    The columns apply to files only; `test_fraction` applies to sources without a test split.
-    Raises DataError for data that cannot be used, or that has no columns or another number of
-    classes.
+    The columns, `unlabelled`, `skip_bad` and `encoding` apply to tables only (`Reading`);
+    `test_fraction` applies to sources without a test split. With `reviews`, auto, imdb and the
+    release are accepted, and labels 0 and 1 are negative and positive. Raises DataError for data
+    that cannot be used, or that has no columns or another number of classes.
     """
-    check_source(data, text_column, label_column)
-    found = _load(data, text_column, label_column, classes, seed, test_fraction)
-    if len(found.classes) != classes:
+    check_source(data, text_column, label_column, reviews=reviews)
+    reading = Reading(text_column, label_column, classes, unlabelled, skip_bad, encoding, reviews)
+    found = _load(data, reading, seed, test_fraction)
+    if classes not in (None, len(found.classes)):
         raise DataError(
             f"--data {data} has {len(found.classes)} classes, "
             f"{' and '.join(found.classes)}; got --classes {classes}"
@@ -62,19 +70,22 @@ def load(
     return found
 
 
-def check_source(data: str, text_column: str, label_column: str) -> None:
+def check_source(data: str, text_column: str, label_column: str, *, reviews: bool) -> None:
     """Raise DataError if there is no such data set, or none with columns; nothing is read."""
     if text_column == label_column:
         raise DataError(f"--text-column and --label-column are both {text_column!r}")
+    if not reviews and data in ("auto", "imdb"):
+        raise DataError(f"--data {data} is for train.imdb; pass {ACCEPTED}")
     if not _has_columns(data) and (text_column, label_column) != COLUMNS:
         raise DataError(
             f"--data {data} has no columns; --text-column and --label-column are for "
-            ".csv, .tsv, .jsonl and .parquet files"
+            ".csv, .tsv, .json, .jsonl and .parquet files"
         )
     path = Path(data)
     with readable(path):
         if data not in NAMES and not path.exists():
-            raise DataError(f"no file or folder {path}; pass auto, imdb, sample, or {ACCEPTED}")
+            named = f"auto, imdb, sample, {RELEASE}" if reviews else "sample"
+            raise DataError(f"no file or folder {path}; pass {named}, or {ACCEPTED}")
 
 
 def _has_columns(data: str) -> bool:
@@ -83,12 +94,10 @@ def _has_columns(data: str) -> bool:
     with readable(path):
         if data in NAMES or not path.exists():
             return data not in NAMES
-        return path.suffix.lower() in table_files.READERS or (path / "train.parquet").is_file()
+        return kind_of(path) is not None or is_saved(path) or "train" in part_files(path)[0]
 
 
-def _load(
-    data: str, text_column: str, label_column: str, classes: int, seed: int, test_fraction: float
-) -> Dataset:
+def _load(data: str, reading: Reading, seed: int, test_fraction: float) -> Dataset:
     if data == "sample":
         return _clean(sample(seed))
     if data in ("auto", "imdb"):
@@ -98,43 +107,44 @@ def _load(
             if data == "imdb":
                 raise DataError(
                     "--data imdb: IMDb is not cached and cannot be loaded from the Hugging Face "
-                    f"Hub ({error}); pass --data sample, or --data PATH: {ACCEPTED}"
+                    f"Hub ({error}); pass --data sample, or --data PATH: {RELEASE}, {ACCEPTED}"
                 ) from None
             fallback = sample(seed)
             return _clean(replace(fallback, notes=(OFFLINE.format(reason=error), *fallback.notes)))
     path = Path(data)
     with readable(path):
-        tables = _read(path, text_column, label_column, classes)
-        return _from_tables(path.resolve().name, tables, seed, test_fraction)
+        return _from_tables(path.resolve().name, _read(path, reading), seed, test_fraction)
 
 
-def load_reviews(options: Any) -> Dataset:
-    """Load the data set that the options of a program name."""
+def load_data(options: Any) -> Dataset:
+    """Load the data set that the options of a classifier name."""
     return load(
         options.data,
         text_column=options.text_column,
         label_column=options.label_column,
         classes=options.classes,
+        unlabelled=options.unlabelled,
+        skip_bad=options.skip_bad,
+        encoding=options.encoding,
         seed=options.seed,
+        reviews=options.reviews,
     )
 
 
-def _read(path: Path, text_column: str, label_column: str, classes: int) -> Tables:
+def _read(path: Path, reading: Reading) -> Tables:
     """Read a path in any of the accepted formats."""
     if path.is_dir():
-        if (path / "train.parquet").is_file():
-            return table_files.read_parquet_folder(path, text_column, label_column)
+        if is_saved(path) or "train" in part_files(path)[0]:
+            return read_tables(path, reading)
         for folder in (path, path / "aclImdb"):
             if (folder / "train" / "pos").is_dir():
                 return imdb_archive.read_folder(folder)
         found = ", ".join(sorted(entry.name for entry in path.iterdir())[:8]) or "nothing"
-        raise DataError(
-            f"{path} holds neither train.parquet nor train/pos, but {found}; pass {ACCEPTED}"
-        )
+        raise DataError(f"{path} holds no file named train, but {found}; pass {ACCEPTED}")
     if path.name.lower().endswith((".tar.gz", ".tgz")):
         return imdb_archive.read_archive(path)
-    if path.suffix.lower() in table_files.READERS:
-        return table_files.read_file(path, text_column, label_column, classes)
+    if kind_of(path):
+        return read_tables(path, reading)
     raise DataError(f"{path} is none of the accepted formats: {ACCEPTED}")
 
 
@@ -146,23 +156,41 @@ def _from_tables(name: str, source: Tables, seed: int, test_fraction: float) -> 
         train = train.take(np.setdiff1d(np.arange(len(train)), rows))
         notes = (*notes, f"the source has no test split: one was held out {rule}")
     return _clean(
-        Dataset(name, source.source, train, test, list(source.unsupervised), source.classes, notes)
+        Dataset(
+            name,
+            source.source,
+            train,
+            test,
+            list(source.unsupervised),
+            source.classes,
+            notes,
+            source.validation,
+        )
     )
 
 
 def _clean(data: Dataset) -> Dataset:
-    """Drop training and unlabelled rows that repeat a test text, and note how many."""
-    notes, train = list(data.notes), data.train
-    kept = drop_overlap(train.texts, data.test.texts)
-    if dropped := len(train) - len(kept):
-        train = train.take(kept)
-        notes.append(f"dropped {dropped:,} training reviews that repeat a test text")
-    if not len(train):
-        raise DataError(
-            f"{data.name}: every training text is also a test text; pass splits that differ"
-        )
-    kept = drop_overlap(data.unsupervised, data.test.texts)
-    if dropped := len(data.unsupervised) - len(kept):
-        notes.append(f"dropped {dropped:,} unlabelled reviews that repeat a test text")
-    unsupervised = [data.unsupervised[i] for i in kept]
-    return replace(data, train=train, unsupervised=unsupervised, notes=tuple(notes))
+    """Drop texts that repeat one they are scored on, or are validated on, and note how many."""
+    notes, test, validation = list(data.notes), data.test.texts, data.validation
+
+    def kept(split: Split, others: list[str], what: str, repeated: str) -> Split:
+        rows = drop_overlap(split.texts, others)
+        if dropped := len(split) - len(rows):
+            notes.append(f"dropped {dropped:,} {what} texts that repeat a {repeated} text")
+        if not len(rows):
+            raise DataError(
+                f"{data.name}: every {what} text is also a {repeated} text; pass splits that differ"
+            )
+        return split.take(rows) if dropped else split
+
+    train = kept(data.train, test, "training", "test")
+    if validation is not None:
+        validation = kept(validation, test, "validation", "test")
+        train = kept(train, validation.texts, "training", "validation")
+    rows = drop_overlap(data.unsupervised, test)
+    if dropped := len(data.unsupervised) - len(rows):
+        notes.append(f"dropped {dropped:,} unlabelled texts that repeat a test text")
+    unsupervised = [data.unsupervised[i] for i in rows]
+    return replace(
+        data, train=train, validation=validation, unsupervised=unsupervised, notes=tuple(notes)
+    )

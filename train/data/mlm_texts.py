@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from train.data.dataset import Dataset
-from train.data.splits import drop_overlap, split_validation
+from train.data.splits import drop_overlap, validation_part
 
 MEASURED = 1000  # at most so many texts are held out: enough to tell two models apart
 
@@ -32,14 +32,14 @@ def pretraining_texts(data: Dataset, validation_fraction: float, seed: int) -> P
     The held-out texts are at most MEASURED of the validation texts of a classifier with the same
     fraction and seed. Unlabelled texts that repeat a validation text are dropped.
     """
-    train, validation, rule = split_validation(data.train, validation_fraction, seed)
+    train, validation, rule = validation_part(data, validation_fraction, seed)
     kept = drop_overlap(data.unsupervised, validation.texts)
     texts = [*train.texts, *(data.unsupervised[i] for i in kept)]
     notes = []
     if not data.unsupervised:
         notes.append(f"{data.name} has no unlabelled texts: only its training texts are used")
     if dropped := len(data.unsupervised) - len(kept):
-        notes.append(f"dropped {dropped:,} unlabelled reviews that repeat a validation text")
+        notes.append(f"dropped {dropped:,} unlabelled texts that repeat a validation text")
     order = np.random.default_rng(seed).permutation(len(validation))
     held_out = [validation.texts[i] for i in order[:MEASURED]]
     if empty := sum(not text.strip() for text in (*texts, *held_out)):

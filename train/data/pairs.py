@@ -2,7 +2,7 @@
 
 DIR        train, val and test*, each as NAME.LANGUAGE(.gz), one text per line (Multi30k's layout)
 TSV        source, tab, target (.tsv or .tsv.gz); 5% each is held out for validation and test; for
-           quotes see train/data/delimited.py
+           quotes see transformer_jax/text/delimited.py
 hub:NAME   a data set on the Hugging Face hub with a column per language, or `translation`
 sample     spelled-out numbers and dates, and their digits: no network (train/data/sample_pairs.py)
 """
@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from train.data.dataset import DataError, readable
-from train.data.delimited import read_rows
 from train.data.hub import load_named, text_of
 from train.data.sample_pairs import sample_pairs
 from transformer_jax.runtime.texts import decode, lines_of
+from transformer_jax.text.delimited import read_rows
 
 HELD_OUT = 0.05
 LANGUAGES = ("en", "de")  # unless others are named

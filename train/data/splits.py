@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from train.data.dataset import DataError, Split
+from train.data.dataset import DataError, Dataset, Split
 
 
 def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
@@ -21,6 +21,15 @@ def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, S
     return train.take(kept), train.take(held), rule
 
 
+def validation_part(data: Dataset, fraction: float, seed: int) -> tuple[Split, Split, str]:
+    """Return the training part and the validation part: the source's own, or one held out.
+
+    The phrase returned as well says how the validation part was drawn."""
+    if data.validation is not None:
+        return data.train, data.validation, "the validation part is the source's own"
+    return split_validation(data.train, fraction, seed)
+
+
 def draw(split: Split, fraction: float, seed: int, part: str) -> tuple[np.ndarray, str]:
     """Draw the rows of a part of about `fraction` of `split`; return them, sorted, and the rule.
 
@@ -31,7 +40,8 @@ def draw(split: Split, fraction: float, seed: int, part: str) -> tuple[np.ndarra
     joined = _joined(split)
     if len(joined) < 2:
         raise DataError(
-            f"no {part} part can be held out: all {len(split)} texts are equal or of one movie; "
+            f"no {part} part can be held out: all {len(split)} texts are equal"
+            f"{f' or of one {split.unit}' if split.groups else ''}; "
             "at least two different ones are needed, preferably many more"
         )
     target = min(max(1, round(fraction * len(split))), len(split) - 1)
@@ -89,5 +99,5 @@ def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int) -> str:
     held, every = {values[i] for i in rows} - unknown, set(values) - unknown
     return (
         f"by {unit} ({fraction:g} asked for, seed {seed}: {len(held):,} of {len(every):,}, "
-        f"which are {len(rows):,} of {len(split):,} reviews{together})"
+        f"which are {len(rows):,} of {len(split):,} texts{together})"
     )

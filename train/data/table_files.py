@@ -1,193 +1,234 @@
-"""Readers of labelled texts from CSV, TSV, JSONL and Parquet files; errors name file and line.
+"""Labelled texts from tables: one file, the files of a folder, or a folder saved by `datasets`.
 
-Nothing is unpickled. Texts are split at the format's own line end only: str.splitlines would also
-split at U+0085, which occurs in IMDb as an ellipsis."""
+    texts.csv                               one file; formats: transformer_jax/text/tables.py
+    FOLDER/train.csv, test.csv, ...         files named train, validation, test and unlabelled
+    FOLDER/train-00000-of-00002.parquet     parts in several files (shards), also in FOLDER/data
+    FOLDER/dataset_dict.json                what `save_to_disk` of Hugging Face `datasets` writes
 
-import json
+Rows with a blank text or label stop the program, or are dropped and counted."""
+
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-
-from train.data.dataset import SENTIMENT, DataError, Split, Tables, readable
-from train.data.delimited import read_rows, skipped
+from train.data.dataset import DataError, Split, Tables
+from train.data.labels import as_integers, classes_of, read_label, spelling_notes
 from transformer_jax.runtime.errors import one_line
-from transformer_jax.runtime.texts import decode, lines_of
+from transformer_jax.text.tables import Table, kind_of, read_table
 
 MOVIE_COLUMN = "movie"  # optional
-PARTS = ("train", "test", "unsupervised")  # the names of the Parquet files in a folder
+SPELLINGS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+    "unlabelled": ("unlabelled", "unlabeled", "unsupervised"),
+}
+PART = {spelling: part for part, spellings in SPELLINGS.items() for spelling in spellings}
+SHARD = re.compile(rf"({'|'.join(PART)})([-_.]?\d.*)?", re.IGNORECASE)
+SAVED = ("dataset_dict.json", "state.json")  # of `datasets`: several parts, or one
+SHOWN = 3  # lines that a message names
 
 
-class Columns(NamedTuple):
-    """The columns of a file, and remarks on how it was read."""
+@dataclass(frozen=True)
+class Reading:
+    """The options that say how tables are read."""
 
-    texts: list[str]
-    labels: list[object]  # integers or words; [] if they were not asked for
-    movies: list[str] | None
-    notes: Sequence[str] = ()
-
-
-def _read_csv(path: Path, text_column: str, label_column: str, delimiter: str = ",") -> Columns:
-    content = decode(path.read_bytes(), path.name)
-    rows, notes = read_rows(content, path.name, delimiter, label_column)
-    header = rows.pop(0).fields if rows else []
-    text, label, movie = _places(header, text_column, label_column, path.name)
-    labels = [_label(row.fields[label], f"{path.name}, line {row.last}") for row in rows]
-    movies = None if movie is None else [row.fields[movie] for row in rows]
-    return Columns([row.fields[text] for row in rows], _as_integers(labels), movies, notes)
+    text_column: str = "text"
+    label_column: str = "label"
+    classes: int | None = None  # None: as many as there are labels
+    unlabelled: bool = False  # whether a text without a label is an unlabelled text, or a mistake
+    skip_bad: bool = False  # whether rows with a blank text or label are dropped, or a mistake
+    encoding: str | None = None  # of text files; None: UTF-8, or UTF-16 with its mark
+    reviews: bool = False  # whether labels 0 and 1 are negative and positive
 
 
-def _read_tsv(path: Path, text_column: str, label_column: str) -> Columns:
-    return _read_csv(path, text_column, label_column, "\t")
+@dataclass
+class _Part:
+    """The rows of one part: training, validation or test."""
+
+    texts: list[str] = field(default_factory=list)
+    labels: list[int | str] = field(default_factory=list)
+    movies: list[str] = field(default_factory=list)
 
 
-def _read_jsonl(path: Path, text_column: str, label_column: str) -> Columns:
-    texts, labels, movies, blank = [], [], [], 0
-    for number, line in enumerate(lines_of(decode(path.read_bytes(), path.name)), 1):
-        if not line.strip():
-            blank += 1
-            continue
-        where = f"{path.name}, line {number}"
-        try:
-            row = json.loads(line, object_pairs_hook=_object)
-        except (ValueError, RecursionError) as error:  # ValueError: an integer of 5000 digits
-            raise DataError(f"{where}: not JSON: {one_line(error)}") from None
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: expected an object with columns, got {type(row).__name__}")
-        _places(list(row), text_column, label_column, where)
-        texts.append(_text(row[text_column], where, text_column))
-        labels.append(_label(row[label_column], where))
-        movies.append(_movie(row.get(MOVIE_COLUMN), where))
-    return Columns(texts, labels, movies if any(movies) else None, skipped(blank))
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return a JSON object; raise ValueError if it has two values of one name."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("an object with two values of one name")
-    return found
-
-
-def _read_parquet(path: Path, text_column: str, label_column: str | None) -> Columns:
-    """Read a Parquet file; without `label_column` there are no labels."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            found = file.schema_arrow.names
-            columns = [text_column] + ([label_column] if label_column else [])
-            movie = _places(found, text_column, label_column or text_column, path.name)[2]
-            if movie is not None and MOVIE_COLUMN not in columns:
-                columns.append(MOVIE_COLUMN)
-            table = file.read(columns)
-        table.validate(full=True)  # checks UTF-8 too
-        values = {name: table[name].to_pylist() for name in columns}
-    except DataError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
-        if isinstance(error, OSError) and error.errno:  # from the system, not the decoder
-            raise
-        raise DataError(f"{path.name}: not a sound Parquet file: {one_line(error)}") from None
-    texts = [
-        _text(text, f"{path.name}, row {i}", text_column)
-        for i, text in enumerate(values[text_column])
-    ]
-    labels = [
-        _label(value, f"{path.name}, row {i}")
-        for i, value in enumerate(values[label_column] if label_column else [])
-    ]
-    movies = [
-        _movie(value, f"{path.name}, row {i}")
-        for i, value in enumerate(values.get(MOVIE_COLUMN, []))
-    ]
-    return Columns(texts, labels, movies if MOVIE_COLUMN in columns else None)
-
-
-def read_file(path: Path, text_column: str, label_column: str, classes: int = 2) -> Tables:
-    """Read one file whose suffix is in `READERS`; its labels are `classes` integers or words.
+def read_tables(path: Path, reading: Reading) -> Tables:
+    """Read the labelled texts of a file or a folder.
 
     Raises DataError, with the file and line, for content that cannot be used.
     """
-    with readable(path):
-        found = READERS[path.suffix.lower()](path, text_column, label_column)
-    labels, names = _classes(found.labels, path.name, classes)
-    split = Split(found.texts, labels, found.movies)
-    return Tables(f"the file {path.name}", split, classes=names, notes=tuple(found.notes))
+    notes: list[str] = []
+    if path.is_dir():
+        source = f"the folder {path.resolve().name}"
+        tables = _saved_tables(path) if is_saved(path) else _folder_tables(path, reading, notes)
+    else:
+        source = f"the file {path.name}"
+        tables = {"train": [_table(path, reading, labelled=True)]}
+    parts: dict[str, _Part] = {part: _Part() for part in ("train", "validation", "test")}
+    unlabelled, raw = [], []
+    for name, of_part in tables.items():
+        for table in of_part:
+            notes += table.notes
+            if name == "unlabelled":
+                unlabelled += _texts_alone(table, reading, notes)
+            else:
+                raw += _add(parts[name], table, reading, unlabelled, notes)
+    notes += spelling_notes(raw)
+    labels = as_integers([label for part in parts.values() for label in part.labels])
+    indices, classes = classes_of(labels, path.name, reading.classes, reviews=reading.reviews)
+    if len(learned := set(parts["train"].labels)) == 1:
+        raise DataError(f"{path.name}: all training texts have one label, {learned.pop()!r}")
+    if classes[:2] == ("-1", "0"):  # in data sets of Hugging Face, -1 is a label that is missing
+        notes.append("-1 is read as a class; if it means no label, leave those labels blank")
+    splits, start = {}, 0
+    for name, part in parts.items():
+        end = start + len(part.texts)
+        movies = part.movies if any(part.movies) else None
+        splits[name] = Split(part.texts, indices[start:end], movies)
+        start = end
+        if name in tables and not part.texts:
+            raise DataError(f"{path.name}: its {name} part has no labelled text")
+    validation, test = (splits[name] if name in tables else None for name in ("validation", "test"))
+    found = splits["train"], test, unlabelled, classes, tuple(notes), validation
+    return Tables(source, *found)
 
 
-READERS = {
-    ".csv": _read_csv,
-    ".tsv": _read_tsv,
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
-}
+def is_saved(folder: Path) -> bool:
+    """Return whether a folder was saved by `save_to_disk` of `datasets`."""
+    return any((folder / name).is_file() for name in SAVED)
 
 
-def read_parquet_folder(path: Path, text_column: str, label_column: str) -> Tables:
-    """Read train.parquet and, if they exist, test.parquet and unsupervised.parquet.
+def part_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
+    """Return the files of each part of a folder, and the names of other tables in it.
 
-    Labels must be 0 (negative) or 1 (positive); those of unsupervised.parquet are not read.
+    Parquet files of which none is named after a part are the shards of the training part. Raises
+    DataError if a part has files of two formats.
     """
-    splits: dict[str, Split] = {}
-    for name in ("train", "test"):
-        file = path / f"{name}.parquet"
-        if file.is_file():
-            texts, values, movies, _ = _read_parquet(file, text_column, label_column)
-            for i, value in enumerate(values):
-                if isinstance(value, str) or value not in (0, 1):
-                    raise DataError(
-                        f"{name}.parquet, row {i}: label {_shown(value)}; "
-                        "expected 0 (negative) or 1 (positive); rows without a label "
-                        "belong in unsupervised.parquet"
-                    )
-            splits[name] = Split(texts, np.array(values, np.int32), movies)
-            if len(set(values)) < (2 if name == "train" else 1):
-                raise DataError(
-                    f"{name}.parquet: expected both labels 0 and 1, got {set(values) or 'none'}"
-                )
-    unsupervised: list[str] = []
-    if (path / "unsupervised.parquet").is_file():
-        unsupervised = _read_parquet(path / "unsupervised.parquet", text_column, None).texts
-    others = sorted(p.name for p in path.glob("*.parquet") if p.stem not in PARTS)
-    notes = (f"not read: {', '.join(others[:5])}{', ...' * (len(others) > 5)}",) if others else ()
-    source = f"the Parquet files of the folder {path.resolve().name}"
-    return Tables(source, splits["train"], splits.get("test"), unsupervised, notes=notes)
+    for place in (folder, folder / "data"):
+        files = sorted(p for p in place.glob("*") if kind_of(p) and p.is_file())
+        parts: dict[str, list[Path]] = {}
+        others = []
+        for file in files:
+            if match := SHARD.fullmatch(file.name.partition(".")[0]):
+                parts.setdefault(PART[match[1].lower()], []).append(file)
+            else:
+                others.append(file)
+        if not parts and others and all(kind_of(file) == "parquet" for file in others):
+            parts, others = {"train": others}, []
+        if "train" in parts:
+            break
+    for name, of_part in parts.items():
+        if len({kind_of(file) for file in of_part}) > 1:
+            names = " and ".join(file.name for file in of_part[:2])
+            raise DataError(f"{folder}: {names} are both of the {name} part; leave one of them")
+    order = [name for name in SPELLINGS if name in parts]
+    return {name: parts[name] for name in order}, [file.name for file in others]
 
 
-def _places(
-    found: list[str], text_column: str, label_column: str, where: str
-) -> tuple[int, int, int | None]:
-    """Return the indices of the columns in `found`; raise a DataError if one is missing."""
-    for option, column in (("--text-column", text_column), ("--label-column", label_column)):
-        if found.count(column) != 1:
-            problem = "two columns" if column in found else "no column"
-            names = ", ".join(map(_shown, found[:20])) or "none"
-            raise DataError(f"{where}: {problem} {column!r} among {names}; name it with {option}")
-    if found.count(MOVIE_COLUMN) > 1:
-        raise DataError(f"{where}: two columns {MOVIE_COLUMN!r}; rename one of them")
-    movie = found.index(MOVIE_COLUMN) if MOVIE_COLUMN in found else None
-    return found.index(text_column), found.index(label_column), movie
+def _folder_tables(folder: Path, reading: Reading, notes: list[str]) -> dict[str, list[Table]]:
+    parts, others = part_files(folder)
+    if others:
+        notes.append(f"not read: {', '.join(others[:5])}{', ...' * (len(others) > 5)}")
+    return {
+        name: [_table(file, reading, labelled=name != "unlabelled") for file in files]
+        for name, files in parts.items()
+    }
 
 
-def _text(value: object, where: str, column: str) -> str:
-    if not isinstance(value, str):
-        raise DataError(f"{where}: {column!r} must be a string, got {type(value).__name__}")
-    return value
+def _table(path: Path, reading: Reading, *, labelled: bool) -> Table:
+    wanted = [reading.text_column, *([reading.label_column] if labelled else [])]
+    return read_table(
+        path,
+        wanted,
+        label_column=reading.label_column if labelled else None,
+        encoding=reading.encoding,
+        only=[*wanted, MOVIE_COLUMN],
+    )
 
 
-def _label(value: object, where: str) -> int | str:
-    """Return a label as an integer or a string; 1.0 becomes 1, as tables with gaps write it."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, str) and value.strip() and _is_whole(value):
-        return " ".join(value.split())
-    if isinstance(value, int):
-        return int(value)
-    raise DataError(f"{where}: the label must be an integer or a word, got {_shown(value)}")
+def _saved_tables(folder: Path) -> dict[str, list[Table]]:
+    """Read a folder saved by `datasets`; its class labels become words, those of -1 blank."""
+    import datasets
+
+    try:
+        found = datasets.load_from_disk(folder)
+    except Exception as error:  # damaged files may raise anything
+        raise DataError(f"{folder}: cannot be loaded by datasets: {one_line(error)}") from None
+    parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}
+    tables: dict[str, list[Table]] = {}
+    for name, rows in parts.items():
+        if (match := SHARD.fullmatch(name)) is None:
+            continue
+        names, values = list(rows.column_names), []
+        for column in names:
+            held, kind = list(rows[column]), rows.features[column]
+            if isinstance(kind, datasets.ClassLabel):
+                words = kind.names
+                held = [words[i] if i is not None and i >= 0 else None for i in held]
+            values.append(held)
+        where = f"{folder.name}/{name}"
+        table = Table(where, names, values, range(len(rows)), "row")
+        tables.setdefault(PART[match[1].lower()], []).append(table)
+    if "train" not in tables:
+        raise DataError(f"{folder}: no part train, but {', '.join(parts) or 'none'}")
+    return tables
+
+
+def _texts_alone(table: Table, reading: Reading, notes: list[str]) -> list[str]:
+    """Return the texts of a table of unlabelled texts; blank ones are dropped and counted."""
+    texts = table.texts(reading.text_column, "--text-column")
+    kept = [text for text in texts if text.strip()]
+    if dropped := len(texts) - len(kept):
+        notes.append(f"dropped {dropped:,} blank texts of {table.name}")
+    return kept
+
+
+def _add(
+    part: _Part, table: Table, reading: Reading, unlabelled: list[str], notes: list[str]
+) -> list[object]:
+    """Add the rows of a table to a part or the unlabelled texts; return its labels as written."""
+    texts = table.texts(reading.text_column, "--text-column")
+    raw = table.column(reading.label_column, "--label-column")
+    movies = [None] * len(table)
+    if MOVIE_COLUMN in table.names:
+        if table.names.count(MOVIE_COLUMN) > 1:
+            raise DataError(f"{table.name}: two columns {MOVIE_COLUMN!r}; rename one of them")
+        movies = table.values[table.names.index(MOVIE_COLUMN)]
+    bad: dict[str, list[int]] = {"text": [], "label": []}
+    for i, text in enumerate(texts):
+        label = read_label(raw[i], table.place(i))
+        movie = _movie(movies[i], table.place(i))
+        if not text.strip():
+            bad["text"].append(i)
+        elif label is not None:
+            part.texts.append(text)
+            part.labels.append(label)
+            part.movies.append(movie)
+        elif reading.unlabelled:
+            unlabelled.append(text)
+        else:
+            bad["label"].append(i)
+    if any(bad.values()):
+        notes.append(_report_bad(table, bad, skip=reading.skip_bad))
+    return raw
+
+
+def _report_bad(table: Table, bad: dict[str, list[int]], *, skip: bool) -> str:
+    """Return a note on the rows that are dropped; raise DataError if they are not to be."""
+    found = []
+    for what, rows in bad.items():
+        if rows:
+            numbers = [str(table.numbers[i]) for i in rows[:SHOWN]]
+            unit = table.unit + "s" * (len(rows) > 1)
+            listed = ", ".join(numbers) + ", ..." * (len(rows) > SHOWN)
+            found.append(f"{len(rows):,} with a blank {what} ({unit} {listed})")
+    total = sum(map(len, bad.values()))
+    rows = f"{total:,} row{'s' * (total > 1)}"
+    if skip:
+        return f"dropped {rows} of {table.name}: {' and '.join(found)}"
+    ways = "drop them with --skip-bad"
+    if bad["label"]:
+        ways += ", or learn from the texts without a label with --unlabelled"
+    raise DataError(f"{table.name}: {rows} cannot be used: {' and '.join(found)}; {ways}")
 
 
 def _movie(value: object, where: str) -> str:
@@ -197,42 +238,3 @@ def _movie(value: object, where: str) -> str:
     raise DataError(
         f"{where}: {MOVIE_COLUMN!r} must be a string or an integer, got {type(value).__name__}"
     )
-
-
-def _is_whole(text: str) -> bool:
-    """Return whether a text has no lone surrogates, which JSON can contain, such as "\\ud800"."""
-    return not re.search(r"[\ud800-\udfff]", text)
-
-
-def _shown(value: object) -> str:
-    """Return a value cut to 60 characters; a wrong label column may hold whole reviews."""
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:60]}..."
-
-
-def _as_integers(labels: list[str]) -> list[object]:
-    """Convert labels of a CSV file to integers if all of them are integers."""
-    if all(re.fullmatch(r"[+-]?\d{1,18}", label) for label in labels):
-        return [int(label) for label in labels]
-    return list(labels)
-
-
-def _classes(values: list[object], where: str, expected: int) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return labels as class indices, and the names of the classes."""
-    if len({type(value) for value in values}) > 1:
-        raise DataError(f"{where}: some labels are integers, some words; use one kind")
-    distinct = sorted(set(values))
-    if not distinct:
-        raise DataError(f"{where}: it has no rows; expected texts with {expected} different labels")
-    if len(distinct) != expected:
-        got = ", ".join(map(_shown, distinct[:4])) + (", ..." if len(distinct) > 4 else "")
-        way_out = (
-            "" if len(distinct) < 2 else f"; for as many classes pass --classes {len(distinct)}"
-        )
-        raise DataError(
-            f"{where}: expected {expected} different labels, got {len(distinct)}: {got}{way_out}"
-        )
-    index = {value: i for i, value in enumerate(distinct)}
-    # 0 and 1 are negative and positive; other integers and words are their own names.
-    classes = SENTIMENT if distinct == [0, 1] else tuple(map(str, distinct))
-    return np.array([index[value] for value in values], np.int32), classes

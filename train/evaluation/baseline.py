@@ -47,11 +47,13 @@ def linear_baseline(
     *,
     classes: int | None = None,
     seed: int = 0,
+    balanced: bool = False,
 ) -> Baseline:
     """Fit the linear model on the training texts and predict class probabilities of the test texts.
 
     `classes` is the number of classes, needed if the training labels lack the last ones. The
-    solver is deterministic, so `seed` has no effect; it is passed on for solvers that use it.
+    solver is deterministic, so `seed` has no effect; it is passed on for solvers that use it. With
+    `balanced`, all classes count the same.
     """
     start = time.perf_counter()
     labels = np.asarray(train_labels)
@@ -71,7 +73,12 @@ def linear_baseline(
         known = model.predict_proba(np.zeros((len(test_texts), 1)))
         seconds = time.perf_counter() - start
     else:
-        model = LogisticRegression(C=INVERSE_PENALTY, max_iter=1000, random_state=seed)
+        model = LogisticRegression(
+            C=INVERSE_PENALTY,
+            max_iter=1000,
+            random_state=seed,
+            class_weight="balanced" if balanced else None,
+        )
         model.fit(x, labels)
         seconds = time.perf_counter() - start
         known = model.predict_proba(vectorizer.transform(test_texts))
@@ -85,11 +92,17 @@ def _clean(text: str) -> str:
 
 
 def compare_with_baseline(
-    data: Dataset, train_split: Split, validation: Split, probabilities: Float[np.ndarray, "n C"]
+    data: Dataset,
+    train_split: Split,
+    validation: Split,
+    probabilities: Float[np.ndarray, "n C"],
+    *,
+    balanced: bool = False,
 ) -> dict:
     """Fit the linear baseline to all labelled texts and return its report entries.
 
-    `probabilities` are those of our model for the test texts, with which it is compared.
+    `probabilities` are those of our model for the test texts, with which it is compared. With
+    `balanced`, all classes count the same for the baseline.
     """
     labels = np.concatenate([train_split.labels, validation.labels])
     linear = linear_baseline(
@@ -97,6 +110,7 @@ def compare_with_baseline(
         labels,
         data.test.texts,
         classes=len(data.classes),
+        balanced=balanced,
     )
     found = compared(probabilities, linear.probabilities, data.test.labels, data.classes)
     facts = {"name": linear.name, "features": linear.features, "seconds": linear.seconds}

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
@@ -58,6 +59,19 @@ def drop_tokens(
     return jnp.where(kept | ~is_token, tokens, tokenizer.mask_id)
 
 
+def balanced_weights(labels: Int[np.ndarray, " n"], classes: int) -> Float[np.ndarray, " C"]:
+    """Return the weight of each class with which all classes of n texts count the same.
+
+    It is n / (C n_c), with n_c the number of texts of the class and C that of classes with a text;
+    1 for a class without a text.
+
+    >>> balanced_weights(np.array([0, 0, 0, 2]), 3).round(2).tolist()
+    [0.67, 1.0, 2.0]
+    """
+    counts = np.bincount(labels, minlength=classes)
+    return np.where(counts, len(labels) / (np.maximum(counts, 1) * max(1, (counts > 0).sum())), 1.0)
+
+
 def make_loss(
     tokenizer: TextTokenizer,
     *,
@@ -66,11 +80,13 @@ def make_loss(
     margin: bool = False,
     labelled: int | None = None,
     unlabelled_weight: float = 1.0,
+    class_weights: Float[np.ndarray, " C"] | None = None,
 ):
     """Return a loss function: the mean cross-entropy of a batch, or squared hinge with `margin`.
 
     Rows that only fill the shape of the batch do not count. With `labelled`, examples whose index
-    is not below it have pseudo-labels and the weight `unlabelled_weight`.
+    is not below it have pseudo-labels and the weight `unlabelled_weight`. With `class_weights`, an
+    example also has the weight of its class.
 
     Raises ValueError for `margin` with smoothing, and for token dropout without a mask token.
     """
@@ -92,6 +108,8 @@ def make_loss(
         weights = batch.is_example.astype(losses.dtype)
         if labelled is not None:
             weights = jnp.where(batch.index < labelled, weights, unlabelled_weight * weights)
+        if class_weights is not None:
+            weights *= jnp.asarray(class_weights, losses.dtype)[batch.labels]
         losses = jnp.where(batch.is_example, losses, 0)
         return (weights * losses).sum() / jnp.maximum(weights.sum(), 1)
 

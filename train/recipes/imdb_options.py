@@ -1,4 +1,4 @@
-"""The options of `train.imdb`, and the recipe that they select and change."""
+"""The options of `train.classify` and `train.imdb`, and the recipe that they select and change."""
 
 import json
 from dataclasses import dataclass, replace
@@ -26,27 +26,35 @@ OF_PRETRAINED = ("pooling", "layer_decay", "unfreeze", "lora")
 
 
 @dataclass(frozen=True)
-class ImdbOptions(CommonOptions):
-    """The options of `train.imdb`."""
+class ClassifyOptions(CommonOptions):
+    """The options of `train.classify`."""
 
     may_change = CommonOptions.may_change | {"no_baseline", "gpt2_files", "pretrained"}
+    later = frozenset({"class_weights", "encoding", "skip_bad"})
     groups: ClassVar = {"fine-tuning": ("pretrained", *OF_PRETRAINED)}
+    reviews: ClassVar[bool] = False  # whether labels 0 and 1 are opinions, and IMDb has a name
 
-    data: str = option(
-        "auto",
-        "WHAT",
-        "auto (default): IMDb, or the built-in sample if the Hugging Face hub cannot be reached; "
-        "imdb: IMDb or an error; sample: generated reviews; or a path: a folder with "
-        "train.parquet and test.parquet, the aclImdb folder or its .tar.gz, or a CSV, TSV, JSONL "
-        "or Parquet file",
+    data: str | None = option(
+        None,
+        "PATH",
+        "required: a CSV, TSV, JSON, JSONL or Parquet file; a folder with files named train, "
+        "validation, test and unlabelled; a folder saved by datasets; or sample: generated texts",
     )
     text_column: str = option("text", "NAME", "column of the texts (default: text)")
     label_column: str = option("label", "NAME", "column of the labels (default: label)")
-    classes: int = option(
-        2,
+    classes: int | None = option(
+        None,
         "N",
-        "number of classes (default: 2); any other number of labels in the data is an error",
+        "number of classes (default: that of different labels); another number is an error",
         least=2,
+    )
+    encoding: str | None = option(
+        None,
+        "NAME",
+        "encoding of text files, such as cp1252 (default: UTF-8, or UTF-16 with its mark)",
+    )
+    skip_bad: bool = option(
+        False, help="drop and count rows with a blank text or label, which else are an error"
     )
     recipe: str | None = option(
         choices=tuple(RECIPES),
@@ -65,12 +73,17 @@ class ImdbOptions(CommonOptions):
     )
     unlabelled: bool = option(
         False,
-        help="also train on unlabelled texts, with pseudo-labels from n-grams; takes twice as long",
+        help="also train on texts without a label, with pseudo-labels from n-grams; takes twice "
+        "as long",
     )
     vectors: bool = option(
         False,
         help="with --unlabelled: also learn text vectors, which improve the pseudo-labels; takes "
         "half an hour on two cores",
+    )
+    class_weights: str | None = option(
+        choices=("balanced",),
+        help="balanced: give each class the same weight in training, however few its texts are",
     )
     max_length: int | None = option(
         None,
@@ -125,8 +138,15 @@ class ImdbOptions(CommonOptions):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.data is None:
+            raise OptionError("--data is required: the file or folder of your texts, or sample")
         if self.vectors and not self.unlabelled:
             raise OptionError("--vectors needs --unlabelled")
+        if self.vectors and self.class_weights:
+            raise OptionError(
+                "--class-weights cannot be combined with --vectors, whose classifier learns "
+                "without weights; leave one of them out"
+            )
         if self.pretrained is not None:
             self._check_pretrained()
             return
@@ -138,7 +158,7 @@ class ImdbOptions(CommonOptions):
 
     def check_paths(self) -> None:
         """Raise DataError if `data` names no data set."""
-        check_source(self.data, self.text_column, self.label_column)
+        check_source(self.data, self.text_column, self.label_column, reviews=self.reviews)
 
     def _check_pretrained(self) -> None:
         if self.recipe not in (None, FINETUNE.name):
@@ -159,7 +179,22 @@ class ImdbOptions(CommonOptions):
                 )
 
 
-def recipe_of(options: ImdbOptions, data: str) -> Recipe:
+@dataclass(frozen=True)
+class ImdbOptions(ClassifyOptions):
+    """The options of `train.imdb`."""
+
+    reviews: ClassVar[bool] = True
+
+    data: str = option(
+        "auto",
+        "WHAT",
+        "auto (default): IMDb, or the built-in sample if the Hugging Face hub cannot be reached; "
+        "imdb: IMDb or an error; sample: generated reviews; or a path: the aclImdb folder or its "
+        ".tar.gz, or what train.classify reads",
+    )
+
+
+def recipe_of(options: ClassifyOptions, data: str) -> Recipe:
     """Return the recipe for the data set named `data`, changed as the options ask."""
     recipe = RECIPES[options.recipe or (FINETUNE if options.pretrained else FAST).name]
     if recipe is FAST and data == "sample":
@@ -179,7 +214,7 @@ def recipe_of(options: ImdbOptions, data: str) -> Recipe:
     )
 
 
-def _finetune(options: ImdbOptions, data: str) -> Recipe:
+def _finetune(options: ClassifyOptions, data: str) -> Recipe:
     recipe = FINETUNE_LORA if options.lora else FINETUNE
     if recipe is FINETUNE and _is_of_mlm(options.pretrained):
         recipe = FINETUNE_RUN_SAMPLE if data == "sample" else FINETUNE_RUN

@@ -1,6 +1,7 @@
 """The recipe of `train.mlm`: its options, and the model and schedule built from them."""
 
 from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
 
 from train.data.load import check_source
 from train.recipes.common import learning_rate_option, muon_rate_option, muon_schedule, rms_stack
@@ -51,10 +52,18 @@ def _size(name: str, metavar: str, what: str = "", *, least: int = 1):
 class MaskedLanguageModelOptions(CommonOptions):
     """The options of `train.mlm`."""
 
+    # Labels are ignored, so texts without one are as good as others.
+    reviews: ClassVar[bool] = True
+    unlabelled: ClassVar[bool] = True
+    skip_bad: ClassVar[bool] = True
+    encoding: ClassVar[str | None] = None
+
     data: str = option("auto", "WHAT", "as for train.imdb: auto (default), imdb, sample, or a path")
     text_column: str = option("text", "NAME", "column of the texts (default: text)")
     label_column: str = option("label", "NAME", "column of the labels (default: label)")
-    classes: int = option(2, "N", "number of distinct labels in the data (default: 2)", least=2)
+    classes: int | None = option(
+        None, "N", "number of distinct labels in the data (default: any)", least=2
+    )
     tokenizer: str = option(
         "word:30000",
         "SPEC",
@@ -90,7 +99,7 @@ class MaskedLanguageModelOptions(CommonOptions):
 
     def check_paths(self) -> None:
         """Raise DataError if `data` names no data set."""
-        check_source(self.data, self.text_column, self.label_column)
+        check_source(self.data, self.text_column, self.label_column, reviews=self.reviews)
 
 
 def recipe_of(options: MaskedLanguageModelOptions, data: str) -> Recipe:

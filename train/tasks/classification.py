@@ -11,13 +11,14 @@ from scipy.special import softmax
 from train.classifier.build import FromPretrained, FromScratch, batch_shapes
 from train.classifier.calibration import only
 from train.classifier.unlabelled import learn_unlabelled, unlabelled_texts
-from train.data.class_notes import class_notes
+from train.data.class_notes import class_notes, listed
 from train.data.dataset import Dataset, tokens_sha256
-from train.data.load import load_reviews, split_validation
+from train.data.load import load_data
+from train.data.splits import validation_part
 from train.evaluation.baseline import compare_with_baseline
 from train.evaluation.metrics import compared, score
 from train.evaluation.report import summary
-from train.objectives.classification import make_loss
+from train.objectives.classification import balanced_weights, make_loss
 from train.recipes.imdb_options import recipe_of
 from train.tasks.task import Task
 from train.trainer.faults import faults_of
@@ -33,7 +34,8 @@ class Classification(Task):
 
     def __init__(self, run: Run, data: Dataset | None = None):
         options = run.options
-        self.data = data = load_reviews(options) if data is None else data
+        self.balanced = options.class_weights == "balanced"
+        self.data = data = load_data(options) if data is None else data
         for i, note in enumerate(data.notes):
             if i == 0 and options.data == "auto" and data.name == "sample":
                 announce(note)
@@ -45,8 +47,8 @@ class Classification(Task):
         else:
             self.start = FromScratch(recipe, options.seed, options.gpt2_files)
         recipe = self.start.recipe
-        self.train_split, self.validation, self.split_rule = split_validation(
-            data.train, recipe.validation_fraction, options.seed
+        self.train_split, self.validation, self.split_rule = validation_part(
+            data, recipe.validation_fraction, options.seed
         )
         self.notes = class_notes(self.train_split, self.validation, data.test, data.classes)
         for note in self.notes:
@@ -54,7 +56,8 @@ class Classification(Task):
         print(
             f"data        {data.source}\n"
             f"            {len(self.train_split):,} to train, {len(self.validation):,} to "
-            f"validate, {len(data.test):,} to test; {self.split_rule}"
+            f"validate, {len(data.test):,} to test; {self.split_rule}\n"
+            f"            {len(data.classes):,} classes: {listed(data.classes)}"
         )
         labelled = self.train_split, self.validation
         unlabelled = unlabelled_texts(data, recipe, labelled) if options.unlabelled else []
@@ -78,7 +81,9 @@ class Classification(Task):
         tokenizer, recipe, data = self.tokenizer, self.recipe, self.data
         splits = self.train_split, self.validation, data.test
         self.labels = labels = self.train_split.labels
-        self.classifier = self.start.make(tokenizer, data.classes, data.name, train, labels)
+        self.classifier = self.start.make(
+            tokenizer, data.classes, data.name, train, labels, balanced=self.balanced
+        )
         sums = zip(self.encoded, [*(split.labels for split in splits), []], strict=True)
         sha256 = self.start.sha256(tokens_sha256(sums))
         self.begin(sha256, self.classifier.spec, *self.start.beside)
@@ -102,6 +107,7 @@ class Classification(Task):
             margin=recipe.margin,
             labelled=len(train) if unlabelled else None,
             unlabelled_weight=recipe.unlabelled_weight,
+            class_weights=balanced_weights(labels, len(data.classes)) if self.balanced else None,
         )
 
     @property
@@ -160,6 +166,7 @@ class Classification(Task):
             },
             "split_rule": self.split_rule,
             "recipe": self.recipe.name,
+            **({"class_weights": "balanced"} if self.balanced else {}),
             **({"pretrained": self.options.pretrained} if self.options.pretrained else {}),
             "buckets": list(self.buckets),
             "weights": weights,
@@ -180,7 +187,9 @@ class Classification(Task):
             }
         if not self.options.no_baseline:
             print("baseline    TF-IDF bigrams and logistic regression ...", flush=True)
-            report |= compare_with_baseline(data, self.train_split, self.validation, probabilities)
+            report |= compare_with_baseline(
+                data, self.train_split, self.validation, probabilities, balanced=self.balanced
+            )
         # If a finished run is extended, its test accuracy was measured before.
         if earlier := finished(self.folder, 0):
             accuracies = earlier.get("earlier_test_accuracies", [])
@@ -195,7 +204,8 @@ class Classification(Task):
         return summary(report)
 
     def example(self) -> str:
-        return f'python -m transformer_jax predict {self.folder} "What a film!"'
+        text = "What a film!" if self.options.reviews else "a text of yours"
+        return f'python -m transformer_jax predict {self.folder} "{text}"'
 
 
 def announce(note: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from flax import nnx
 
 from train.data.dataset import DataError
-from train.data.load import load_reviews
+from train.data.load import load_data
 from train.data.mlm_texts import pretraining_texts
 from train.data.packing import Passages, make_passages
 from train.objectives.batches import LazyBatches
@@ -37,7 +37,7 @@ class MaskedLanguageModeling(Task):
 
     def __init__(self, run: Run):
         options = run.options
-        self.data = load_reviews(options)
+        self.data = load_data(options)
         recipe = recipe_of(options, self.data.name)
         self.texts = texts = pretraining_texts(self.data, VALIDATION_FRACTION, options.seed)
         for note in (*self.data.notes, *texts.notes):

@@ -47,8 +47,10 @@ NOT_NEGATIVE = (lambda value: 0 <= value < math.inf, "0 or more")
 class CommonOptions:
     """The options of every training program; each program adds its own."""
 
-    # Options that may differ when a run is resumed, and the groups of options in the help.
+    # Options that may differ when a run is resumed, those that runs of version 0.1.0 lack, and the
+    # groups of options in the help.
     may_change: ClassVar = frozenset({"data", "epochs", "checkpoint_minutes", "tensorboard"})
+    later: ClassVar[frozenset[str]] = frozenset()
     groups: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     epochs: int | None = option(

@@ -165,6 +165,7 @@ def resumed_options(
     """
     saved, data_sha256 = _read_options(folder, program)
     known = {each.name: each for each in dataclasses.fields(options)}
+    saved = {name: known[name].default for name in options.later} | saved
     if set(saved) != set(known) - {"out", "resume"}:
         raise RunError(f"{folder} was made by another version of {program}; start a new run")
     for name, value in saved.items():

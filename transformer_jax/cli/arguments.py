@@ -2,12 +2,15 @@
 
 import argparse
 import os
+import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from transformer_jax.cli.terminal import read_lines
+from transformer_jax.cli.terminal import read_lines, writable
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.folder_files import check_run_folder
 
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
 
 LANGUAGE_MODEL = (
     "run folder of train.lm (its --out), or the folder or hub name of a GPT-2 or Llama model"
+)
+
+PATH = re.compile(
+    r"[^\s]{1,200}\.(txt|csv|tsv|jsonl?|ndjson|parquet)(\.gz)?|(\.{0,2}|~)/[^\s]{1,200}"
 )
 
 
@@ -45,6 +52,15 @@ def given_texts(options: argparse.Namespace) -> list[str]:
     if sys.stdin.isatty():
         raise InputError('no text given; pass "a text", --file FILE, or --file - to type texts')
     return read_lines("-")
+
+
+def warn_of_paths(texts: Sequence[str]) -> None:
+    """Print a note on standard error for each text that looks like the path of a file."""
+    for text in texts:
+        if PATH.fullmatch(text):
+            there = "is a file" if Path(text).is_file() else "looks like a file that does not exist"
+            note = f"note: {text} {there}, and is taken for a text; --file FILE reads a file"
+            print(writable(note), file=sys.stderr)
 
 
 def prompt_ids(trained: "Trained", text: str) -> np.ndarray:

@@ -82,7 +82,7 @@ HEADER = ["layer", "head", *SCORES, "pattern", "most on"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="run folder of train.imdb (its --out)")
+    parser.add_argument("folder", metavar="RUN", help="run folder of train.classify or train.imdb")
     parser.add_argument("text", metavar="TEXT", help="text to read")
     parser.add_argument(
         "--html", metavar="FILE", help="write the table, the maps and the PCA plots as HTML"

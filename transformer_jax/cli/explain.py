@@ -50,7 +50,7 @@ WORD = 30  # width of a word in the table, in columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="run folder of train.imdb (its --out)")
+    parser.add_argument("folder", metavar="RUN", help="run folder of train.classify or train.imdb")
     parser.add_argument("text", metavar="TEXT", help="text to explain; - is standard input")
     parser.add_argument(
         "--class", dest="name", metavar="NAME", help="class to explain (default: the predicted one)"

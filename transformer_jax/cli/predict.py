@@ -1,53 +1,99 @@
 """Classify texts with a trained model.
 
     python -m transformer_jax predict RUN "A wonderful film." "Dull."
-    python -m transformer_jax predict RUN --file reviews.txt
+    python -m transformer_jax predict RUN --file texts.txt
+    python -m transformer_jax predict RUN --file texts.csv --text-column body -o labelled.csv
 
-prints the predicted label, its probability and the text, or with --json one object per line. The
-file has one text per line; - is standard input.
+prints the predicted label, its probability and the text, or with --json one object per line. A file
+named .csv, .tsv, .json, .jsonl or .parquet is a table, as train.classify reads it; any other has
+one text per line, and - is standard input. -o writes the input with the label and its probability
+added.
 """
 
 import argparse
-import json
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_jax.cli.arguments import given_texts, warn_of_sample
+from transformer_jax.cli.arguments import given_texts, warn_of_paths, warn_of_sample
+from transformer_jax.cli.predicted_tables import check_output, write_predictions
 from transformer_jax.cli.terminal import writable
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.texts import json_line
 from transformer_jax.serialization.folder_files import check_run_folder
+from transformer_jax.text.tables import Table, kind_of, read_table
 
 if TYPE_CHECKING:
     from transformer_jax.inference.classify import Prediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="run folder of train.imdb (its --out)")
+    parser.add_argument("folder", metavar="RUN", help="run folder of train.classify or train.imdb")
     parser.add_argument(
         "texts", metavar="TEXT", nargs="*", help="texts to classify (default: standard input)"
     )
-    parser.add_argument("--file", metavar="FILE", help="texts, one per line; - is standard input")
+    parser.add_argument(
+        "--file", metavar="FILE", help="a table, or texts, one per line; - is standard input"
+    )
+    parser.add_argument(
+        "--text-column", metavar="NAME", help="column of the texts of a table (default: text)"
+    )
+    parser.add_argument(
+        "--encoding", metavar="NAME", help="encoding of a table, such as cp1252 (default: UTF-8)"
+    )
+    parser.add_argument(
+        "-o", "--out", metavar="OUT", help="table to write: a .csv, .tsv or .jsonl file"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def run(options: argparse.Namespace) -> None:
     check_run_folder(options.folder, "train.imdb")
-    texts = given_texts(options)
+    if options.out is not None:
+        check_output(options.out, options.file)
+    table, texts = _given(options)
     # Imported here so that help and mistakes are answered at once.
-    from transformer_jax.inference.classify import predict
+    from transformer_jax.inference.classify import Classifier
     from transformer_jax.serialization.run_folder import load_classifier
 
-    classifier = load_classifier(options.folder)
+    classifier = Classifier(load_classifier(options.folder))
     if not options.json:
-        warn_of_sample(classifier)
-    for line in format_predictions(predict(classifier, texts), as_json=options.json):
+        warn_of_sample(classifier.trained)
+    if options.out is not None:
+        said = write_predictions(options.out, table, texts, classifier.predictions)
+        print(writable(said), file=sys.stderr)
+        return
+    for line in format_predictions(classifier.predictions(texts), as_json=options.json):
         print(writable(line))
+
+
+def _given(options: argparse.Namespace) -> tuple[Table, list[str]]:
+    """Return the table of `--file` and its texts, or a table of the texts that are given."""
+    warn_of_paths(options.texts)
+    if options.file is None or kind_of(Path(options.file)) is None:
+        for name, value in (("text-column", options.text_column), ("encoding", options.encoding)):
+            if value is not None:
+                raise InputError(f"--{name} is for --file with a .csv or another table")
+        texts = given_texts(options)
+        return Table("texts", ["text"], [texts], range(len(texts))), texts
+    if options.texts:
+        raise InputError(f"pass texts or the table {options.file}, not both")
+    column = options.text_column or "text"
+    table = read_table(Path(options.file), [column], encoding=options.encoding)
+    texts = table.texts(column, "--text-column")
+    if not texts:
+        raise InputError(f"{options.file} holds no text")
+    for note in table.notes:
+        print(writable(f"note: {note}"), file=sys.stderr)
+    return table, texts
 
 
 def format_predictions(predictions: Iterable["Prediction"], *, as_json: bool) -> Iterable[str]:
     for prediction in predictions:
         if as_json:
-            yield json.dumps(asdict(prediction), ensure_ascii=False)
+            yield json_line(asdict(prediction))
             continue
         shown = " ".join(prediction.text.split())
         shown = shown if len(shown) <= 80 else shown[:77] + "..."

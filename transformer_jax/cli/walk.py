@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, help=f"seed of the parameters (default: {SEED})")
     parser.add_argument("--head", type=int, default=0, help="head to show (default: 0)")
     parser.add_argument(
-        "--run", dest="folder", metavar="RUN", help="run folder of train.imdb (its --out)"
+        "--run", dest="folder", metavar="RUN", help="run folder of train.classify or train.imdb"
     )
     parser.add_argument("--layer", type=int, help="layer of the run to show (default: 0)")
     parser.add_argument("--worked", metavar="ID", help="show a worked example instead of a text")

@@ -5,6 +5,12 @@ class InputError(ValueError):
     """An input of a command that cannot be used; the message says why and what to give instead."""
 
 
+class DataError(InputError):
+    """Data that cannot be used; the message is one line with the problem and a way to fix it.
+
+    Programs print it and exit with code 2."""
+
+
 class TokenizerError(ValueError):
     """A vocabulary that cannot be made, read or reached; the message says how to fix that."""
 

@@ -1,6 +1,9 @@
 """Texts from bytes: UTF-8 with or without a byte order mark, and their lines."""
 
+import codecs
+import json
 from pathlib import Path
+from typing import Any
 
 # What files that are not UTF-8 begin with; UTF-32 before UTF-16, whose mark it begins with.
 SIGNATURES = {
@@ -11,6 +14,9 @@ SIGNATURES = {
     b"\x1f\x8b": "compressed by gzip; unpack it, for example with gunzip",
 }
 MARK = "\ufeff"  # U+FEFF, which many editors and spreadsheets write before a text
+
+# Ends of lines to str.splitlines and to many editors, which JSON may hold as they are.
+SEPARATORS = {ord(character): f"\\u{ord(character):04x}" for character in "\x85\u2028\u2029"}
 
 
 class EncodingError(ValueError):
@@ -41,6 +47,43 @@ def decode(content: bytes, where: str, *, line: int = 1) -> str:
     return text.removeprefix(MARK) if line == 1 else text
 
 
+def decode_as(content: bytes, where: str, encoding: str | None = None) -> str:
+    """Decode a text in the named encoding; by default UTF-8, or UTF-16 or UTF-32 with its mark.
+
+    A byte order mark at its start is removed. Raises EncodingError, which names `where` and the
+    line, for other bytes and for an encoding that Python does not know.
+
+    >>> decode_as("café".encode("utf-16"), "f"), decode_as("café".encode("cp1252"), "f", "cp1252")
+    ('café', 'café')
+    """
+    if encoding is None:
+        marks = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32"}
+        marks |= {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+        encoding = next((name for mark, name in marks.items() if content.startswith(mark)), None)
+    if encoding is None:
+        try:
+            return decode(content, where)
+        except EncodingError as error:
+            raise EncodingError(f"{error}, or name its encoding: --encoding cp1252") from None
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = 1 + content.count(b"\n", 0, error.start)
+        raise EncodingError(
+            f"{where}, line {line}: byte {content[error.start]:#04x} is not {encoding}; "
+            "name the encoding of the file with --encoding"
+        ) from None
+    except (LookupError, ValueError):  # ValueError: a NUL in the name
+        raise EncodingError(
+            f"--encoding {encoding!r}: no such encoding; pass utf-8, utf-16, cp1252 or another "
+            "that Python knows"
+        ) from None
+    if "\0" in text:
+        line = 1 + text.count("\n", 0, text.find("\0"))
+        raise EncodingError(f"{where}, line {line}: a NUL byte; {encoding} is not its encoding")
+    return text.removeprefix(MARK)
+
+
 def read_text(path: Path) -> str:
     """Read a UTF-8 file as `Path.read_text` does, but without its byte order mark.
 
@@ -48,6 +91,17 @@ def read_text(path: Path) -> str:
     """
     text = decode(path.read_bytes(), path.name)
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def json_line(value: Any) -> str:
+    r"""Return a value as JSON in one line, whatever a reader takes for the end of a line.
+
+    Values that JSON lacks, such as dates, are written as text.
+
+    >>> print(json_line({"text": "caf\xe9 \x85 \u2028"}))
+    {"text": "café \u0085 \u2028"}
+    """
+    return json.dumps(value, ensure_ascii=False, default=str).translate(SEPARATORS)
 
 
 def lines_of(text: str) -> list[str]:

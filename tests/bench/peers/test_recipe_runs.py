@@ -72,7 +72,7 @@ def test_the_program_itself_has_these_scores(data, tmp_path, monkeypatch):
     """train.imdb, every epoch: the same split, weights, order, dropout and average."""
     seed = 3
     tiny = replace(TINY, fit=replace(TINY.fit, seed=seed))
-    monkeypatch.setattr(classification, "load_reviews", lambda _: data)
+    monkeypatch.setattr(classification, "load_data", lambda _: data)
     monkeypatch.setattr(classification, "recipe_of", lambda *_: tiny)
     words = ["--data", "sample", "--out", str(tmp_path / "run"), "--no-baseline"]
     words += ["--seed", str(seed)]

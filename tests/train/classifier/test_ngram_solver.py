@@ -46,9 +46,9 @@ def reviews(classes, number=120, seed=0):
     return [ids.astype(np.int32) for ids in examples], labels
 
 
-def evidence_of(classes, examples, labels):
+def evidence_of(classes, examples, labels, **options):
     evidence = NgramEvidence(classes, longest=2, bits=BITS)
-    fit_evidence(evidence, ngrams_held(examples, PAD, 2, BITS), labels)
+    fit_evidence(evidence, ngrams_held(examples, PAD, 2, BITS), labels, **options)
     return evidence
 
 
@@ -74,9 +74,11 @@ def test_what_a_text_holds_is_what_it_says_once_or_more():
     np.testing.assert_array_equal(held, expected)
 
 
-def test_two_classes_are_the_linear_model_of_the_definition():
+@pytest.mark.parametrize("weights", [None, "balanced"])
+def test_two_classes_are_the_linear_model_of_the_definition(weights):
     examples, labels = reviews(2)
-    evidence = evidence_of(2, examples, labels)
+    labels[:40] = 0
+    evidence = evidence_of(2, examples, labels, balanced=weights == "balanced")
     grams = [
         [hashed(ids[t : t + n].tolist(), BITS) for n in (1, 2) for t in range(len(ids) - n + 1)]
         for ids in examples
@@ -88,7 +90,8 @@ def test_two_classes_are_the_linear_model_of_the_definition():
     ratio = np.log(c / c.sum()) - np.log(d / d.sum())
     length = np.sqrt(10 + x @ ratio**2)
     x = x * ratio / length[:, None]
-    expected = LinearSVC(C=1.0, random_state=0).fit(x, labels).decision_function(x)
+    machine = LinearSVC(C=1.0, random_state=0, class_weight=weights)
+    expected = machine.fit(x, labels).decision_function(x)
     logits = logits_of(evidence, examples)
     np.testing.assert_allclose(logits[:, 1] - logits[:, 0], expected, atol=1e-3)
     np.testing.assert_allclose(logits.sum(axis=1), 0, atol=1e-6)

@@ -18,6 +18,13 @@ def split(*labels: int) -> Split:
     [
         ([0, 1, 2], [2, 1, 0], [0, 1, 2], []),
         ([0, 2], [2, 0], [0, 2], []),
+        ([0] * 19 + [2], [2, 0], [0, 2], []),
+        (
+            [0] * 20 + [2],
+            [2, 0],
+            [0, 2],
+            ["fewer than 5% of the training texts are of good: see the recall of each class"],
+        ),
         (
             [0, 1, 2],
             [0, 1, 2],

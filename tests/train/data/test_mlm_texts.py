@@ -65,7 +65,7 @@ def test_no_text_of_test_or_validation_is_learned_from(folder, seed):
     assert len(texts.train) == len(train) + 300 + 200 - len(validation)
     # What is measured on is a part of validation.
     assert set(texts.held_out) <= set(validation.texts) and texts.held_out
-    assert f"dropped {len(validation)} unlabelled reviews" in texts.notes[0]
+    assert f"dropped {len(validation)} unlabelled texts" in texts.notes[0]
 
 
 def test_other_seeds_hold_out_other_texts(folder):

@@ -70,3 +70,13 @@ def test_same_data_gives_the_same_numbers_for_any_seed():
     data = ["a b", "b c", "c d", "d a"], [0, 1, 0, 1], ["a c"]
     one, other = linear_baseline(*data, seed=0), linear_baseline(*data, seed=1)
     assert (one.probabilities == other.probabilities).all()
+
+
+def test_a_balanced_baseline_finds_a_rare_class_more_often():
+    texts = [f"common word{i % 7}" for i in range(40)] + ["common rare"] * 2
+    labels = [0] * 40 + [1] * 2
+    plain, balanced = (
+        linear_baseline(texts, labels, ["common rare"], balanced=each).probabilities[0, 1]
+        for each in (False, True)
+    )
+    assert plain < balanced and balanced > 0.5

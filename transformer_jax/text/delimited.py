@@ -25,7 +25,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from train.data.dataset import DataError
+from transformer_jax.runtime.errors import DataError
 from transformer_jax.runtime.texts import lines_of
 
 LONGEST = 2**31 - 1  # characters of a field; the limit of the module csv is 131 thousand
@@ -71,22 +71,31 @@ class _Layout:
 
 
 def read_rows(
-    text: str, where: str, delimiter: str, label_column: str | None = None
+    text: str,
+    where: str,
+    delimiter: str,
+    label_column: str | None = None,
+    *,
+    header: bool | None = None,
 ) -> tuple[list[Row], list[str]]:
     """Return the rows of a CSV or TSV file, and notes on how its quotes were read.
 
-    With a `label_column` the first row is the header. Blank lines are skipped and counted. Raises
-    DataError, with `where` and the line, if a row has another number of columns than the header.
+    With a `label_column` or `header` the first row is the header. Blank lines are skipped and
+    counted. Raises DataError, with `where` and the line, if a row has another number of columns
+    than the header.
     """
     csv.field_size_limit(LONGEST)
-    layout = _layout(text, delimiter, label_column)
+    header = label_column is not None if header is None else header
+    layout = _layout(text, delimiter, label_column, header)
     lines = list(io.StringIO(text, newline=""))
     headers = int(layout.header is not None)
     joined = fault = None
     try:
         rows, blank = _quoted(lines, where, layout)
-        # Quotes in the header and in every row are a program's, and no stray ones.
-        if not (headers and all('"' in lines[row.first - 1] for row in rows)):
+        # Quotes in the header and in every row are a program's, and no stray ones. A CSV file
+        # without labels, which would tell rows, is read as CSV.
+        is_csv = delimiter != "\t" and layout.label is None
+        if not (is_csv or (headers and all('"' in lines[row.first - 1] for row in rows))):
             joined = _joined_row(rows[headers:], lines, layout)
         if not (joined or (delimiter == "\t" and _has_needless_quotes(rows[headers:], lines))):
             return rows, [*_line_break_notes(rows[headers:], layout), *skipped(blank)]
@@ -111,12 +120,22 @@ def read_rows(
     return rows, skipped(blank)
 
 
-def _layout(text: str, delimiter: str, label_column: str | None) -> _Layout:
-    if label_column is None:
+def header_of(text: str, delimiter: str) -> list[str]:
+    """Return the fields of the first row that is not blank, or none.
+
+    >>> header_of("text;label\\ngood;1\\n", ";")
+    ['text', 'label']
+    """
+    csv.field_size_limit(LONGEST)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    return next(filter(None, rows), [])
+
+
+def _layout(text: str, delimiter: str, label_column: str | None, has_header: bool) -> _Layout:
+    if not has_header:
         counts = {line.count(delimiter) + 1 for line in lines_of(text) if line}
         return _Layout(delimiter, None, None, min(counts) if len(counts) == 1 else None)
-    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    header = next(filter(None, rows), [])
+    header = header_of(text, delimiter)
     label = header.index(label_column) if label_column in header else None
     return _Layout(delimiter, header, label)
 
@@ -157,7 +176,7 @@ def _literal(text: str, layout: _Layout) -> tuple[list[Row], int, str | None]:
 def _joined_row(rows: list[Row], lines: list[str], layout: _Layout) -> Row | None:
     """Return the first row that begins and ends with lines that are rows by themselves, if any."""
     known = {layout.label_of(row.fields) for row in rows}
-    integers = all(map(INTEGER.fullmatch, known))
+    integers = all(map(INTEGER.fullmatch, filter(None, known)))  # a label may be missing
 
     def is_row(line: str) -> bool:
         fields = line.rstrip("\r\n").split(layout.delimiter)

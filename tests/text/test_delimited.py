@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from train.data.dataset import DataError
-from train.data.delimited import read_rows
 from train.data.load import load
+from transformer_jax.runtime.errors import DataError
+from transformer_jax.text.delimited import read_rows
 
 GIVEN = {5: '"a quote that opens here', 8: 'and one that ends a text "'}
 

@@ -1,0 +1,70 @@
+"""Tables with predictions: the rows of the input, with a label and its probability added."""
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.texts import json_line
+from transformer_jax.text.tables import Table
+
+if TYPE_CHECKING:
+    from transformer_jax.inference.classify import Prediction
+
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
+ROWS = 2048  # classified together, and written before the next
+ADDED = ("label", "probability")
+
+
+def check_output(out: str, file: str | None) -> None:
+    """Raise InputError if `out` is no name of a table, or is the input `file` itself."""
+    if Path(out).suffix.lower() not in DELIMITERS:
+        raise InputError(f"-o must end with .csv, .tsv or .jsonl, got {out}")
+    if file is not None and Path(out).resolve() == Path(file).resolve():
+        raise InputError(f"-o {out} is the file that is read; name another")
+
+
+def write_predictions(
+    out: str,
+    table: Table,
+    texts: Sequence[str],
+    predict: Callable[[Sequence[str]], Sequence["Prediction"]],
+) -> str:
+    """Write the rows of a table with the predictions of `texts`, as they come; return a summary.
+
+    The columns added are `label` and `probability`, or if the table has one of them,
+    `predicted_label` and `predicted_probability`. A CSV file keeps the delimiter of the input.
+    Raises InputError if `out` cannot be written.
+    """
+    names = ADDED if not set(ADDED) & set(table.names) else tuple(f"predicted_{n}" for n in ADDED)
+    header = [*table.names, *names]
+    suffix = Path(out).suffix.lower()
+    delimiter = table.delimiter if suffix == ".csv" else DELIMITERS[suffix]
+    try:
+        # Half a character, which JSON can hold, has no bytes in UTF-8.
+        with open(out, "w", encoding="utf-8", newline="", errors="backslashreplace") as file:
+            writer = csv.writer(file, delimiter=delimiter) if delimiter else None
+            if writer:
+                writer.writerow(header)
+            for row in _rows(table, texts, predict):
+                if writer:
+                    writer.writerow([_cell(value) for value in row])
+                else:
+                    file.write(json_line(dict(zip(header, row, strict=True))) + "\n")
+                file.flush()
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
+    return f"wrote {out}: {len(table):,} rows, with {' and '.join(names)}"
+
+
+def _rows(
+    table: Table, texts: Sequence[str], predict: Callable[[Sequence[str]], Sequence["Prediction"]]
+) -> Iterator[list[Any]]:
+    for start in range(0, len(texts), ROWS):
+        for i, said in enumerate(predict(texts[start : start + ROWS]), start):
+            yield [*(column[i] for column in table.values), said.label, f"{said.probability:.6f}"]
+
+
+def _cell(value: Any) -> Any:
+    return json_line(value) if isinstance(value, dict | list) else value
