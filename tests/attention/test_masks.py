@@ -311,7 +311,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: padding(np.ones(3, bool)), r"is_token must have the shape \[B, S\]"),
+            (lambda: padding(np.ones((3, 1, 1), bool)), r"is_token must have the shape \[B, S\]"),
             (lambda: dense(np.ones((1,) * 5, bool)), r"got the shape \(1, 1, 1, 1, 1\)"),
             (lambda: sliding_window(-1, 0), "left must be 0 or more.* got -1"),
             (lambda: sliding_window(0, -2), "right must be 0 or more.* got -2"),
