@@ -107,6 +107,12 @@ RULES = {
         causal() | prefix(LENGTHS),
         lambda b, n, t, s: s <= t + S - T or s < LENGTHS[b],
     ),
+    "not": (~causal(), lambda b, n, t, s: s > t + S - T),
+    "and not": (
+        causal() & ~(padding(IS_TOKEN) | prefix(LENGTHS)),
+        lambda b, n, t, s: s <= t + S - T and not (IS_TOKEN[b, s] or s < LENGTHS[b]),
+    ),
+    "padding of all examples": (padding(IS_TOKEN[0]), lambda b, n, t, s: IS_TOKEN[0, s]),
     "and of ors": (
         (sliding_window(1, 0) | prefix(2)) & (dense(PER_HEAD) | padding(IS_TOKEN)),
         lambda b, n, t, s: (
