@@ -4,6 +4,7 @@ import html
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_every_exported_function_has_its_place_on_one_page(site, name):
 def test_signatures_show_their_shapes(site):
     page = (site / "api" / "attention" / "index.html").read_text(encoding="utf-8")
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
-    assert 'query: Float[Array, "B T N H"]' in text
+    assert 'query: Float[Array, "*B T N H"]' in text
     assert 'out_bias: Float[Array, "M"] | None = None' in text
     assert ') -> Float[Array, "B N T S"]' in text
 
@@ -102,6 +103,14 @@ def test_the_code_of_the_page_runs(page):
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(code, page, "exec"), names)
     assert names["output"].shape == (2, 5, 4, 8)
+
+
+@pytest.mark.parametrize(
+    "script", sorted((DOCS / "examples").glob("*.py")), ids=lambda path: path.name
+)
+def test_an_example_runs(script, capsys):
+    runpy.run_path(str(script))
+    assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", ["guides/training.md", "guides/pretrained.md"])
