@@ -67,7 +67,9 @@ def test_as_many_arrays_are_returned_as_the_type_says(function, shapes, numbers)
 
 @pytest.mark.usefixtures("as_users_run_it")
 def test_mistakes_are_refused_by_the_type_checker_too():
-    with pytest.raises(TypeError, match="takes no length"):
-        tj.causal(5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="a rule has no length"):
+        tj.causal(5)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="missing a required argument"):
+        tj.sliding_window(4)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="a rule, such as"):
         _ = tj.causal() & None  # pyright: ignore[reportOperatorIssue]

@@ -53,7 +53,7 @@ def test_signatures_show_their_shapes(site):
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
     assert 'query: Float[Array, "*B T N H"]' in text
     assert 'out_bias: Float[Array, "M"] | None = None' in text
-    assert ') -> Float[Array, "B N T S"]' in text
+    assert ') -> Float[Array, "*B N T S"]' in text
 
 
 def test_a_page_shows_equation_errors_and_example(site):

@@ -16,8 +16,11 @@ last key. A cache passes `query_positions` and `key_positions` instead. They may
 differ between examples.
 """
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from numbers import Integral
-from typing import Any
+from typing import ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +49,7 @@ from transformer_jax.attention.rule import (
 )
 from transformer_jax.functional.checks import check_arrays
 
-REQUIRED: Any = object()  # stands for an argument whose absence has a message of its own
+P = ParamSpec("P")
 
 
 class Mask(Rule):
@@ -268,9 +271,29 @@ class _Complement(Mask):
         return Coverage(some=~every, every=~some)
 
 
-def causal(
-    *length: None, query_positions: Positions = None, key_positions: Positions = None
-) -> Mask:
+def _advise(advice: str):
+    """Return a decorator that adds advice to the error of a call that the signature refuses."""
+
+    def decorate(function: Callable[P, Mask]) -> Callable[P, Mask]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Mask:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}(): {error}; {advice}") from None
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+@_advise(
+    "a rule has no length: causal().show(5) draws it for 5 tokens, causal().to_array(5) renders it"
+)
+def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:
     """Return a causal mask: the query at position t sees the keys at positions s <= t.
 
     Vaswani et al., 2017, https://arxiv.org/abs/1706.03762, section 3.2.3. With more keys than
@@ -282,18 +305,16 @@ def causal(
     ■ ■ ·
     ■ ■ ■
     """
-    if length:
-        raise TypeError(
-            f"causal() takes no length, it fits any number of tokens; causal().show({length[0]!r}) "
-            f"draws it, and causal().to_array({length[0]!r}) is its array"
-        )
     check_positions(query_positions, key_positions)
     return _Causal(query_positions, key_positions)
 
 
+@_advise(
+    "sliding_window(4, 0) sees 4 tokens before each query, sliding_window(4, 4) also 4 after it"
+)
 def sliding_window(
     left: int | None,
-    right: int | None = REQUIRED,
+    right: int | None,
     *,
     query_positions: Positions = None,
     key_positions: Positions = None,
@@ -310,11 +331,6 @@ def sliding_window(
     · ■ ■ ·
     · · ■ ■
     """
-    if right is REQUIRED:
-        raise TypeError(
-            f"sliding_window() needs both sides: sliding_window({left!r}, 0) sees {left!r} tokens "
-            f"before each query and none after it, sliding_window({left!r}, {left!r}) both"
-        )
     check_positions(query_positions, key_positions)
     for name, reach in (("left", left), ("right", right)):
         if reach is not None and not isinstance(reach, Integral):
