@@ -50,12 +50,13 @@ lint: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
-types: $(STAMP)  ## pyright on the library, whose package says that it is typed
+types: $(STAMP)  ## pyright on the library, and a user's script as pyright and mypy read it
 	$(INSTALL) ".[types]"
 	PYRIGHT_PYTHON_GLOBAL_NODE=0 $(RUN) -m pyright --pythonpath $(RUN)
+	$(RUN) -m mypy --strict --follow-imports silent docs/examples
 
 clean:
-	rm -rf $(VENV) .venv-newest site .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-newest site .mypy_cache .pytest_cache .ruff_cache
 
 $(STAMP): pyproject.toml $(PINS)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'

@@ -2,8 +2,8 @@
 
 Axes have one letter each, in einsums, annotations, tests and prose: B batch, T queries, S keys, N
 query heads, K key/value heads, H features per head, D embedding, F feed-forward, V vocabulary, C
-classes, L layers. A mask is True where a query attends. `rngs=None` and `dropout_rng=None` mean
-evaluation.
+classes, L layers. `*B` in a signature is a batch axis or none. A mask is True where a query
+attends. `rngs=None` and `dropout_rng=None` mean evaluation.
 
 Each package is a layer, and imports only from the layers before it:
 

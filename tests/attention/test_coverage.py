@@ -56,7 +56,7 @@ def drawn_mask(rng, T, S, depth=2):
     if depth == 0 or rng.random() < 0.4:
         return RULES[rng.choice(list(RULES))](rng, T, S)
     one, other = (drawn_mask(rng, T, S, depth - 1) for _ in range(2))
-    return one & other if rng.random() < 0.5 else one | other
+    return (one & other, one | other, one & ~other, ~one)[rng.integers(0, 4)]
 
 
 @partial(jax.jit, static_argnames="grid")
@@ -97,6 +97,7 @@ EXACT = {
     "causal": causal(),
     "window": sliding_window(3, 2),
     "left window": sliding_window(4, 0),
+    "all but a window": ~sliding_window(3, 2),
     "no bound": sliding_window(None, None),
     "prefix": prefix(np.array([5, 9])),
     "prefix of one": prefix(4),

@@ -107,6 +107,12 @@ RULES = {
         causal() | prefix(LENGTHS),
         lambda b, n, t, s: s <= t + S - T or s < LENGTHS[b],
     ),
+    "not": (~causal(), lambda b, n, t, s: s > t + S - T),
+    "and not": (
+        causal() & ~(padding(IS_TOKEN) | prefix(LENGTHS)),
+        lambda b, n, t, s: s <= t + S - T and not (IS_TOKEN[b, s] or s < LENGTHS[b]),
+    ),
+    "padding of all examples": (padding(IS_TOKEN[0]), lambda b, n, t, s: IS_TOKEN[0, s]),
     "and of ors": (
         (sliding_window(1, 0) | prefix(2)) & (dense(PER_HEAD) | padding(IS_TOKEN)),
         lambda b, n, t, s: (
@@ -311,7 +317,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("make", "message"),
         [
-            (lambda: padding(np.ones(3, bool)), r"is_token must have the shape \[B, S\]"),
+            (lambda: padding(np.ones((3, 1, 1), bool)), r"is_token must have the shape \[B, S\]"),
             (lambda: dense(np.ones((1,) * 5, bool)), r"got the shape \(1, 1, 1, 1, 1\)"),
             (lambda: sliding_window(-1, 0), "left must be 0 or more.* got -1"),
             (lambda: sliding_window(0, -2), "right must be 0 or more.* got -2"),

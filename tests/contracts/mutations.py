@@ -115,8 +115,8 @@ MUTATIONS = [
     ),
     Mutation(
         "a_blind_input_stays", "multi_head_attention",
-        "inputs_q, inputs_kv = rows.zero_inputs_q(inputs_q), rows.zero_inputs_kv(inputs_kv)",
-        "inputs_kv = rows.zero_inputs_kv(inputs_kv)",
+        "inputs_q = rows.zero_inputs_q(with_batch(inputs_q, 3))",
+        "inputs_q = with_batch(inputs_q, 3)",
         "test_what_nobody_sees_reaches_no_output_and_no_gradient[multi_head_attention-nan]",
     ),
     Mutation(
@@ -366,6 +366,18 @@ MUTATIONS = [
         "test_nothing_visible_is_skipped_and_nothing_hidden_is_taken_for_seen",
     ),
     Mutation(
+        "a_complement_shows_blocks_that_its_rule_may_show_whole", "_Complement.coverage",
+        "return Coverage(some=~every, every=~some)",
+        "return Coverage(some=~some, every=~every)",
+        "test_nothing_visible_is_skipped_and_nothing_hidden_is_taken_for_seen",
+    ),
+    Mutation(
+        "one_example_comes_back_as_a_batch", "dot_product_attention",
+        "if np.ndim(query) == 3:",
+        "if np.ndim(query) == 2:",
+        "test_every_implementation_gives_the_loops_of_one_example[reference]",
+    ),
+    Mutation(
         "blocks_seen_in_part_are_not_looked_through", "_search_blocks",
         "in_part = (some & ~every).any(axis=0)",
         "in_part = (some & every).any(axis=0)",
@@ -572,8 +584,8 @@ MUTATIONS = [
     ),
     Mutation(
         "rope_starts_at_one", "rope",
-        "jnp.atleast_2d(positions).astype(",
-        "jnp.atleast_2d(positions + 1).astype(",
+        "jnp.asarray(positions).astype(",
+        "jnp.asarray(positions + 1).astype(",
         "test_rope_is_a_product_of_complex_numbers",
     ),
     Mutation(
@@ -689,8 +701,8 @@ MUTATIONS = [
     # Attribution
     Mutation(
         "neighbours_share_the_presence_of_one", "region_embedding.place",
-        "rows = weaken(rows, is_token[:, here], presence[:, here])",
-        "rows = weaken(rows, is_token[:, here], presence[:, reach : reach + length])",
+        "rows = weaken(rows, is_token[..., here], presence[..., here])",
+        "rows = weaken(rows, is_token[..., here], presence[..., reach : reach + length])",
         "test_in_a_region_each_neighbour_has_its_own_presence",
     ),
     Mutation(

@@ -177,6 +177,24 @@ def attention_path(dtype, implementation="reference"):
     return Path(run_function(dot_product_attention, implementation, weights_read_off), inputs)
 
 
+def of_one_example(query, key, value, *, mask, implementation, **options):
+    """Attention of one example at a time, without a batch axis."""
+
+    def attend(query, key, value, mask):
+        return dot_product_attention(
+            query, key, value, mask=mask, implementation=implementation, **options
+        )
+
+    mask = jnp.broadcast_to(mask, (B, *mask.shape[1:]))
+    with forced():
+        return jax.vmap(attend)(query, key, value, mask)
+
+
+def unbatched_path(implementation="reference"):
+    inputs = drawn(1, B, T, N, H), drawn(2, B, S, K, H), drawn(3, B, S, K, O)
+    return Path(run_function(of_one_example, implementation, weights_read_off), inputs)
+
+
 def multi_head_path(implementation="reference"):
     shapes = ((D, N, H), (D, K, H), (D, K, O), (N, O, 13))
     inputs = drawn(1, B, T, D), drawn(2, B, S, D)
@@ -223,6 +241,7 @@ def encoder_path(norm, implementation="reference"):
 PATHS = {
     "dot_product_attention": partial(attention_path, jnp.float32),
     "dot_product_attention bfloat16": partial(attention_path, jnp.bfloat16),
+    "dot_product_attention of one example": unbatched_path,
     "soft cap and bias rules": biased_path,
     "additive_attention": additive_path,
     "multi_head_attention": multi_head_path,

@@ -66,6 +66,7 @@ def test_every_public_function_of_a_pure_file_is_exported():
     inside |= {"Mask", "as_mask", "is_causal", "left_window", "padded_keys"}
     inside |= {"weaken"}
     inside |= {"Bias", "as_bias", "dense_bias"}
+    inside |= {"AttentionOptions", "MultiHeadOptions"}
     inside |= {"AttentionPlan", "choose_kernel", "compute_attention", "reference_attention"}
     inside |= {"Tiling", "choose_tiling", "is_plain", "on_one_cpu", "run_of"}
     not_exported = {"attention/rule", "functional/checks", "attention/softmax"}

@@ -113,6 +113,16 @@ def test_attention_equals_jax_nn(name):
     )
 
 
+def test_attention_of_one_example_equals_jax_nn():
+    arrays = [x[0] for x in qkv()]
+    is_token = np.arange(S) % 3 != 1
+    assert_same(
+        lambda *arrays: dot_product_attention(*arrays, mask=padding(is_token)),
+        lambda *arrays: jax.nn.dot_product_attention(*arrays, mask=jnp.asarray(is_token)),
+        *arrays,
+    )
+
+
 def test_a_bias_and_its_gradient_equal_jax_nn():
     """Shared by no head, by all queries, by all heads."""
     mask, shapes = seen(), [(B, N, T, S), (1, N, 1, S), (B, 1, T, S)]

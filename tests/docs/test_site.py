@@ -4,6 +4,7 @@ import html
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import threading
@@ -53,9 +54,9 @@ def test_every_exported_function_has_its_place_on_one_page(site, name):
 def test_signatures_show_their_shapes(site):
     page = (site / "api" / "attention" / "index.html").read_text(encoding="utf-8")
     text = html.unescape(re.sub(r"<[^>]+>", "", page))
-    assert 'query: Float[Array, "B T N H"]' in text
+    assert 'query: Float[Array, "*B T N H"]' in text
     assert 'out_bias: Float[Array, "M"] | None = None' in text
-    assert ') -> Float[Array, "B N T S"]' in text
+    assert ') -> Float[Array, "*B N T S"]' in text
 
 
 def test_a_page_shows_equation_errors_and_example(site):
@@ -162,6 +163,14 @@ def test_an_exported_classifier_is_served_as_the_page_shows(tmp_path, monkeypatc
     assert [list(row) for row in found] == [["negative", "positive"]] * 3
     rows = [list(row.values()) for row in found]
     np.testing.assert_allclose(rows, classifier.predict_proba(texts), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "script", sorted((DOCS / "examples").glob("*.py")), ids=lambda path: path.name
+)
+def test_an_example_runs(script, capsys):
+    runpy.run_path(str(script))
+    assert capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", ["guides/training.md", "guides/pretrained.md"])

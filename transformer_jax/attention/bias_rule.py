@@ -115,6 +115,8 @@ class _Sum(Bias):
 @rule_class()
 class _Dense(DenseRule, Bias):
     def add_gradient(self, total: "_Dense", block, cotangent):
+        if self.array.ndim < 4:
+            return super().add_gradient(total, block, cotangent)
         # In place: the general method would create an array of full size for each block.
         starts, sizes = part(self.array, block)
         new = lax.dynamic_slice(total.array, starts, sizes)

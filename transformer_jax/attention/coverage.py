@@ -70,9 +70,9 @@ def split_axis(array: Shaped[Array, "..."], axis: int, size: int) -> Shaped[Arra
     return array.reshape(*array.shape[:axis], blocks, size, *array.shape[axis + 1 :])
 
 
-def least_and_largest(array: Shaped[Array, "#B L"], size: int) -> tuple[Array, Array]:
+def least_and_largest(array: Shaped[Array, "*B L"], size: int) -> tuple[Array, Array]:
     """Return the smallest and the largest entry of each block of `size`, each [#B, blocks]."""
-    blocks = split_axis(array, 1, size)
+    blocks = split_axis(jnp.atleast_2d(array), 1, size)
     return blocks.min(axis=2), blocks.max(axis=2)
 
 

@@ -19,9 +19,10 @@ A key or value that some queries see must be finite. A weight of 0 does not keep
 other queries, because 0 * NaN is NaN.
 """
 
-from typing import Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.attention.bias_rule import BiasLike
@@ -36,15 +37,27 @@ from transformer_jax.functional.dropout import dropout_weights
 from transformer_jax.functional.precision import product, widest
 
 
+class AttentionOptions(TypedDict, total=False):
+    """The options of attention that do not change which arrays it returns."""
+
+    bias: BiasLike
+    mask: MaskLike
+    scale: float | None
+    soft_cap: float | None
+    dropout_rate: float
+    dropout_rng: PRNGKeyArray | None
+    implementation: Implementation | None
+
+
 def attention_weights(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
     *,
     bias: BiasLike = None,
     mask: MaskLike = None,
     scale: float | None = None,
     soft_cap: float | None = None,
-) -> Float[Array, "B N T S"]:
+) -> Float[Array, "*B N T S"]:
     """Return the attention weights: the softmax of the scaled logits over the visible keys.
 
         softmax(scale Q K^T + bias)
@@ -63,49 +76,74 @@ def attention_weights(
     inputs = AttentionInputs(query, key, bias=bias, mask=mask, scale=scale, soft_cap=soft_cap)
     dtype = inputs.accumulated
     inputs = validate(inputs).in_one_dtype().zero_masked_rows()
-    return softmax_over_visible(_logits(inputs), _visible(inputs)).astype(dtype)
+    weights = softmax_over_visible(_logits(inputs), _visible(inputs)).astype(dtype)
+    return weights if np.ndim(query) == 4 else weights.squeeze(0)
 
 
 @overload
 def dot_product_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    value: Float[Array, "B S K O"],
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S K O"],
     *,
-    bias: BiasLike = None,
-    mask: MaskLike = None,
-    scale: float | None = None,
-    soft_cap: float | None = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: PRNGKeyArray | None = None,
     return_weights: Literal[False] = False,
     return_logsumexp: Literal[False] = False,
-    implementation: Implementation | None = None,
-) -> Float[Array, "B T N O"]: ...
+    **options: Unpack[AttentionOptions],
+) -> Float[Array, "*B T N O"]: ...
 
 
 @overload
 def dot_product_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    value: Float[Array, "B S K O"],
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S K O"],
     *,
-    bias: BiasLike = None,
-    mask: MaskLike = None,
-    scale: float | None = None,
-    soft_cap: float | None = None,
-    dropout_rate: float = 0.0,
-    dropout_rng: PRNGKeyArray | None = None,
+    return_weights: Literal[True],
+    return_logsumexp: Literal[False] = False,
+    **options: Unpack[AttentionOptions],
+) -> tuple[Float[Array, "*B T N O"], Float[Array, "*B N T S"]]: ...
+
+
+@overload
+def dot_product_attention(
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S K O"],
+    *,
+    return_weights: Literal[False] = False,
+    return_logsumexp: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[Float[Array, "*B T N O"], Float[Array, "*B T N"]]: ...
+
+
+@overload
+def dot_product_attention(
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S K O"],
+    *,
+    return_weights: Literal[True],
+    return_logsumexp: Literal[True],
+    **options: Unpack[AttentionOptions],
+) -> tuple[Float[Array, "*B T N O"], Float[Array, "*B N T S"], Float[Array, "*B T N"]]: ...
+
+
+@overload
+def dot_product_attention(
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S K O"],
+    *,
     return_weights: bool = False,
     return_logsumexp: bool = False,
-    implementation: Implementation | None = None,
-) -> Float[Array, "B T N O"] | tuple[Array, ...]: ...
+    **options: Unpack[AttentionOptions],
+) -> Float[Array, "*B T N O"] | tuple[Array, ...]: ...
 
 
 def dot_product_attention(
-    query: Float[Array, "B T N H"],
-    key: Float[Array, "B S K H"],
-    value: Float[Array, "B S K O"],
+    query: Float[Array, "*B T N H"],
+    key: Float[Array, "*B S K H"],
+    value: Float[Array, "*B S K O"],
     *,
     bias: BiasLike = None,
     mask: MaskLike = None,
@@ -116,7 +154,7 @@ def dot_product_attention(
     return_weights: bool = False,
     return_logsumexp: bool = False,
     implementation: Implementation | None = None,
-) -> Float[Array, "B T N O"] | tuple[Array, ...]:
+) -> Float[Array, "*B T N O"] | tuple[Array, ...]:
     """Return the attention output: the average of the values, weighted by `attention_weights`.
 
         softmax(scale Q K^T + bias) V
@@ -127,6 +165,10 @@ def dot_product_attention(
     A `soft_cap` c bounds the scaled products before the bias is added: c tanh(scale Q K^T / c)
     (Gemma 2, https://arxiv.org/abs/2408.00118, section 2). With a `dropout_rng`, each weight is
     dropped with probability `dropout_rate`, and the others are divided by 1 - `dropout_rate`.
+
+    Takes a batch or one example without the batch axis, as `jax.nn.dot_product_attention` does:
+    query [T, N, H], key and value [S, K, H], a mask and a bias that broadcast to [N, T, S]. The
+    results then have no batch axis either.
 
     Returns the output [B, T, N, O], or a tuple that begins with it. `return_weights` adds the
     weights [B, N, T, S], after dropout. `return_logsumexp` adds the log of the softmax's
@@ -168,6 +210,8 @@ def dot_product_attention(
         return_logsumexp=return_logsumexp,
     )
     result = compute_attention(validate(inputs).zero_masked_rows(), implementation)
+    if np.ndim(query) == 3:
+        result = result.without_batch()
     extra = [array for array in (result.weights, result.logsumexp) if array is not None]
     return (result.output, *extra) if extra else result.output
 

@@ -71,6 +71,12 @@ class AttentionInputs:
         """Return products of `scale_queries` and keys, multiplied by the scale if they lack it."""
         return logits * self.scale if self.operands == jnp.float16 else logits
 
+    def with_batch(self) -> "AttentionInputs":
+        """Return the inputs as a batch of one example, if they are one example without the axis."""
+        arrays = {name: getattr(self, name) for name in ("query", "key", "value")}
+        arrays = {name: None if x is None else with_batch(x, 4) for name, x in arrays.items()}
+        return replace(self, **arrays)
+
     def in_one_dtype(self) -> "AttentionInputs":
         """Return the inputs with query, key and value in the widest dtype of the three."""
         arrays = {
@@ -109,6 +115,15 @@ class AttentionInputs:
         )
 
 
+def with_batch(array: Any, axes: int) -> Any:
+    """Return an array of so many axes, of which the batch axis is added if the array lacks it."""
+    if len(array.shape) == axes:
+        return array
+    if isinstance(array, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct((1, *array.shape), array.dtype)
+    return array[None]
+
+
 def _converted(array, dtype):
     if isinstance(array, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(array.shape, dtype)
@@ -122,9 +137,15 @@ class AttentionResult(NamedTuple):
     weights: Float[Array, "B N T S"] | None = None
     logsumexp: Float[Array, "B T N"] | None = None
 
+    def without_batch(self) -> "AttentionResult":
+        """Return the result of a single example without the batch axis."""
+        return jax.tree.map(lambda array: array.squeeze(0), self)
+
 
 def validate(inputs: AttentionInputs) -> AttentionInputs:
     """Return the inputs as kernels take them: bias and mask as rules, the scale as a number.
+
+    Inputs without a batch axis become a batch of one example.
 
     Query, key and value may be of type `jax.ShapeDtypeStruct`. Raises ValueError if axes do not
     fit, K does not divide N, or a dropout key is given without a rate. Raises TypeError if an array
@@ -132,9 +153,10 @@ def validate(inputs: AttentionInputs) -> AttentionInputs:
     """
     check_rate(inputs.dropout_rate, inputs.dropout_rng)
     check_attention(inputs.query, inputs.key, inputs.value, inputs.soft_cap)
+    batched, inputs = len(inputs.query.shape) == 4, inputs.with_batch()
     bias = as_bias(inputs.bias)
-    check_fit("bias", bias, inputs.sizes)
-    mask, rows = validate_mask(inputs.mask, inputs.sizes), None
+    check_fit("bias", bias, inputs.sizes, batched=batched)
+    mask, rows = validate_mask(inputs.mask, inputs.sizes, batched=batched), None
     if isinstance(mask, MaskWithRows):
         mask, rows = mask.rule, find_masked_rows(mask, *inputs.sizes[2:])
     return replace(
@@ -147,8 +169,10 @@ def validate(inputs: AttentionInputs) -> AttentionInputs:
     )
 
 
-def validate_mask(mask: MaskLike, sizes: tuple[int, int, int, int]) -> Mask | None:
+def validate_mask(
+    mask: MaskLike, sizes: tuple[int, int, int, int], *, batched: bool
+) -> Mask | None:
     """Return the mask as a rule. Raises ValueError if it does not broadcast to B, N, T and S."""
     mask = as_mask(mask)
-    check_fit("mask", mask, sizes)
+    check_fit("mask", mask, sizes, batched=batched)
     return mask

@@ -1,11 +1,12 @@
 """Attention masks as rules: which keys each query may see, as a function of positions.
 
 True means that the query attends to the key. `dot_product.py` describes what attention does with a
-mask (the mask contract). Rules are combined with `&` and `|`:
+mask (the mask contract). Rules are combined with `&`, `|` and `~`:
 
     causal() & padding(is_token)            # decoder over padded text
     causal() | prefix(lengths)              # prefix language model
     sliding_window(128, 0)                  # each token and the 128 before it
+    causal() & ~sliding_window(0, 0)        # only the tokens before it
 
 A rule is a small pytree that can render any rectangle of the T x S matrix. `to_array` renders the
 whole matrix and `show` draws it. A blockwise kernel or a cache renders only the blocks it reads.
@@ -15,7 +16,11 @@ last key. A cache passes `query_positions` and `key_positions` instead. They may
 differ between examples.
 """
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from numbers import Integral
+from typing import ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -44,9 +49,14 @@ from transformer_jax.attention.rule import (
 )
 from transformer_jax.functional.checks import check_arrays
 
+P = ParamSpec("P")
+
 
 class Mask(Rule):
-    """A boolean rule: `a & b` lets through what both rules allow, `a | b` what either allows."""
+    """A boolean rule: `a & b` lets through what both do, `a | b` what either does, `~a` the rest.
+
+    A rule has no length and no truth value: `causal().to_array(5)` is its array for 5 tokens.
+    """
 
     def show(self, T: int, S: int | None = None) -> str:
         """Return a picture: rows are queries, columns are keys, `■` attends and `·` does not.
@@ -84,18 +94,29 @@ class Mask(Rule):
         """
         return False
 
-    def __and__(self, other: "MaskLike") -> "Mask":
+    def __and__(self, other: "Mask | MaskArray") -> "Mask":
         return _Both(self, _rule(other))
 
-    def __or__(self, other: "MaskLike") -> "Mask":
+    def __or__(self, other: "Mask | MaskArray") -> "Mask":
         return _Either(self, _rule(other))
+
+    def __invert__(self) -> "Mask":
+        return _Complement(self)
+
+    def __bool__(self) -> bool:
+        # Without it `a and b` would be b, and the text would be read without a.
+        raise TypeError(
+            "a mask rule is neither true nor false; combine rules with & (both), | (either) and "
+            "~ (not) instead of and, or, not, and write `mask is None` to ask for no mask"
+        )
 
     # So that `array & rule` calls the rule's operator instead of broadcasting the array over it.
     __array_priority__ = 1000
     __rand__, __ror__ = __and__, __or__
 
 
-MaskLike = Mask | Bool[Array, "..."] | Bool[np.ndarray, "..."] | None
+MaskArray = Bool[Array, "..."] | Bool[np.ndarray, "..."]
+MaskLike = Mask | MaskArray | None
 
 
 @rule_class()
@@ -194,7 +215,8 @@ class _Segments(Mask):
 @rule_class()
 class _Dense(DenseRule, Mask):
     def coverage(self, grid):
-        some, every = self.array.any(axis=1), self.array.all(axis=1)
+        array = four_axes(self.array, "mask")
+        some, every = array.any(axis=1), array.all(axis=1)
         for axis, size in ((2, grid.keys), (1, grid.queries)):
             if some.shape[axis] > 1:
                 some = split_axis(some, axis, size).any(axis=axis + 1)
@@ -236,6 +258,41 @@ class _Either(Mask):
         return self.first.includes_diagonal or self.second.includes_diagonal
 
 
+@rule_class()
+class _Complement(Mask):
+    rule: Mask
+
+    def block(self, block):
+        return ~self.rule.render(block)
+
+    def coverage(self, grid):
+        # What a rule cannot tell (some and not every) is not known of its complement either.
+        some, every = self.rule.coverage(grid)
+        return Coverage(some=~every, every=~some)
+
+
+def _advise(advice: str):
+    """Return a decorator that adds advice to the error of a call that the signature refuses."""
+
+    def decorate(function: Callable[P, Mask]) -> Callable[P, Mask]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> Mask:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}(): {error}; {advice}") from None
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+@_advise(
+    "a rule has no length: causal().show(5) draws it for 5 tokens, causal().to_array(5) renders it"
+)
 def causal(*, query_positions: Positions = None, key_positions: Positions = None) -> Mask:
     """Return a causal mask: the query at position t sees the keys at positions s <= t.
 
@@ -252,6 +309,9 @@ def causal(*, query_positions: Positions = None, key_positions: Positions = None
     return _Causal(query_positions, key_positions)
 
 
+@_advise(
+    "sliding_window(4, 0) sees 4 tokens before each query, sliding_window(4, 4) also 4 after it"
+)
 def sliding_window(
     left: int | None,
     right: int | None,
@@ -308,12 +368,13 @@ def prefix(
     return _Prefix(lengths, key_positions)
 
 
-def padding(is_token: Bool[Array, "B S"] | Bool[np.ndarray, "B S"]) -> Mask:
+def padding(is_token: Bool[Array, "*B S"] | Bool[np.ndarray, "*B S"]) -> Mask:
     """Return a padding mask: every query sees the real tokens of its example and no padding.
 
     The padding may be anywhere in the row. It is hidden as keys only: a query that is padding
-    itself sees the real tokens too. Raises TypeError if `is_token` is not boolean, and ValueError
-    if its axes are not [B, S].
+    itself sees the real tokens too. One row [S] is the padding of one example without a batch axis,
+    or of all examples. Raises TypeError if `is_token` is not boolean, and ValueError if its axes
+    are not [B, S] or [S].
 
     >>> print(padding(jnp.array([[False, True, True]])).show(3))
     · ■ ■
@@ -321,18 +382,20 @@ def padding(is_token: Bool[Array, "B S"] | Bool[np.ndarray, "B S"]) -> Mask:
     · ■ ■
     """
     is_token = _boolean(is_token, "is_token")
-    if is_token.ndim != 2:
-        raise ValueError(f"is_token must have the shape [B, S]; got {is_token.shape}")
+    if is_token.ndim not in (1, 2):
+        raise ValueError(f"is_token must have the shape [B, S] or [S]; got {is_token.shape}")
     return _Padding(is_token)
 
 
 def segments(
-    query_ids: Int[Array, "B T"] | np.ndarray, key_ids: Int[Array, "B S"] | np.ndarray | None = None
+    query_ids: Int[Array, "*B T"] | np.ndarray,
+    key_ids: Int[Array, "*B S"] | np.ndarray | None = None,
 ) -> Mask:
     """Return a segment mask: a query sees the keys of its own segment, those with the same id.
 
     It keeps apart several texts that are packed into one row (Krell et al., 2021,
-    https://arxiv.org/abs/2107.02027). `key_ids` are the `query_ids` by default. Raises TypeError
+    https://arxiv.org/abs/2107.02027). `key_ids` are the `query_ids` by default. Ids of one row,
+    [T] and [S], are of one example without a batch axis, or of all examples. Raises TypeError
     for ids that are not integers, and ValueError, when the mask is rendered, if there are not T
     query and S key ids.
 
@@ -343,7 +406,7 @@ def segments(
     """
     query_ids = jnp.asarray(query_ids)
     key_ids = query_ids if key_ids is None else jnp.asarray(key_ids)
-    check_arrays(query_ids=(query_ids, "int B T"), key_ids=(key_ids, "int B S"))
+    check_arrays(query_ids=(query_ids, "int [B] T"), key_ids=(key_ids, "int [B] S"))
     return _Segments(query_ids, key_ids)
 
 
@@ -391,7 +454,7 @@ def is_causal(mask: MaskLike) -> bool:
 
 def padded_keys(mask: MaskLike) -> Bool[Array, "#B S"] | None:
     """Return the `is_token` of a `padding` mask, or None for any other mask."""
-    return mask.is_token if isinstance(mask, _Padding) else None
+    return jnp.atleast_2d(mask.is_token) if isinstance(mask, _Padding) else None
 
 
 def left_window(mask: MaskLike) -> int | None:

@@ -82,12 +82,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class DenseRule(Rule):
-    """A rule given by an array [#B, #N, #T, #S]: a block of it is a slice of the array."""
+    """A rule given by an array [#B, #N, #T, #S]: a block of it is a slice of the array.
+
+    Inside `jax.vmap` over the rule, the array lacks its first axis.
+    """
 
     array: Array
 
     def block(self, block: Block) -> Shaped[Array, "#B #N #t #s"]:
-        return slice_block(self.array, block)
+        return slice_block(four_axes(self.array, "a rule"), block)
 
 
 def four_axes(array: Array | np.ndarray, name: str) -> Array:
@@ -144,13 +147,21 @@ def rendered(rule: Rule | None, T: int, S: int) -> Shaped[Array, "#B #N #T #S"] 
     return None if rule is None else rule.block(Block.whole(T, S))
 
 
-def check_fit(name: str, rule: Rule | None, sizes: tuple[int, int, int, int]) -> None:
-    """Check that the rule broadcasts to B, N, T and S. Raises ValueError if it does not."""
+def check_fit(
+    name: str, rule: Rule | None, sizes: tuple[int, int, int, int], *, batched: bool = True
+) -> None:
+    """Check that the rule broadcasts to B, N, T and S. Raises ValueError if it does not.
+
+    If the query was not `batched`, B is 1 and the message does not speak of it.
+    """
     if rule is None:
         return
     shape = jax.eval_shape(lambda: rendered(rule, *sizes[2:])).shape
     if any(size not in (1, full) for size, full in zip(shape, sizes, strict=True)):
-        raise ValueError(f"{name} must broadcast to [B, N, T, S] = {sizes}; got the shape {shape}")
+        fits = f"[B, N, T, S] = {sizes}"
+        if not batched:
+            fits = f"[N, T, S] = {sizes[1:]}, as the queries have no batch axis"
+        raise ValueError(f"{name} must broadcast to {fits}; got the shape {shape}")
 
 
 def part(array: Array, block: Block) -> tuple[list[int | Array], list[int]]:

@@ -18,13 +18,16 @@ def check_arrays(**arguments: tuple[Any, str]) -> None:
         )
 
     Every argument is an array and its pattern. A letter stands for one size in all arguments of the
-    call, `#B` for that size or 1, and `...` for any axes before. Arrays are floating point unless
-    the pattern begins with `int` or `bool`. None, an argument left out, is skipped.
+    call, `#B` for that size or 1, and `...` for any axes before. `[B]` is an axis that all arrays
+    with it have, or none of them has. Arrays are floating point unless the pattern begins with
+    `int` or `bool`. None, an argument left out, is skipped.
 
     Raises ValueError if an array has other axes than its pattern, and TypeError if it is of another
     kind.
     """
     sizes: dict[str, tuple[int, str]] = {}
+    first_of_batch = ""  # the argument that decides whether there is a batch axis
+    batched = True
     for name, (array, pattern) in arguments.items():
         if array is None:
             continue
@@ -36,7 +39,16 @@ def check_arrays(**arguments: tuple[Any, str]) -> None:
             )
         if not jnp.issubdtype(array.dtype, KINDS[kind]):
             raise TypeError(f"{name} must be {_called(kind)}; got {array.dtype}{_hint(kind)}")
-        _check_axes(name, np.shape(array), letters, sizes)
+        note = ""
+        if letters[0] == "[B]":
+            axes = letters[1:]
+            if not first_of_batch:
+                first_of_batch, batched = name, len(array.shape) != len(axes)
+                note = f" or {_shown(axes)}"
+            elif not batched:
+                note = f" (no batch axis, as {first_of_batch})"
+            letters = ["B", *axes] if batched else axes
+        _check_axes(name, np.shape(array), letters, sizes, note)
 
 
 def check_attention(query: Any, key: Any, value: Any, soft_cap: float | None) -> None:
@@ -45,15 +57,15 @@ def check_attention(query: Any, key: Any, value: Any, soft_cap: float | None) ->
     Raises as `check_arrays` does. Raises ValueError if there is no head or no feature, if the key
     heads do not divide the query heads, or if the soft cap is not above 0.
     """
-    check_arrays(query=(query, "B T N H"), key=(key, "B S K H"), value=(value, "B S K O"))
-    if 0 in (*query.shape[2:], key.shape[2]):
+    check_arrays(query=(query, "[B] T N H"), key=(key, "[B] S K H"), value=(value, "[B] S K O"))
+    if 0 in (*query.shape[-2:], key.shape[-2]):
         raise ValueError(
             "query and key must have a head and a feature at least; "
             f"got {query.shape} and {key.shape}"
         )
-    if query.shape[2] % key.shape[2]:
+    if query.shape[-2] % key.shape[-2]:
         raise ValueError(
-            f"the key heads must divide the query heads; got {key.shape[2]} and {query.shape[2]}"
+            f"the key heads must divide the query heads; got {key.shape[-2]} and {query.shape[-2]}"
         )
     if soft_cap is not None and not soft_cap > 0:
         raise ValueError(f"soft_cap must be above 0, or None for no cap; got {soft_cap}")
@@ -92,7 +104,7 @@ def check_number(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a number; got {value!r:.60}")
 
 
-def _check_axes(name, shape, letters, sizes):
+def _check_axes(name, shape, letters, sizes, note):
     axes = [letter for letter in letters if letter != "..."]
     compared = shape[len(shape) - len(axes) :] if len(axes) < len(letters) else shape
     fits = len(compared) == len(axes)
@@ -105,7 +117,7 @@ def _check_axes(name, shape, letters, sizes):
         ]
         known = f" with {', '.join(known)}" if known else ""
         raise ValueError(
-            f"{name} must have the axes {_shown(letters)}{known}; got the shape {shape}"
+            f"{name} must have the axes {_shown(letters)}{note}{known}; got the shape {shape}"
         )
     for letter, size in zip(axes, compared, strict=True):
         if not letter.startswith("#"):

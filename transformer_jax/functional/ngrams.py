@@ -22,15 +22,16 @@ PRIOR = 10.0
 
 
 def ngram_rows(
-    tokens: Int[Array, "B T"], is_token: Bool[Array, "B T"], longest: int, bits: int
-) -> tuple[Int[Array, "B T N"], Bool[Array, "B T N"]]:
+    tokens: Int[Array, "*B T"], is_token: Bool[Array, "*B T"], longest: int, bits: int
+) -> tuple[Int[Array, "*B T N"], Bool[Array, "*B T N"]]:
     """Return the table rows of the n-grams that begin at each token, for n = 1 to `longest`.
 
     The second array tells whether there is such an n-gram: n real tokens must follow each other.
     The table has 2**bits rows. Two n-grams share a row with probability 2**-bits (Weinberger et
     al., 2009, https://arxiv.org/abs/0902.2206). The rows are the same on every device, because they
     are computed in 32-bit integers, which wrap around. Raises ValueError if axes or numbers do not
-    fit, TypeError for arrays of another kind.
+    fit, TypeError for arrays of another kind. All functions of this file take one text without the
+    batch axis too.
 
     >>> is_token = jnp.array([[True, True, True, True]])
     >>> rows, there = ngram_rows(jnp.array([[7, 5, 7, 5]]), is_token, 2, 22)
@@ -41,22 +42,22 @@ def ngram_rows(
     >>> there[0, :, 1]
     Array([ True,  True,  True, False], dtype=bool)
     """
-    check_arrays(tokens=(tokens, "int B T"), is_token=(is_token, "bool B T"))
+    check_arrays(tokens=(tokens, "int [B] T"), is_token=(is_token, "bool [B] T"))
     if longest < 1:
         raise ValueError(f"longest must be 1 or more; got {longest}")
     if not 1 <= bits <= 31:
         raise ValueError(f"bits must be from 1 to 31; got {bits}")
-    length = tokens.shape[1]
-    ends = ((0, 0), (0, longest - 1))
+    *batch, length = tokens.shape
+    ends = [(0, 0)] * len(batch) + [(0, longest - 1)]
     tokens, is_token = jnp.pad(tokens.astype(jnp.uint32), ends), jnp.pad(is_token, ends)
-    state = jnp.zeros((tokens.shape[0], length), jnp.uint32)
+    state = jnp.zeros((*batch, length), jnp.uint32)
     there = jnp.ones_like(state, bool)
     rows, found = [], []
     for n in range(longest):
         here = slice(n, n + length)
-        state = (state ^ (tokens[:, here] + 1)) * jnp.uint32(STEP)
+        state = (state ^ (tokens[..., here] + 1)) * jnp.uint32(STEP)
         state ^= state >> 15
-        there = there & is_token[:, here]
+        there = there & is_token[..., here]
         mixed = (state + jnp.uint32(n + 1)) * jnp.uint32(MIX)
         mixed = (mixed ^ (mixed >> 13)) * jnp.uint32(END)
         rows.append((mixed >> (32 - bits)).astype(jnp.int32))
@@ -65,8 +66,8 @@ def ngram_rows(
 
 
 def ngram_shares(
-    rows: Int[Array, "B T N"], is_ngram: Bool[Array, "B T N"]
-) -> Float[Array, "B T N"]:
+    rows: Int[Array, "*B T N"], is_ngram: Bool[Array, "*B T N"]
+) -> Float[Array, "*B T N"]:
     """Return 1 / the number of times that the n-gram occurs in its text, or 0 if there is none.
 
     Over a text the shares of one n-gram add up to 1: whether a review says "great" counts, not how
@@ -75,17 +76,18 @@ def ngram_shares(
     >>> ngram_shares(jnp.array([[[7], [5], [7]]]), jnp.array([[[True], [True], [True]]]))[0, :, 0]
     Array([0.5, 1. , 0.5], dtype=float32)
     """
-    check_arrays(rows=(rows, "int B T N"), is_ngram=(is_ngram, "bool B T N"))
-    flat = jnp.where(is_ngram, rows, -1).reshape(rows.shape[0], -1)
+    check_arrays(rows=(rows, "int [B] T N"), is_ngram=(is_ngram, "bool [B] T N"))
+    flat = jnp.where(is_ngram, rows, -1).reshape(*rows.shape[:-2], -1)
     order = jnp.argsort(flat, axis=-1)
     ordered = jnp.take_along_axis(flat, order, axis=-1)
-    place = jnp.broadcast_to(jnp.arange(flat.shape[1]), flat.shape)
-    changes = ordered[:, 1:] != ordered[:, :-1]
-    edge = jnp.ones_like(flat[:, :1], bool)
+    place = jnp.broadcast_to(jnp.arange(flat.shape[-1]), flat.shape)
+    changes = ordered[..., 1:] != ordered[..., :-1]
+    edge = jnp.ones_like(flat[..., :1], bool)
     begins = jnp.concatenate([edge, changes], axis=-1)
     ends = jnp.concatenate([changes, edge], axis=-1)
-    first = jax.lax.cummax(jnp.where(begins, place, 0), axis=1)
-    last = jax.lax.cummin(jnp.where(ends, place, flat.shape[1]), axis=1, reverse=True)
+    axis = flat.ndim - 1
+    first = jax.lax.cummax(jnp.where(begins, place, 0), axis=axis)
+    last = jax.lax.cummin(jnp.where(ends, place, flat.shape[-1]), axis=axis, reverse=True)
     times = jnp.take_along_axis(last - first + 1, jnp.argsort(order, axis=-1), axis=-1)
     return jnp.where(is_ngram, 1 / times.reshape(rows.shape).astype(jnp.float32), 0)
 
@@ -93,10 +95,10 @@ def ngram_shares(
 def ngram_evidence(
     weight: Float[Array, "R K"],
     square: Float[Array, "R K"],
-    rows: Int[Array, "B T N"],
-    share: Float[Array, "B T N"],
-    presence: Float[Array, "B T"] | None = None,
-) -> Float[Array, "B K"]:
+    rows: Int[Array, "*B T N"],
+    share: Float[Array, "*B T N"],
+    presence: Float[Array, "*B T"] | None = None,
+) -> Float[Array, "*B K"]:
     """Return the evidence of a text's n-grams for each class k.
 
         z_k = sum_g p_g weight[g, k] / sqrt(10 + sum_g p_g^2 square[g, k])
@@ -115,9 +117,9 @@ def ngram_evidence(
     check_arrays(
         weight=(weight, "R K"),
         square=(square, "R K"),
-        rows=(rows, "int B T N"),
-        share=(share, "B T N"),
-        presence=(presence, "B T"),
+        rows=(rows, "int [B] T N"),
+        share=(share, "[B] T N"),
+        presence=(presence, "[B] T"),
     )
     share = share[..., None].astype(wide_dtype(weight.dtype))
     terms, squares = (
@@ -127,15 +129,16 @@ def ngram_evidence(
     if presence is not None:
         # The presence is not read where there is no token: a NaN there would turn gradients that do
         # not depend on it into NaN.
-        presence = jnp.where(share[:, :, 0, 0] > 0, presence.astype(share.dtype), 1)
-        p = _products(presence, rows.shape[2])[..., None]
+        presence = jnp.where(share[..., 0, 0] > 0, presence.astype(share.dtype), 1)
+        p = _products(presence, rows.shape[-1])[..., None]
         terms, squares = terms * p, squares * p * p
-    return terms.sum(axis=(1, 2)) / jnp.sqrt(PRIOR + squares.sum(axis=(1, 2)))
+    return terms.sum(axis=(-3, -2)) / jnp.sqrt(PRIOR + squares.sum(axis=(-3, -2)))
 
 
-def _products(presence: Float[Array, "B T"], longest: int) -> Float[Array, "B T N"]:
+def _products(presence: Float[Array, "*B T"], longest: int) -> Float[Array, "*B T N"]:
     """Return products of the presence of n tokens from each on, n = 1..longest; 1 past the end."""
-    length = presence.shape[1]
-    padded = jnp.pad(presence, ((0, 0), (0, longest - 1)), constant_values=1)
-    places = jnp.stack([padded[:, n : n + length] for n in range(longest)], axis=-1)
+    *batch, length = presence.shape
+    ends = [(0, 0)] * len(batch) + [(0, longest - 1)]
+    padded = jnp.pad(presence, ends, constant_values=1)
+    places = jnp.stack([padded[..., n : n + length] for n in range(longest)], axis=-1)
     return jnp.cumprod(places, axis=-1)

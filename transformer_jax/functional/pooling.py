@@ -1,7 +1,11 @@
-"""Pooling: one vector for a whole text. Padding never counts; a row without tokens gives zeros."""
+"""Pooling: one vector for a whole text. Padding never counts; a row without tokens gives zeros.
+
+The arrays are a batch, x [B, T, D] and is_token [B, T], or one text, [T, D] and [T].
+"""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
@@ -10,7 +14,7 @@ from transformer_jax.functional.positions import count_positions
 from transformer_jax.functional.precision import wide, wide_dtype
 
 
-def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+def cls_pool(x: Float[Array, "*B T D"], is_token: Bool[Array, "*B T"]) -> Float[Array, "*B D"]:
     """Return the vector of the first real token, on whichever side the padding is.
 
     [CLS] is there (Devlin et al., 2019). All poolings raise ValueError if axes do not fit, and
@@ -25,7 +29,7 @@ def cls_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
     return _select(x, first)
 
 
-def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+def last_pool(x: Float[Array, "*B T D"], is_token: Bool[Array, "*B T"]) -> Float[Array, "*B D"]:
     """Return the vector of the last real token.
 
     With causal attention, it is the token that has seen the whole text. Radford et al., 2018,
@@ -40,7 +44,7 @@ def last_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
     return _select(x, is_token & (count_positions(is_token) == count - 1))
 
 
-def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+def mean_pool(x: Float[Array, "*B T D"], is_token: Bool[Array, "*B T"]) -> Float[Array, "*B D"]:
     """Return the mean of the vectors of the real tokens.
 
         sum_t x_t / count
@@ -54,12 +58,12 @@ def mean_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[A
     _check(x, is_token)
     x = jnp.asarray(x)
     dtype = wide_dtype(x.dtype)
-    total = jnp.where(is_token[..., None], x, 0).sum(axis=1, dtype=dtype)
+    total = jnp.where(is_token[..., None], x, 0).sum(axis=-2, dtype=dtype)
     count = jnp.maximum(is_token.sum(axis=-1, keepdims=True), 1)
     return (total / count.astype(dtype)).astype(x.dtype)
 
 
-def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Array, "B D"]:
+def max_pool(x: Float[Array, "*B T D"], is_token: Bool[Array, "*B T"]) -> Float[Array, "*B D"]:
     """Return the maximum of each feature over the real tokens.
 
         max_t x_t
@@ -77,13 +81,15 @@ def max_pool(x: Float[Array, "B T D"], is_token: Bool[Array, "B T"]) -> Float[Ar
     # round differently, and miss the entry.
     x = jnp.asarray(x)
     visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
-    highest = _first_largest(visible)[:, None] == jnp.arange(x.shape[1], dtype=jnp.int32)[:, None]
-    return jnp.where(highest & is_token[..., None], x, 0).sum(axis=1, dtype=x.dtype)
+    highest = (
+        _first_largest(visible)[..., None, :] == jnp.arange(x.shape[-2], dtype=jnp.int32)[:, None]
+    )
+    return jnp.where(highest & is_token[..., None], x, 0).sum(axis=-2, dtype=x.dtype)
 
 
 def layer_weighted_pool(
-    layers: Float[Array, "L B T D"], is_token: Bool[Array, "B T"], logits: Float[Array, " L"]
-) -> Float[Array, "B D"]:
+    layers: Float[Array, "L *B T D"], is_token: Bool[Array, "*B T"], logits: Float[Array, " L"]
+) -> Float[Array, "*B D"]:
     """Return a weighted sum of the mean poolings of all layers, with learned weights.
 
         sum_l softmax(logits)_l mean_pool(layers[l])
@@ -95,31 +101,35 @@ def layer_weighted_pool(
     >>> layer_weighted_pool(layers, jnp.ones((1, 2), bool), jnp.zeros(2))
     Array([[2.]], dtype=float32)
     """
-    check_arrays(layers=(layers, "L B T D"), is_token=(is_token, "bool B T"), logits=(logits, "L"))
+    check_arrays(
+        is_token=(is_token, "bool [B] T"),
+        layers=(layers, f"L {'B T' if np.ndim(is_token) == 2 else 'T'} D"),
+        logits=(logits, "L"),
+    )
     layers = jnp.asarray(layers)
     pooled = jax.vmap(mean_pool, in_axes=(0, None))(wide(layers), is_token)
     share = jax.nn.softmax(logits.astype(pooled.dtype))
-    return jnp.einsum("L,LBD->BD", share, pooled).astype(layers.dtype)
+    return jnp.einsum("L,L...->...", share, pooled).astype(layers.dtype)
 
 
 def _check(x, is_token):
-    check_arrays(x=(x, "B T D"), is_token=(is_token, "bool B T"))
+    check_arrays(x=(x, "[B] T D"), is_token=(is_token, "bool [B] T"))
 
 
 def _first_largest(x):
-    """Return the `argmax` over axis 1, where NaN counts as the largest."""
+    """Return the `argmax` over the tokens, where NaN counts as the largest."""
     # Two plain reductions of floats, each of which XLA on a CPU computes for several entries at
     # once. With the barrier both read the same stored numbers.
     x = lax.optimization_barrier(x)
-    is_largest = (x == x.max(axis=1, keepdims=True)) | jnp.isnan(x)
-    index = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None]  # exact to 2**24
-    return jnp.where(is_largest, index, x.shape[1]).min(axis=1).astype(jnp.int32)
+    is_largest = (x == x.max(axis=-2, keepdims=True)) | jnp.isnan(x)
+    index = jnp.arange(x.shape[-2], dtype=jnp.float32)[:, None]  # exact to 2**24
+    return jnp.where(is_largest, index, x.shape[-2]).min(axis=-2).astype(jnp.int32)
 
 
 def _select(x, one_hot):
     # `where` and a sum, not a product: 0 * NaN in the padding would be NaN.
     x = jnp.asarray(x)
-    return jnp.where(one_hot[..., None], x, 0).sum(axis=1, dtype=x.dtype)
+    return jnp.where(one_hot[..., None], x, 0).sum(axis=-2, dtype=x.dtype)
 
 
 POOLINGS = {"cls": cls_pool, "mean": mean_pool, "max": max_pool, "last": last_pool}

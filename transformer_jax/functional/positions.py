@@ -59,33 +59,32 @@ def lookup(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Ar
     return rows.astype(table.dtype)
 
 
-def count_in_segments(segment_ids: Int[Array, "B T"]) -> Int[Array, "B T"]:
+def count_in_segments(segment_ids: Int[Array, "*B T"]) -> Int[Array, "*B T"]:
     """Return positions that start at 0 in each segment, for texts that are packed into one row.
 
     The tokens of a segment must be adjacent (Krell et al., 2021, https://arxiv.org/abs/2107.02027).
-    Raises TypeError for ids that are not integers, ValueError for other than two axes.
+    Raises TypeError for ids that are not integers, ValueError for other axes than [B, T] or [T].
 
     >>> count_in_segments(jnp.array([[4, 4, 4, 7, 7]]))
     Array([[0, 1, 2, 0, 1]], dtype=int32)
     """
-    check_arrays(segment_ids=(segment_ids, "int B T"))
-    index = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None]
-    first = jnp.concatenate(
-        [jnp.ones_like(segment_ids[:, :1], bool), segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1
-    )
-    return index - lax.cummax(jnp.where(first, index, 0), axis=1)
+    check_arrays(segment_ids=(segment_ids, "int [B] T"))
+    changes = segment_ids[..., 1:] != segment_ids[..., :-1]
+    first = jnp.concatenate([jnp.ones_like(segment_ids[..., :1], bool), changes], axis=-1)
+    index = jnp.arange(segment_ids.shape[-1], dtype=jnp.int32)
+    return index - lax.cummax(jnp.where(first, index, 0), axis=first.ndim - 1)
 
 
-def count_positions(is_token: Bool[Array, "B T"]) -> Int[Array, "B T"]:
+def count_positions(is_token: Bool[Array, "*B T"]) -> Int[Array, "*B T"]:
     """Return the positions 0, 1, 2, ... of the real tokens of each row.
 
     Padding on the left does not shift them. Raises TypeError for a mask that is not boolean,
-    ValueError for other than two axes.
+    ValueError for other axes than [B, T] or [T].
 
     >>> count_positions(jnp.array([[False, False, True, True, True]]))
     Array([[0, 0, 0, 1, 2]], dtype=int32)
     """
-    check_arrays(is_token=(is_token, "bool B T"))
+    check_arrays(is_token=(is_token, "bool [B] T"))
     return jnp.maximum(jnp.cumsum(is_token, axis=-1, dtype=jnp.int32) - 1, 0)
 
 

@@ -17,12 +17,12 @@ SCALINGS = ("linear", "ntk", "yarn", "llama3")
 
 
 def rope(
-    x: Float[Array, "B T N H"],
+    x: Float[Array, "*B T N H"],
     positions: Int[Array, "#B T"] | Int[Array, " T"],
     *,
     layout: str = "half",
     frequencies: Float[Array, " R"] | None = None,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "*B T N H"]:
     """Rotate each pair of features by an angle that is proportional to the position.
 
         (a, b) -> (a cos - b sin, a sin + b cos), with the angle p f_i for pair i
@@ -42,23 +42,23 @@ def rope(
            [ 0.54 ,  0.841],
            [-0.416,  0.909]], dtype=float32)
     """
-    check_arrays(x=(x, "B T N H"), frequencies=(frequencies, "R"))
-    pattern = "int T" if np.ndim(positions) == 1 else "int #B T"
-    check_arrays(x=(x, "B T N H"), positions=(positions, pattern))
+    check_arrays(x=(x, "[B] T N H"), frequencies=(frequencies, "R"))
+    pattern = "int T" if 1 in (np.ndim(positions), np.ndim(x) - 2) else "int #B T"
+    check_arrays(x=(x, "[B] T N H"), positions=(positions, pattern))
     if layout not in LAYOUTS:
         raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
-    frequencies = rope_frequencies(x.shape[3]) if frequencies is None else frequencies
+    frequencies = rope_frequencies(x.shape[-1]) if frequencies is None else frequencies
     pairs = len(frequencies)
-    if 2 * pairs > x.shape[3]:
-        raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[3]}")
+    if 2 * pairs > x.shape[-1]:
+        raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[-1]}")
     x = jnp.asarray(x)
     x_wide = wide(x)
     # Frequencies in bfloat16 must not round the positions: bfloat16 cannot represent 257.
     turns, frequencies = (
-        jnp.atleast_2d(positions).astype(x_wide.dtype),
+        jnp.asarray(positions).astype(x_wide.dtype),
         frequencies.astype(x_wide.dtype),
     )
-    angles = (turns[..., None] * frequencies)[:, :, None]  # [#B, T, 1, R]
+    angles = (turns[..., None] * frequencies)[..., None, :]  # [#B, T, 1, R] or [T, 1, R]
     cos, sin = jnp.cos(angles), jnp.sin(angles)
 
     turned, rest = x_wide[..., : 2 * pairs], x_wide[..., 2 * pairs :]
@@ -90,7 +90,7 @@ class Rotary:
     layout: str = field(default="half", metadata={"static": True})
     scale: float = field(default=1.0, metadata={"static": True})
 
-    def turn(self, x: Float[Array, "B T N H"]) -> Float[Array, "B T N H"]:
+    def turn(self, x: Float[Array, "*B T N H"]) -> Float[Array, "*B T N H"]:
         """Return queries or keys rotated by `rope` and multiplied by `scale`."""
         if self.scale == 1.0:
             return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)

@@ -49,9 +49,9 @@ class AttentionPlan:
 
 
 def attention_plan(
-    query: Float[Array | jax.ShapeDtypeStruct, "B T N H"],
-    key: Float[Array | jax.ShapeDtypeStruct, "B S K H"],
-    value: Float[Array | jax.ShapeDtypeStruct, "B S K O"],
+    query: Float[Array | jax.ShapeDtypeStruct, "*B T N H"],
+    key: Float[Array | jax.ShapeDtypeStruct, "*B S K H"],
+    value: Float[Array | jax.ShapeDtypeStruct, "*B S K O"],
     *,
     bias: BiasLike = None,
     mask: MaskLike = None,

@@ -1,0 +1,26 @@
+# pyright: strict
+"""Attend over a batch and over one text; `mypy --strict` and pyright know every type."""
+
+from typing import assert_type
+
+import jax
+
+import transformer_jax as tj
+
+
+def attend(x: jax.Array, is_token: jax.Array) -> jax.Array:
+    """Return self-attention, of x [B, T, N, H] or [T, N, H], over the real tokens so far."""
+    return tj.dot_product_attention(x, x, x, mask=tj.causal() & tj.padding(is_token))
+
+
+key = jax.random.key(0)
+x, is_token = jax.random.normal(key, (2, 5, 4, 8)), jax.random.bernoulli(key, 0.8, (2, 5))
+assert_type(attend(x[0], is_token[0]), jax.Array)  # one text
+
+output, weights = tj.dot_product_attention(x, x, x, return_weights=True)
+assert_type(output, jax.Array)
+
+bias = tj.alibi(tj.alibi_slopes(4))
+both = tj.dot_product_attention(x, x, x, bias=bias, return_weights=True, return_logsumexp=True)
+assert_type(both, tuple[jax.Array, jax.Array, jax.Array])
+print(*(array.shape for array in both))
