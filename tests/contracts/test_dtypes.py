@@ -57,6 +57,10 @@ FUNCTIONS = {
         lambda query, key, value: attend(query, key, value, implementation="fused"),
         QKV,
     ),
+    "dot_product_attention of one example": (
+        lambda *arrays: tj.dot_product_attention(*arrays, mask=tj.causal()),
+        {name: shape[1:] for name, shape in QKV.items()},
+    ),
     "attention_weights": (
         lambda query, key, bias: tj.attention_weights(query, key, bias=bias),
         {"query": QKV["query"], "key": QKV["key"], "bias": (T, S)},

@@ -309,6 +309,15 @@ def test_models_have_second_derivatives_by_forward_over_reverse(model):
     assert_near(product(parameters, "blockwise"), product(parameters, "reference"))
 
 
+def test_attention_of_one_example_can_be_exported_for_any_length():
+    arrays = tuple(x[0, :, :K] for x in (QUERY, KEY, VALUE))
+
+    def run(*arrays):
+        return tj.dot_product_attention(*arrays, mask=causal() & padding(arrays[0][:, 0, 0] > 0))
+
+    assert_near(exported(run, *arrays, sizes=("t", K)), jax.jit(run)(*arrays))
+
+
 def test_models_can_be_exported_and_mapped(model):
     run, parameters = model
     right = jax.jit(run)(parameters, TOKENS, IS_TOKEN)
