@@ -295,7 +295,7 @@ def test_a_mistake_of_use_is_one_line(run, others, command, message, capsys):
     ("options", "message"),
     [
         (["--data", "none"], "no file or folder none"),
-        (["--data", "OTHERS/empty.csv"], "are empty"),
+        (["--data", "OTHERS/empty.csv"], "9 with a blank text (lines 2, 3, 4, ...)"),
         (["--tokenizer", "gpt2"], "has no mask token; pass word:N or bpe:N"),
         (["--tokenizer", "words"], "tokenizer must be bpe:N, word:N"),
         (["--mask-rate", "1"], "--mask-rate must be above 0 and below 1; got 1.0"),

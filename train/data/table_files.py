@@ -74,7 +74,11 @@ def read_tables(path: Path, reading: Reading) -> Tables:
                 raw += _add(parts[name], table, reading, unlabelled, notes)
     notes += spelling_notes(raw)
     labels = as_integers([label for part in parts.values() for label in part.labels])
-    indices, classes = classes_of(labels, path.name, reading.classes, reviews=reading.reviews)
+    try:
+        indices, classes = classes_of(labels, path.name, reading.classes, reviews=reading.reviews)
+    except DataError as error:
+        dropped = [note for note in notes if note.startswith("dropped ")]
+        raise DataError("; ".join([str(error), *dropped])) from None
     if len(learned := set(parts["train"].labels)) == 1:
         raise DataError(f"{path.name}: all training texts have one label, {learned.pop()!r}")
     if classes[:2] == ("-1", "0"):  # in data sets of Hugging Face, -1 is a label that is missing

@@ -154,6 +154,13 @@ def test_a_text_with_a_blank_label_is_an_unlabelled_text_if_they_are_asked_for(k
     assert rows(data) == set(zip(TEXTS[:15], WORDS[:15], strict=True))
 
 
+def test_too_few_classes_are_explained_by_the_rows_that_were_dropped(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n,0\na,1\nb,1\n")
+    says = r"got 1: 1; dropped 1 row of a.csv: 1 with a blank text \(line 2\)"
+    with pytest.raises(DataError, match=says):
+        read(tmp_path / "a.csv", skip_bad=True)
+
+
 # Classes.
 
 
