@@ -50,26 +50,40 @@ def as_of_a_user(monkeypatch, tmp_path):
         jax.config.update(name, value)
 
 
-def run_child(**more):
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD], capture_output=True, text=True, check=True,
-        cwd=Path(__file__).parents[2],
-        env=os.environ | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} | more,
-    )  # fmt: skip
-    assert done.stderr == ""
-    return int(done.stdout)
+def run_children(count=1):
+    """Run programs at once; each must print no warning. Return what each read from the cache."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", CHILD], text=True, cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=os.environ | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
+        )
+        for _ in range(count)
+    ]  # fmt: skip
+    answers = [child.communicate() for child in children]
+    assert not any(error for _, error in answers) and not any(c.returncode for c in children)
+    return [int(out) for out, _ in answers]
 
 
-def test_a_second_program_reads_what_the_first_compiled():
-    assert run_child() == 0
-    assert run_child() > 0
+def test_a_program_reads_what_two_at_once_compiled():
+    run_children(2)
+    assert run_children()[0] > 0
 
 
 def test_a_damaged_entry_is_compiled_again_without_a_word():
-    run_child()
+    assert run_children() == [0]
     for entry in cache_folder().glob("*-cache"):
         entry.write_bytes(entry.read_bytes()[:20])
-    assert run_child() == 0
+    assert run_children() == [0]
+
+
+def test_entries_of_a_cache_without_a_bound_are_kept(monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")
+    folder = use_compilation_cache()
+    (folder / "whole-cache").touch()
+    jax.config.update("jax_compilation_cache_dir", None)
+    use_compilation_cache()
+    assert (folder / "whole-cache").exists()
 
 
 def test_the_cache_is_below_that_of_the_user_and_bounded(tmp_path):

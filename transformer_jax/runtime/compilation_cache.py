@@ -2,9 +2,9 @@
 
 https://docs.jax.dev/en/latest/persistent_compilation_cache.html
 
-JAX names an entry by the computation, the options and the version of jaxlib, but not by the
-instructions of the processor, and a program with others would crash. So each version and processor
-has a folder of its own.
+JAX names an entry by the computation, the options and the version of jaxlib. That it is also named
+by the instructions of the processor is not promised, and a program with others would crash. So each
+version and each kind of processor has a folder of its own.
 """
 
 import hashlib
@@ -43,12 +43,13 @@ def use_compilation_cache() -> Path | None:
     chosen = settings["jax_compilation_cache_dir"]
     if chosen is not None:
         return Path(chosen) if chosen else None
+    bounded = "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ
     try:
         folder = cache_folder()
-        _prepare(folder)
+        _prepare(folder, mend=bounded or settings["jax_compilation_cache_max_size"] > 0)
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         return None
-    if "JAX_COMPILATION_CACHE_MAX_SIZE" not in os.environ:
+    if bounded:
         jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
     # An entry that cannot be read or written, on a full disk for example, costs time and no more.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
@@ -71,7 +72,7 @@ def _user_caches() -> Path:
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
 
 
-def _prepare(folder: Path) -> None:
+def _prepare(folder: Path, *, mend: bool) -> None:
     """Make the folder, or mend it; raise OSError if it cannot be written."""
     if not folder.is_dir():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is in it will be executed
@@ -80,7 +81,8 @@ def _prepare(folder: Path) -> None:
                 shutil.rmtree(other, ignore_errors=True)
     os.utime(folder)  # it was used today
     with filelock.FileLock(folder / LOCK, timeout=10):  # JAX's own, which it holds while it writes
-        _remove_halves(folder)
+        if mend:  # entries of a cache without a bound have no second half
+            _remove_halves(folder)
 
 
 def _remove_halves(folder: Path) -> None:
