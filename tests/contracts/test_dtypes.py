@@ -165,7 +165,7 @@ WIDE = {"attention_weights", "ngram_evidence"}  # in float32 or wider
 # These return no floating-point numbers, or none that depend on an array's dtype.
 OTHERS = {
     "BatchStatistics", "Rotary", "attention_plan", "batch_statistics", "causal",
-    "count_in_segments", "count_positions", "dense", "dot_product_attention", "ngram_rows",
+    "count_in_segments", "count_positions", "dense", "dot_product_attention", "load", "ngram_rows",
     "padding", "prefix", "relative_buckets", "segments", "sliding_window", "visited_blocks",
     "yarn_temperature",
 }  # fmt: skip

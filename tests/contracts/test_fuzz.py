@@ -33,13 +33,8 @@ from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.runtime.errors import RunFolderError, TokenizerError
-from transformer_jax.serialization.run_folder import (
-    CONFIG,
-    TOKENIZER,
-    WEIGHTS,
-    load_classifier,
-    load_weights,
-)
+from transformer_jax.serialization.folder_files import CONFIG, TOKENIZER, WEIGHTS
+from transformer_jax.serialization.run_folder import load_classifier, load_weights
 from transformer_jax.serialization.specification import ClassifierSpec
 from transformer_jax.text.tokenizer import load_tokenizer, train_tokenizer
 

@@ -215,7 +215,8 @@ def test_every_public_function_is_lowered_here():
     import inspect
 
     source = inspect.getsource(inspect.getmodule(every_mask))
-    assert [name for name in tj.__all__ if f"tj.{name}" not in source] == []
+    names = set(tj.__all__) - {"load"}  # of a model, and no function of arrays
+    assert sorted(name for name in names if f"tj.{name}" not in source) == []
 
 
 def lower_module(make, call):

@@ -290,6 +290,7 @@ MISTAKES = [
     ("max_patches", lambda: tj.max_patches(TEXT, IS_TOKEN, 0), VALUE, "width must be 1 or more; got 0"),
     ("max_patches", lambda: tj.max_patches(TEXT[0], IS_TOKEN, 2), VALUE, "is_token must have the axes"),
     ("max_patches", lambda: tj.max_patches(TEXT, integers(B, T), 1), TYPE, "is_token must be boolean"),
+    ("load", lambda: tj.load("runs/NAME", "classifier?"), VALUE, "kind must be one of"),
 ]  # fmt: skip
 
 

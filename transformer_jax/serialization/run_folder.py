@@ -108,11 +108,13 @@ def load_classifier(folder: str | Path) -> Trained:
 def load_model(folder: str | Path, *kinds: str) -> Trained:
     """Load the model of a run folder, which must be one of these `kinds` (keys of `KINDS`).
 
+    Without `kinds`, it may be any of them.
+
     Raises RunFolderError as `load_classifier` does, and TokenizerError if the tokenizer cannot be
     read.
     """
     folder = Path(folder)
-    check_run_folder(folder, KINDS[kinds[0]].program)
+    check_run_folder(folder, KINDS[kinds[0]].program if kinds else "a training program")
     spec = read_spec(folder / CONFIG, *kinds)
     kind = KINDS[spec.model]
     _check_layers(folder / WEIGHTS, spec.config)
