@@ -38,7 +38,8 @@ from transformer_jax.attention.biases import alibi, alibi_slopes, relative_bias,
 from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
 from transformer_jax.attention.kernels.dispatch import attention_plan
 from transformer_jax.attention.kernels.tile_sizes import visited_blocks
-from transformer_jax.attention.masks import causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.attention.mask_rule import dense
+from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.feed_forward import feed_forward, gated_feed_forward, gelu

@@ -7,7 +7,8 @@ positions, from which the reference and the arrays of the other implementations 
 
 import numpy as np
 
-from transformer_jax.attention.masks import Mask, causal, padding, segments, sliding_window
+from transformer_jax.attention.mask_rule import Mask
+from transformer_jax.attention.masks import causal, padding, segments, sliding_window
 
 KINDS = ("full", "causal", "window", "padded", "packed")
 WINDOW = 128  # keys on each side

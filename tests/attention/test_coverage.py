@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from transformer_jax.attention.coverage import Grid, least_and_largest, split_axis
-from transformer_jax.attention.masks import causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.attention.mask_rule import dense
+from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count
 
 pytestmark = pytest.mark.usefixtures("strict")

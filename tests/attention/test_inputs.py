@@ -22,13 +22,14 @@ from transformer_jax.attention.dot_product import (
 )
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.dispatch import attention_plan
+from transformer_jax.attention.mask_rule import Mask
 from transformer_jax.attention.masked_rows import (
     MaskedRows,
     MaskWithRows,
     attach_masked_rows,
     find_masked_rows,
 )
-from transformer_jax.attention.masks import Mask, causal, padding
+from transformer_jax.attention.masks import causal, padding
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext

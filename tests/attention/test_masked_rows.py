@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from transformer_jax.attention import masked_rows
+from transformer_jax.attention.mask_rule import dense
 from transformer_jax.attention.masked_rows import EDGE, MaskedRows, find_masked_rows
-from transformer_jax.attention.masks import causal, dense, padding, prefix, segments, sliding_window
+from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count
 
 pytestmark = pytest.mark.usefixtures("strict")

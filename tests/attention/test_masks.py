@@ -10,15 +10,8 @@ from jax import lax
 
 from transformer_jax.attention import masks
 from transformer_jax.attention.dot_product import dot_product_attention
-from transformer_jax.attention.masks import (
-    as_mask,
-    causal,
-    dense,
-    padding,
-    prefix,
-    segments,
-    sliding_window,
-)
+from transformer_jax.attention.mask_rule import as_mask, dense
+from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.attention.rule import Block
 from transformer_jax.attention.rule import rendered as all_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ATTENTION = "rule masks bias_rule biases coverage softmax masked_rows inputs".split()
+ATTENTION = "rule mask_rule masks bias_rule biases coverage softmax masked_rows inputs".split()
 # Packages or modules of one layer stand in one row, lowest first.
 LAYERS = {
     "transformer_jax": [

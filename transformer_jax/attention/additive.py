@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.attention.inputs import validate_mask, with_batch
+from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.masked_rows import find_masked_rows
-from transformer_jax.attention.masks import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import softmax_over_visible
 from transformer_jax.functional.checks import check_arrays

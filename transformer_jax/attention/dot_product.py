@@ -30,7 +30,7 @@ from transformer_jax.attention.inputs import AttentionInputs, AttentionResult, v
 from transformer_jax.attention.kernels.blockwise import blockwise_attention
 from transformer_jax.attention.kernels.cudnn import cudnn_attention
 from transformer_jax.attention.kernels.dispatch import Implementation, choose_kernel
-from transformer_jax.attention.masks import MaskLike
+from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.attention.softmax import masked_logsumexp, softmax_over_visible
 from transformer_jax.functional.dropout import dropout_weights

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from transformer_jax.attention.bias_rule import as_bias
+from transformer_jax.attention.mask_rule import Mask, MaskLike, as_mask
 from transformer_jax.attention.masked_rows import MaskWithRows, find_masked_rows
-from transformer_jax.attention.masks import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import check_fit
 from transformer_jax.functional.checks import check_attention
 from transformer_jax.functional.dropout import check_rate

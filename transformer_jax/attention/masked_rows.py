@@ -13,7 +13,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Shaped
 
 from transformer_jax.attention.coverage import Grid
-from transformer_jax.attention.masks import Mask, MaskLike, as_mask
+from transformer_jax.attention.mask_rule import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import Block, rendered, rule_class
 from transformer_jax.functional.checks import are_numbers
 from transformer_jax.parallel.mesh import vary_like

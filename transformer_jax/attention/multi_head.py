@@ -10,7 +10,7 @@ from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.dot_product import AttentionOptions, compute_attention
 from transformer_jax.attention.inputs import AttentionInputs, validate, with_batch
 from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masks import MaskLike
+from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.linear import linear
 from transformer_jax.functional.normalization import rms_norm

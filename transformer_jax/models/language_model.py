@@ -8,7 +8,8 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masks import Mask, causal, padding, segments, sliding_window
+from transformer_jax.attention.mask_rule import Mask
+from transformer_jax.attention.masks import causal, padding, segments, sliding_window
 from transformer_jax.functional.checks import are_numbers, check_ids, check_length
 from transformer_jax.functional.positions import count_in_segments, count_positions
 from transformer_jax.functional.precision import wide_dtype

@@ -13,7 +13,8 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.kernels.dispatch import Implementation
-from transformer_jax.attention.masks import Mask, padding, segments, sliding_window
+from transformer_jax.attention.mask_rule import Mask
+from transformer_jax.attention.masks import padding, segments, sliding_window
 from transformer_jax.functional.checks import check_ids, check_length
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.pooling import POOLINGS, cls_pool

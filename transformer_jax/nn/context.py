@@ -7,8 +7,8 @@ import jax
 
 from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.kernels.dispatch import Implementation
+from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.masked_rows import MaskedRows, MaskWithRows, attach_masked_rows
-from transformer_jax.attention.masks import MaskLike
 from transformer_jax.functional.rotary import Rotary
 
 

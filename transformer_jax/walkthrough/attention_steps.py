@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
-from transformer_jax.attention.masks import as_mask, causal
+from transformer_jax.attention.mask_rule import as_mask
+from transformer_jax.attention.masks import causal
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.linear import linear

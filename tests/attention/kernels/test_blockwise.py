@@ -25,14 +25,8 @@ from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.kernels import blockwise
 from transformer_jax.attention.kernels.tile_sizes import Tiling
-from transformer_jax.attention.masks import (
-    as_mask,
-    causal,
-    padding,
-    prefix,
-    segments,
-    sliding_window,
-)
+from transformer_jax.attention.mask_rule import as_mask
+from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count
 
 pytestmark = pytest.mark.usefixtures("strict")

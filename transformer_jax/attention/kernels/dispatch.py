@@ -18,7 +18,7 @@ from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.cudnn import mask_name, why_not_cudnn
 from transformer_jax.attention.kernels.tile_sizes import FUSED, is_plain, on_one_cpu
-from transformer_jax.attention.masks import MaskLike
+from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
 from transformer_jax.functional.precision import processor_has

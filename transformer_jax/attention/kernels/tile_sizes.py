@@ -15,7 +15,7 @@ import numpy as np
 
 from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.inputs import AttentionInputs
-from transformer_jax.attention.masks import Mask, MaskLike, as_mask
+from transformer_jax.attention.mask_rule import Mask, MaskLike, as_mask
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.kernels.tile_sizes import Tiling
-from transformer_jax.attention.masks import Mask
+from transformer_jax.attention.mask_rule import Mask
 from transformer_jax.attention.rule import Block
 from transformer_jax.functional.dropout import keep_weights
 from transformer_jax.functional.precision import product
