@@ -16,7 +16,7 @@ if __name__ == "__main__":  # before NumPy and JAX start threads
 
 import sys
 
-from train.recipes.imdb_options import ClassifyOptions
+from train.recipes.classify_options import ClassifyOptions
 from train.trainer.launcher import Program
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 import transformer_jax as tj
 from train.data.dataset import Dataset, Split
-from train.recipes.imdb_options import ImdbOptions
+from train.recipes.classify_options import ImdbOptions
 from train.tasks.classification import Classification
 from train.trainer.options import OptionError, is_possible, make_options, type_of
 from train.trainer.run import Run

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # before NumPy and JAX start threads
 
 import sys
 
-from train.recipes.imdb_options import ImdbOptions
+from train.recipes.classify_options import ImdbOptions
 from train.trainer.launcher import Program
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 from tests.helpers.run_folders import save_run
 from train.data.load import load
 from train.imdb import main as train
-from train.recipes.imdb_options import ImdbOptions
+from train.recipes.classify_options import ImdbOptions
 from train.trainer.run import Run
 from transformer_jax.__main__ import main as use
 from transformer_jax.models.config import ClassifierConfig

@@ -26,7 +26,7 @@ from tests.helpers.run_folders import save_run
 from train.data.dataset import DataError
 from train.data.imdb_archive import read_archive
 from train.data.table_files import Reading, read_tables
-from train.recipes.imdb_options import ImdbOptions
+from train.recipes.classify_options import ImdbOptions
 from train.trainer.options import OptionError
 from train.trainer.run import OPTIONS, Run, RunError, resumed_options
 from transformer_jax.models.config import ClassifierConfig

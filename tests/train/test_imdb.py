@@ -20,8 +20,8 @@ from train.objectives.classification import (
     make_loss,
     squared_hinge,
 )
+from train.recipes.classify_options import ImdbOptions, recipe_of
 from train.recipes.imdb import FAST, SAMPLE, TUTORIAL
-from train.recipes.imdb_options import ImdbOptions, recipe_of
 from train.trainer.metrics_log import event_log
 from train.trainer.run import RunError
 from transformer_jax.__main__ import main as use

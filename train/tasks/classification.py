@@ -19,7 +19,7 @@ from train.evaluation.baseline import compare_with_baseline
 from train.evaluation.metrics import compared, score
 from train.evaluation.report import summary
 from train.objectives.classification import balanced_weights, make_loss
-from train.recipes.imdb_options import recipe_of
+from train.recipes.classify_options import recipe_of
 from train.tasks.task import Task
 from train.trainer.faults import faults_of
 from train.trainer.run import Run, finished

@@ -22,8 +22,8 @@ from train.imdb import main
 from train.optim.config import OptimizerConfig, Rates
 from train.optim.layer_rates import factors, first_steps
 from train.optim.optimizers import make_optimizer
+from train.recipes.classify_options import ImdbOptions, recipe_of
 from train.recipes.imdb import FINETUNE, FINETUNE_LORA
-from train.recipes.imdb_options import ImdbOptions, recipe_of
 from transformer_jax.__main__ import main as use
 from transformer_jax.functional.pooling import mean_pool
 from transformer_jax.nn.lora import Lora, input_axes, merged

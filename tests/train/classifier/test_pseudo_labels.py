@@ -15,7 +15,7 @@ from train.classifier.unlabelled import unlabelled_texts
 from train.data.load import load
 from train.data.splits import same_text, split_validation
 from train.imdb import main
-from train.recipes import imdb_options
+from train.recipes import classify_options
 from train.recipes.imdb import FAST
 from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.serialization.run_folder import load_classifier
@@ -38,11 +38,11 @@ def small_recipes():
     """With fewer features and smaller tables of n-grams, on which most of the time would go."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FAST", "FAST_UNLABELLED", "FAST_VECTORS"):
-            recipe = getattr(imdb_options, name)
+            recipe = getattr(classify_options, name)
             model = replace(recipe.model, region_features=100, ngram_bits=16)
             vectors = recipe.vectors and VECTORS
-            patch.setattr(imdb_options, name, replace(recipe, model=model, vectors=vectors))
-        patch.setitem(imdb_options.RECIPES, FAST.name, imdb_options.FAST)
+            patch.setattr(classify_options, name, replace(recipe, model=model, vectors=vectors))
+        patch.setitem(classify_options.RECIPES, FAST.name, classify_options.FAST)
         yield
 
 

@@ -10,7 +10,7 @@ from train.data.dataset import Dataset, Split
 from train.data.load import load
 from train.data.mlm_texts import pretraining_texts
 from train.data.splits import same_text, split_validation
-from train.recipes.imdb_options import ImdbOptions, recipe_of
+from train.recipes.classify_options import ImdbOptions, recipe_of
 from train.recipes.mlm import VALIDATION_FRACTION
 
 
