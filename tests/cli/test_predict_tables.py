@@ -11,6 +11,7 @@ from transformer_jax.__main__ import main
 from transformer_jax.cli import predicted_tables
 from transformer_jax.cli.predicted_tables import write_predictions
 from transformer_jax.inference.classify import Prediction
+from transformer_jax.runtime.errors import InputError
 from transformer_jax.text.tables import read_table
 
 RUN = str(Path(__file__).parents[1] / "data" / "run_folders" / "imdb")
@@ -71,6 +72,18 @@ def test_a_table_is_read_with_its_column_and_written(tmp_path, capsys):
     assert printed.out == "" and "the columns are separated by semicolons" in printed.err
     found = pd.read_csv(out, sep=";", keep_default_na=False)
     assert set(found["predicted_label"]) <= {"negative", "positive"} and len(found) == 3
+
+
+def test_no_column_is_lost_behind_another_of_its_name(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label,predicted_label\nfine,1,good\n")
+    with pytest.raises(InputError, match=r"a\.csv has columns for labels and for predicted ones"):
+        written(path, tmp_path / "out.csv", "text")
+    path.write_text("text,id,id\nfine,1,2\n")
+    with pytest.raises(InputError, match=r"a\.csv has two columns of one name; write a \.csv or"):
+        written(path, tmp_path / "out.jsonl", "text")
+    written(path, tmp_path / "out.csv", "text")
+    assert (tmp_path / "out.csv").read_text().splitlines()[1] == "fine,1,2,good,0.750000"
 
 
 @pytest.mark.parametrize(

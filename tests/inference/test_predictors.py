@@ -266,3 +266,5 @@ def test_a_single_text_is_a_str(classifier, writer):
         writer.next_tokens("the film" * 4)
     with pytest.raises(InputError, match="stop: the vocabulary has no token 'film'"):
         writer.generate("the", stop=["film"])
+    with pytest.raises(TypeError, match=r"a list of tokens, got a str; write stop=\['n'\]"):
+        writer.generate("the", stop="n")

@@ -35,12 +35,14 @@ def write_predictions(
 
     The columns added are `label` and `probability`, or if the table has one of them,
     `predicted_label` and `predicted_probability`. A CSV file keeps the delimiter of the input.
-    Raises InputError if `out` cannot be written.
+    Raises InputError if columns of these names would be there twice, or `out` cannot be written.
     """
-    names = ADDED if not set(ADDED) & set(table.names) else tuple(f"predicted_{n}" for n in ADDED)
+    names = _added(table)
     header = [*table.names, *names]
     suffix = Path(out).suffix.lower()
     delimiter = table.delimiter if suffix == ".csv" else DELIMITERS[suffix]
+    if not delimiter and len(set(header)) < len(header):
+        raise InputError(f"{table.name} has two columns of one name; write a .csv or .tsv file")
     try:
         # Half a character, which JSON can hold, has no bytes in UTF-8.
         with open(out, "w", encoding="utf-8", newline="", errors="backslashreplace") as file:
@@ -56,6 +58,17 @@ def write_predictions(
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
     return f"wrote {out}: {len(table):,} rows, with {' and '.join(names)}"
+
+
+def _added(table: Table) -> tuple[str, ...]:
+    """Return the names of the columns to add, none of which the table has."""
+    for names in (ADDED, tuple(f"predicted_{name}" for name in ADDED)):
+        if not set(names) & set(table.names):
+            return names
+    raise InputError(
+        f"{table.name} has columns for labels and for predicted ones; rename or remove those that "
+        "begin with predicted_"
+    )
 
 
 def _rows(

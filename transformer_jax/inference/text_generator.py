@@ -46,14 +46,16 @@ class TextGenerator:
         `seed` gives the same text. Without `max_tokens` a run folder generates all that fit, and is
         compiled for each length of a prompt.
 
-        Raises TypeError if the prompt is not a str, and ValueError if it is empty, if it leaves no
-        room for a token, or if a setting is wrong or contradicts another one.
+        Raises TypeError if the prompt is not a str or `stop` is one, and ValueError if the prompt
+        is empty or leaves no room for a token, or if a setting is wrong or contradicts another one.
 
         >>> from transformer_jax import load
         >>> load("tests/data/run_folders/lm").generate("the", max_tokens=5, greedy=True)
         'the and '
         """
         ids = self._prompt(prompt)
+        if isinstance(stop, str):  # whose letters would be taken for tokens
+            raise TypeError(f"stop must be a list of tokens, got a str; write stop=[{stop!r:.60}]")
         request = GenerationRequest(
             max_tokens,
             None if stop is None else tuple(self._token(name) for name in stop),
