@@ -574,8 +574,8 @@ def test_torch_differs_on_what_momentum_means():
     x = normal(1, B * T, D)
     mean = torch.zeros(D, dtype=torch.float64)
     torch.nn.functional.batch_norm(torch.tensor(x), mean, mean + 1, training=True, momentum=0.3)
-    running = BatchStatistics(jnp.zeros(D), jnp.ones(D))
-    after = on_ours(lambda x: running_statistics(running, x, momentum=0.7), x)
+    running = BatchStatistics(np.zeros(D), np.ones(D))
+    after = on_ours(lambda *given: running_statistics(*given, momentum=0.7), running, x)
     np.testing.assert_allclose(after.mean, mean, **EXACT)
 
 
