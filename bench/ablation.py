@@ -28,7 +28,7 @@ from bench.measure import machine
 from bench.pages.markdown import how_measured, table
 from bench.pages.program import Program
 from bench.peers.recipe_runs import Fold, ends_of_epochs, fold_of, looks
-from train.classifier.calibration import log_probabilities, weights_of
+from train.classifier.calibration import log_probabilities, smoothed_targets, weights_of
 from train.data.load import load
 from train.data.sample_reviews import sample
 from train.evaluation.metrics import score
@@ -86,7 +86,8 @@ def scores_by_epoch(fold: Fold, recipe: Recipe, seed: int) -> Iterator[dict]:
     """Yield the scores of the averaged weights on the held-out reviews after every epoch."""
     for look in looks(fold, recipe, seed, ends_of_epochs, parts=("head", "evidence")):
         found = score(look.probabilities, fold.held_out_labels, fold.classes)
-        (weight,) = weights_of([log_probabilities(look.probabilities)], fold.held_out_labels)
+        targets = smoothed_targets(fold.held_out_labels, len(fold.classes))
+        (weight,) = weights_of([log_probabilities(look.probabilities)], targets)
         yield {
             "accuracy": round(found["accuracy"], 5),
             "loss": round(look.loss, 4),

@@ -7,6 +7,7 @@ import pytest
 pytestmark = pytest.mark.commands
 
 SMALL = [
+    "bench.calibration --small --data {reviews} --docs out",
     "bench.ablation --small --only 'the whole' --data {reviews} --docs out",
     "bench.attention --lengths 16 --kinds causal --dtypes float32 --parts cells --seconds 0.01"
     " --docs out",

@@ -279,8 +279,8 @@ def gone_on(beside: Path) -> dict:
 # Those that import without PyTorch.
 COMMANDS = (
     "train.classify", "train.imdb", "train.lm", "train.mlm", "train.translate", "transformer_jax",
-    "bench.ablation",
-    "bench.attention", "bench.claims", "bench.generation", "bench.gpu", "bench.imdb_race",
+    "bench.ablation", "bench.attention", "bench.calibration", "bench.claims", "bench.generation",
+    "bench.gpu", "bench.imdb_race",
     "bench.loss_curves", "bench.mistakes", "bench.pretrained", "bench.report",
     "bench.scaling", "bench.training_step", "bench.utilization",
 )  # fmt: skip

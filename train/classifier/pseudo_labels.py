@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import log_softmax
 
-from train.classifier.calibration import weights_of
+from train.classifier.calibration import smoothed_targets, weights_of
 from train.classifier.document_vectors import VectorConfig, text_vectors, vector_logits
 from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
@@ -69,7 +69,7 @@ def make_pseudo_labels(
         [log_softmax(part, axis=1) for part in parts]
         for parts in zip(ngram_logits, by_vectors, strict=True)
     ]
-    weights = weights_of(logs[1], labels[1])
+    weights = weights_of(logs[1], smoothed_targets(labels[1], classes))
     pseudo_labels, checked = (
         np.tensordot(weights, np.stack(parts), 1).argmax(axis=1).astype(np.int32) for parts in logs
     )

@@ -13,6 +13,7 @@ import pytest
 from bench import (
     ablation,
     attention,
+    calibration,
     generation,
     gpu,
     imdb_race,
@@ -33,6 +34,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 PROGRAMS = (
     ablation,
     attention,
+    calibration,
     claims,
     generation,
     gpu,
@@ -132,7 +134,7 @@ def test_a_program_without_a_page_has_no_such_option(tmp_path):
     assert program.run(options, lambda: {"x": 1}) == 0 and not (tmp_path / "small.md").exists()
 
 
-@pytest.mark.parametrize("program", [ablation, pretrained, training_step])
+@pytest.mark.parametrize("program", [ablation, calibration, pretrained, training_step])
 def test_small_numbers_do_not_take_the_place_of_the_others(program, capsys):
     with pytest.raises(SystemExit) as stopped:
         program.main(["--small", "--docs", "docs"])

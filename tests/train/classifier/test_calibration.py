@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from train.classifier.calibration import LEAST, calibrated, weighted, weights_of
+from train.classifier.calibration import (
+    LEAST,
+    calibrated,
+    smoothed_targets,
+    weighted,
+    weights_of,
+)
 from train.evaluation.metrics import score
 from transformer_jax.models.config import (
     ClassifierConfig,
@@ -38,7 +44,7 @@ def drawn(classes, texts=20_000, times=1.0, seed=0):
 @pytest.mark.parametrize("times", [0.5, 1.0, 3.0])
 def test_the_weight_undoes_what_logits_were_multiplied_by(classes, times):
     probabilities, labels = drawn(classes, times=times)
-    (weight,) = weights_of([np.log(probabilities)], labels)
+    (weight,) = weights_of([np.log(probabilities)], np.eye(classes)[labels])
     assert weight == pytest.approx(1 / times, rel=0.05)
     cool = probabilities**weight
     cool /= cool.sum(axis=1, keepdims=True)
@@ -54,16 +60,37 @@ def test_the_weights_of_parts_are_those_that_made_the_labels(classes):
     true = np.exp(np.tensordot([0.5, 2.0, 0.0], parts, 1))
     true /= true.sum(axis=1, keepdims=True)
     labels = (random.random((len(true), 1)) < true.cumsum(axis=1)).argmax(axis=1)
-    half, two, none = weights_of(parts, labels)
+    half, two, none = weights_of(parts, np.eye(classes)[labels])
     assert half == pytest.approx(0.5, abs=0.05) and two == pytest.approx(2, abs=0.1)
     assert none == pytest.approx(LEAST, abs=0.03)
     shifted = parts + random.normal(size=(3, 40_000, 1))  # no matter to a softmax
-    np.testing.assert_allclose(weights_of(shifted, labels), [half, two, none], rtol=1e-3)
+    np.testing.assert_allclose(
+        weights_of(shifted, np.eye(classes)[labels]), [half, two, none], rtol=1e-3
+    )
 
 
 def test_certainty_that_is_wrong_is_heard_as_little_as_may_be():
     sure = np.log([[0.99, 0.01], [0.01, 0.99]])
-    assert weights_of([sure], np.array([1, 0])) == pytest.approx([LEAST])
+    assert weights_of([sure], np.eye(2)[::-1]) == pytest.approx([LEAST])
+
+
+@pytest.mark.parametrize("classes", [2, 5])
+def test_separable_texts_get_the_log_odds_that_their_number_allows(classes):
+    """With one-hot targets the weight grows until the optimizer stops."""
+    labels = np.arange(classes).repeat(30)
+    logits = 10.0 * np.eye(classes)[labels]
+    targets = smoothed_targets(labels, classes)
+    (weight,) = weights_of([logits], targets)
+    assert 10 * weight == pytest.approx(np.log((classes - 1) * 31), rel=1e-3)
+    assert weights_of([logits], np.eye(classes)[labels])[0] > 2 * weight
+    both = weights_of([logits, 3 * logits], targets)
+    assert 10 * both[0] + 30 * both[1] == pytest.approx(10 * weight, rel=1e-3)
+
+
+def test_smoothed_targets_are_platts():
+    targets = smoothed_targets(np.array([1, 0, 1, 1]), 2)
+    np.testing.assert_allclose(targets, [[1 / 5, 4 / 5], [2 / 3, 1 / 3], *[[1 / 5, 4 / 5]] * 2])
+    np.testing.assert_allclose(smoothed_targets(np.array([2, 2, 0]), 4).sum(axis=1), 1)
 
 
 TOKENS = jnp.arange(8).reshape(1, 8) % 11
