@@ -1,0 +1,92 @@
+"""The pages of the commands are read in a browser: on a phone, in the light and in the dark."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.browser import PHONE, started
+from transformer_jax.__main__ import main
+from transformer_jax.cli import explain
+
+pytestmark = pytest.mark.slow
+
+RUNS = Path(__file__).parents[1] / "data" / "run_folders"
+TEXT = f"Word1 good word2, <b>bad</b> word3 word4 word5 bad word6 good {'wide' * 40} word7 word8"
+
+
+def written(*command: str) -> Callable[[Path], None]:
+    """Return a maker of a page: the command with --html."""
+
+    def make(page: Path) -> None:
+        assert main([*command, "--html", str(page)]) == 0
+
+    return make
+
+
+# Every page that a user gets; each is made by a function of the path to write.
+PAGES = {
+    "attention, patches": written("attention", str(RUNS / "imdb"), TEXT),
+    "explain": written("explain", str(RUNS / "imdb"), TEXT),
+    "walk": written("walk", "money bank grows " * 12, "--beside", "river bank flows"),
+    "walk, run": written("walk", TEXT, "--run", str(RUNS / "imdb")),
+    "walk, worked": written("walk", "--worked", "cat_sat"),
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with started() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def page(request, browser, tmp_path_factory):
+    """A page, written once for all tests of this file."""
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    PAGES[request.param](path)
+    return path.as_uri()
+
+
+def test_the_page_says_nothing_on_the_console_and_fetches_nothing(browser, page):
+    visit = browser.open(page)
+    assert visit.complaints() == []
+    assert visit.requests() == {page}
+
+
+def test_no_text_is_wider_than_a_phone(browser, page):
+    visit = browser.open(page)
+    assert visit.width <= PHONE[0], sorted(
+        (text["right"], text["tag"], text["text"]) for text in visit.texts()
+    )[-3:]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(browser, page, scheme):
+    """The contrast of WCAG 2.2, level AA: 4.5."""
+    texts = browser.open(page, scheme).texts()
+    assert len(texts) > 10
+    assert [text for text in texts if text["contrast"] < 4.5] == []
+    is_dark = sum(texts[0]["background"]) < 3 * 128
+    assert is_dark == (scheme == "dark")
+
+
+def test_words_have_the_colours_that_they_have_in_a_terminal(browser, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(explain, "wants_colour", lambda: True)
+    path = tmp_path / "words.html"
+    assert main(["explain", str(RUNS / "imdb"), TEXT, "--html", str(path)]) == 0
+    printed = re.findall(r"\x1b\[38;5;16m\x1b\[48;5;(\d+)m([^\x1b]+)", capsys.readouterr().out)
+    assert len({colour for colour, _ in printed}) >= 4
+    for scheme in ("light", "dark"):
+        shown = [
+            (text["background"], text["text"])
+            for text in browser.open(path.as_uri(), scheme).texts()
+            if text["tag"] == "mark" and text["ink"] == [0, 0, 0]
+        ]
+        assert shown == [(levels(int(colour)), word) for colour, word in printed]
+
+
+def levels(colour: int) -> list[int]:
+    """Red, green and blue of a terminal of 256 colours, from its cube of 6 x 6 x 6."""
+    return [(0, 95, 135, 175, 215, 255)[(colour - 16) // 6**i % 6] for i in (2, 1, 0)]
