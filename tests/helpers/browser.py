@@ -70,6 +70,19 @@ class Visit:
         """Return every piece of visible text with its tag, ink, background and contrast."""
         return self.driver.execute_script(COLOURS)
 
+    def search(self, words: str, seconds: float = 20) -> list[str]:
+        """Type words into the search of the site, and return the links that it finds."""
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        css, wait = "css selector", WebDriverWait(self.driver, seconds)
+        self.driver.find_element(css, "label.md-header__button[for=__search]").click()
+        field = self.driver.find_element(css, "[data-md-component=search-query]")
+        wait.until(lambda _: field.is_displayed() and field.is_enabled())
+        field.send_keys(words)
+        found = "a.md-search-result__link"
+        wait.until(lambda driver: driver.find_elements(css, found))
+        return [link.get_attribute("href") for link in self.driver.find_elements(css, found)]
+
     def complaints(self) -> list[str]:
         """Return what the console has said since it was last asked."""
         return [entry["message"] for entry in self.driver.get_log("browser")]

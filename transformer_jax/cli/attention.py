@@ -172,7 +172,7 @@ def _table(heads: list[Head]) -> list[str]:
 
 
 def _page(
-    options: argparse.Namespace, inside: "Activations", heads: list[Head], patch_width: int | None
+    options: argparse.Namespace, inside: "Activations", heads: list[Head], patch_width: int
 ) -> str:
     definitions = HELP[HELP.index("prints a line") :].partition("\n\n--html")[0]
     sections = [
@@ -184,7 +184,7 @@ def _page(
         html.heading("Attention maps"),
         html.paragraph("Rows are queries, columns are keys. Each row sums to 1."),
     ]
-    if patch_width is not None:
+    if patch_width:
         note = (
             f"This model reads patches of {patch_width} neighbouring tokens: a row or column of a "
             "map is a patch. There are no attention weights of single tokens."
