@@ -1,7 +1,8 @@
 """A hook of MkDocs for pages that need a change before they are shown.
 
 The page of all commands is made from their help. The walkthrough is shown with the output of its
-cells, from the executed walkthrough.ipynb next to it. An index in prose such as scores[1][2] is escaped, because Markdown would read it as a link.
+cells, from the executed walkthrough.ipynb next to it. An index in prose such as scores[1][2] is
+escaped, because Markdown would read it as a link.
 """
 
 import json

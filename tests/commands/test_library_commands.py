@@ -41,6 +41,7 @@ def test_the_command_runs(command, python, words_of, tmp_path, request):
         "imdb DATA={reviews} ARGS='--max-steps 2 --no-baseline --out {tmp_path}/run'",
         "imdb-best DATA={reviews} BEST={tmp_path}/best ARGS='--max-steps 2'",
         "docs ARGS='--site-dir {tmp_path}/site'",
+        "serve ARGS=--help",  # the build is that of `make docs`
     ],
 )
 def test_the_target_of_make_runs(words, make, words_of, request):
