@@ -260,7 +260,9 @@ def test_a_page_has_the_text_with_a_colour_for_every_word(own, runs, capsys, tmp
     body = html[html.index('<p class="text">') : html.index("</p>", html.index('class="text"'))]
     assert "".join(Page(body + "</p>").text) == text
     found = explain(own, text)
-    marks = re.findall(r'<mark( class="u")?(?: style="background: rgb(.*?)")? title="([^"]+)">', body)
+    marks = re.findall(
+        r'<mark( class="u")?(?: style="background: rgb(.*?)")? title="([^"]+)">', body
+    )
     assert len(marks) == len(values(found))
     for (kind, colour, title), piece in zip(
         marks, (piece for piece in found.pieces if piece.value is not None), strict=True

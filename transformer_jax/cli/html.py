@@ -44,7 +44,7 @@ td.gap { border: 0; }
 mark { background: none; color: inherit; } mark[style] { color: #000; }
 mark.u { text-decoration: underline dotted; } .text { white-space: pre-wrap; }
 code { font: 14px ui-monospace, monospace; }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+pre { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; }
 svg text { fill: var(--ink); font: 12px ui-monospace, monospace; }
 svg .axis { stroke: var(--line); fill: none; }
