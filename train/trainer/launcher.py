@@ -21,6 +21,7 @@ from train.trainer.run import (
     Run,
     RunError,
     TrainingError,
+    earlier_commands,
     finished,
     held,
     new_folder,
@@ -43,6 +44,10 @@ class Trainable(Protocol):
     @staticmethod
     def result(report: dict[str, Any]) -> str:
         """Return the main result of a report as a short phrase."""
+
+    @classmethod
+    def write_page(cls, folder: Path, report: dict[str, Any]) -> None:
+        """Write the page of a finished run from its other files."""
 
 
 @dataclass(frozen=True)
@@ -95,18 +100,20 @@ class Program:
             return 128 + getattr(stop, "number", 2)
 
     def _train(self, folder: Path, options: CommonOptions | None, arguments: Sequence[str]) -> None:
-        began_with = None
+        began_with, before = None, ()
         if options is None:
             options, began_with = resumed_options(folder, self.module, self.options, arguments)
             if report := finished(folder, options.epochs):
                 refuse_other_data(folder, options.data)
+                self.task.write_page(folder, report)
                 print(
                     f"{folder} is finished: {report['epochs']} epochs, {self.task.result(report)}; "
-                    f"see {folder / 'report.md'}. Pass --epochs {options.epochs + 1} or more to "
+                    f"see {folder / 'report.html'}. Pass --epochs {options.epochs + 1} or more to "
                     "continue"
                 )
                 return
-        run = Run(self.module, folder, options, began_with, self._command(*arguments))
+            before = earlier_commands(folder)
+        run = Run(self.module, folder, options, began_with, self._command(*arguments), before)
         self.task(run).train()
 
     @property

@@ -25,6 +25,7 @@ from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
 
 OPTIONS, LOCK = "options.json", ".lock"
+NOT_SAVED = ("out", "resume")  # options of a command line, not of a run
 
 
 class RunError(ValueError):
@@ -124,6 +125,7 @@ class Run:
     options: Any  # the program's own kind of CommonOptions
     began_with: str | None = None  # the SHA-256 of the run's data; None for a new run
     command: str = ""
+    earlier_commands: tuple[str, ...] = ()  # of a resumed run, its first one first
 
     def begin(self, data_sha256: str, *beside: str, **resolved: Any) -> None:
         """Write the options to the run folder, from which `resumed_options` can resume the run.
@@ -141,8 +143,13 @@ class Run:
             )
         stop_if_asked()
         values = dataclasses.asdict(self.options) | resolved
-        values = {k: v for k, v in values.items() if k not in ("out", "resume")}
-        content = {"program": self.program, "data_sha256": data_sha256, "options": values}
+        values = {k: v for k, v in values.items() if k not in NOT_SAVED}
+        content = {
+            "program": self.program,
+            "data_sha256": data_sha256,
+            "commands": [*self.earlier_commands, self.command],
+            "options": values,
+        }
         write_text(self.folder / OPTIONS, json.dumps(content, indent=2) + "\n")
 
     def tokenizer(self, learn: Callable[[], Any], load: Callable[[Path], Any]) -> Any:
@@ -166,7 +173,7 @@ def resumed_options(
     saved, data_sha256 = _read_options(folder, program)
     known = {each.name: each for each in dataclasses.fields(options)}
     saved = {name: known[name].default for name in options.later} | saved
-    if set(saved) != set(known) - {"out", "resume"}:
+    if set(saved) != set(known) - set(NOT_SAVED):
         raise RunError(f"{folder} was made by another version of {program}; start a new run")
     for name, value in saved.items():
         if not is_possible(known[name], value):
@@ -201,6 +208,18 @@ def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
     if began != program:
         raise RunError(f"{folder} is a run of {began!r:.60}, not of {program}")
     return saved, data_sha256
+
+
+def earlier_commands(folder: Path) -> tuple[str, ...]:
+    """Return the command lines that a run was trained with so far; runs of version 0.1 have none.
+
+    The last one of a run that was stopped is among them.
+    """
+    try:
+        commands = json.loads(read_text(folder / OPTIONS))["commands"]
+        return tuple(command for command in commands if isinstance(command, str))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ()
 
 
 def finished(folder: Path, epochs: int) -> dict[str, Any] | None:
