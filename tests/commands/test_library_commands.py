@@ -12,6 +12,7 @@ COMMANDS = [
     "train.imdb --data {reviews} --pretrained {encoder} --max-steps 2 --no-baseline --out out",
     "train.classify --data {reviews} --max-steps 1 --no-baseline --out out",
     "train.imdb --resume {classifier}",
+    "train.imdb --config {classifier}/options.json --max-steps 1 --no-baseline --out out",
     "transformer_jax predict {classifier} 'A wonderful film.' 'Dull from start to finish.'",
     "transformer_jax predict {classifier} --file {reviews}/test.parquet -o labelled.csv",
     "transformer_jax attention {classifier} 'A wonderful film.' --html maps.html",

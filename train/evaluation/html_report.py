@@ -47,8 +47,10 @@ def write_page(folder: Path, result: str) -> None:
     `result` is the main result as a short phrase, for reports without a test accuracy.
     """
     report = json.loads(read_text(folder / "report.json"))
-    mistakes = folder / MISTAKES
-    found = json.loads(read_text(mistakes)) if mistakes.exists() else None
+    try:
+        found = json.loads(read_text(folder / MISTAKES))
+    except (OSError, ValueError):  # another program has none, nor has an earlier version
+        found = None
     write_text(folder / PAGE, page(report, folder / "metrics.jsonl", result, found))
 
 

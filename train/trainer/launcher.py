@@ -21,6 +21,7 @@ from train.trainer.run import (
     Run,
     RunError,
     TrainingError,
+    config_options,
     earlier_commands,
     finished,
     held,
@@ -72,6 +73,8 @@ class Program:
             if resume := given.get("resume"):
                 return self._stoppable(Path(resume), None, arguments)
             folder = new_folder(given.get("out"), self.module.rpartition(".")[2])
+            if file := given.get("config"):
+                given = config_options(Path(file), self.module, self.options) | given
             options = make_options(self.options, given)
             options.check_paths()
             return self._stoppable(folder, options, arguments)
@@ -105,7 +108,10 @@ class Program:
             options, began_with = resumed_options(folder, self.module, self.options, arguments)
             if report := finished(folder, options.epochs):
                 refuse_other_data(folder, options.data)
-                self.task.write_page(folder, report)
+                try:
+                    self.task.write_page(folder, report)
+                except OSError as error:
+                    raise RunError(f"cannot write the page of {folder}: {error.strerror}") from None
                 print(
                     f"{folder} is finished: {report['epochs']} epochs, {self.task.result(report)}; "
                     f"see {folder / 'report.html'}. Pass --epochs {options.epochs + 1} or more to "

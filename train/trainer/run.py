@@ -18,6 +18,7 @@ from train.trainer.options import (
     is_possible,
     make_options,
     make_parser,
+    type_of,
 )
 from train.trainer.signals import stop_if_asked, undisturbed
 from transformer_jax.runtime.errors import TokenizerError
@@ -25,7 +26,7 @@ from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
 
 OPTIONS, LOCK = "options.json", ".lock"
-NOT_SAVED = ("out", "resume")  # options of a command line, not of a run
+NOT_SAVED = ("out", "resume", "config")  # options of a command line, not of a run
 
 
 class RunError(ValueError):
@@ -179,6 +180,11 @@ def resumed_options(
         if not is_possible(known[name], value):
             raise RunError(f"{folder / OPTIONS}: {name} cannot be {value!r:.60}; start a new run")
     given = given_options(make_parser(options, program), arguments)
+    if "config" in given:
+        raise RunError(
+            "--config cannot be combined with --resume, which takes the options of the run itself; "
+            "leave --config out"
+        )
     for name, value in given.items():
         may_change = name in options.may_change or name == "resume"
         if not may_change and (name == "out" or value != saved[name]):
@@ -194,6 +200,40 @@ def resumed_options(
             )
     values = saved | given | {"out": None, "resume": str(folder)}
     return make_options(options, values), data_sha256
+
+
+def config_options(file: Path, program: str, options: type[CommonOptions]) -> dict[str, Any]:
+    """Return the options in an options.json of an earlier run of `program`, for a new run.
+
+    Those that are not of a run, such as --out, are left out. Raises RunError if the file has no
+    options, has one that the program does not know, or a value that it cannot have.
+    """
+    fix = "pass the options.json of a run folder"
+    try:
+        content = json.loads(read_text(file))
+        began, saved = content["program"], dict(content["options"])
+    except OSError as error:
+        raise RunError(f"--config {file} cannot be read: {error.strerror}; {fix}") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise RunError(f"--config {file} has no options of a run; {fix}") from None
+    if began != program:
+        raise RunError(
+            f"--config {file} is of a run of {began!r:.60}, not of {program}; {fix} of {program}"
+        )
+    known = {each.name: each for each in dataclasses.fields(options)}
+    saved = {name: value for name, value in saved.items() if name not in NOT_SAVED}
+    for name, value in saved.items():
+        if name not in known:
+            raise RunError(
+                f"--config {file}: {program} has no option {name!r:.60}; remove it from the file"
+            )
+        if type(value) is int and type_of(known[name]) is float:  # as 1 for 1.0 on a command line
+            saved[name] = value = float(value)
+        if not is_possible(known[name], value):
+            raise RunError(
+                f"--config {file}: {name} cannot be {value!r:.60}; change it in the file"
+            )
+    return saved
 
 
 def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
