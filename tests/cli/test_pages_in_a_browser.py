@@ -1,12 +1,15 @@
 """The pages of the commands are read in a browser: on a phone, in the light and in the dark."""
 
+import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.browser import PHONE, started
+from train.evaluation.html_report import write_page
 from transformer_jax.__main__ import main
 from transformer_jax.cli import explain
 from transformer_jax.cli.word_colours import BLUES
@@ -26,6 +29,25 @@ def written(*command: str) -> Callable[[Path], None]:
     return make
 
 
+def report(page: Path) -> None:
+    """Write the page of a run that has curves, mistakes and a baseline."""
+    run = shutil.copytree(RUNS / "imdb", page.parent / "run")
+    found = json.loads((run / "report.json").read_text()) | {
+        "baseline": {"name": "linear", "test_accuracy": 0.5, "seconds": 2.5},
+        "mcnemar": {"b": 9, "c": 1, "p_value": 0.02},
+        "command": f"python -m train.imdb --data {'folder/' * 40}",
+    }
+    (run / "report.json").write_text(json.dumps(found))
+    steps = [{"step": i, "epoch": 0, "loss": 1 / i} for i in range(1, 9)]
+    steps.append({"step": 8, "epoch": 1, "validation_accuracy": 0.5, "validation_loss": 1.0})
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
+    pieces = [("<b>Fine</b>", 1.0, False), (f" {'wide' * 40} ", None, False), ("dull", -0.5, True)]
+    mistake = {"label": "negative", "predicted": "positive", "probability": 0.9, "pieces": pieces}
+    (run / "mistakes.json").write_text(json.dumps([mistake] * 2))
+    write_page(run, "")
+    (run / "report.html").rename(page)
+
+
 # Every page that a user gets; each is made by a function of the path to write.
 PAGES = {
     "attention, patches": written("attention", str(RUNS / "imdb"), TEXT),
@@ -33,6 +55,7 @@ PAGES = {
     "walk": written("walk", "money bank grows " * 12, "--beside", "river bank flows"),
     "walk, run": written("walk", TEXT, "--run", str(RUNS / "imdb")),
     "walk, worked": written("walk", "--worked", "cat_sat"),
+    "report": report,
 }
 
 

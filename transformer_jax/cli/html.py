@@ -23,9 +23,10 @@ NAMED = 48  # a map of at most this many rows labels every row, a larger one eve
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de;
-  --plus: #6cb0ff; --minus: #ffa45c; }
+  --plus: #6cb0ff; --minus: #ffa45c; --curve: #1f5fa8; --pale: #9fc2e8; --mark: #c22f43; }
 @media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e6e8ea; --soft: #9aa4ae;
-  --line: #353b42; --plus: #1f5fae; --minus: #9c4d0c; } }
+  --line: #353b42; --plus: #1f5fae; --minus: #9c4d0c; --curve: #7db3f0; --pale: #34577e;
+  --mark: #ff8896; } }
 body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
   margin: 2rem auto; padding: 0 1rem; max-width: 76rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
@@ -49,6 +50,8 @@ svg { max-width: 100%; height: auto; }
 svg text { fill: var(--ink); font: 12px ui-monospace, monospace; }
 svg .axis { stroke: var(--line); fill: none; }
 svg circle { fill: #3b82f6; } svg image { image-rendering: pixelated; }
+.facts td { white-space: normal; text-align: left; overflow-wrap: anywhere; vertical-align: top; }
+.case { margin: .9rem 0; } .alert { border: 2px solid var(--mark); padding: .3rem .6rem; }
 """
 
 
