@@ -45,10 +45,9 @@ for (let node; node = walker.nextNode();) {
   const ink = painted(parent.closest("svg") ? style.fill : style.color);
   context.globalAlpha = 1;
   const [dark, light] = [luminance(background), luminance(ink)].sort((a, b) => a - b);
-  const box = range.getBoundingClientRect();
   found.push({
     text: node.data, tag: parent.localName, background, ink,
-    contrast: (light + 0.05) / (dark + 0.05), right: box.right + scrollX,
+    contrast: (light + 0.05) / (dark + 0.05), width: range.getBoundingClientRect().width,
   });
 }
 return found;
@@ -67,7 +66,7 @@ class Visit:
         return self.driver.execute_script("return document.documentElement.scrollWidth")
 
     def texts(self) -> list[dict[str, Any]]:
-        """Return every piece of visible text with its tag, ink, background and contrast."""
+        """Return every piece of visible text with its tag, colours, contrast and width."""
         return self.driver.execute_script(COLOURS)
 
     def search(self, words: str, seconds: float = 20) -> list[str]:
