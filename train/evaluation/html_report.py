@@ -105,13 +105,13 @@ def _comparison(report: dict[str, Any]) -> list[str]:
     parts = [row for row in rows if row[0].endswith(ALONE)]
     sections = [
         html.heading("Compared with the baseline"),
-        html.text_table(header, [row for row in rows if row not in parts]),
+        _models(header, [row for row in rows if row not in parts]),
         *([html.paragraph(note, "soft")] if note else []),
     ]
     if parts:
         sections += [
             html.heading("What each part does alone"),
-            html.text_table(header, parts),
+            _models(header, parts),
             html.paragraph(
                 "The classifier adds the log odds of its parts. McNemar's test compares each part "
                 "with the whole.",
@@ -119,6 +119,10 @@ def _comparison(report: dict[str, Any]) -> list[str]:
             ),
         ]
     return sections
+
+
+def _models(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f'<div class="models">\n{html.text_table(header, rows)}\n</div>'
 
 
 def _curves(metrics_jsonl: Path) -> list[str]:
