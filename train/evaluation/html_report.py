@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from train.evaluation.curves import FRAME, GRID, INK, LINE, MARK, RAW, curves, style
+from train.evaluation.mistakes import MISTAKES
 from train.evaluation.report import (
     ALONE,
     SAMPLE_NOTE,
@@ -33,7 +34,7 @@ from transformer_jax.cli import html
 from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
 
-PAGE, MISTAKES = "report.html", "mistakes.json"
+PAGE = "report.html"
 # Variables of the style of a page, by the colour of a plot that they replace.
 VARIABLES = {
     RAW: "pale", LINE: "curve", MARK: "mark", INK: "ink", GRID: "line", FRAME: "soft"
