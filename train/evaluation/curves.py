@@ -68,7 +68,7 @@ def curves(metrics_jsonl: Path) -> list[tuple[str, Callable[[Axes], None]]]:
 
 
 def style(axes: Axes) -> None:
-    """Give a plot the grid and the colours of all plots."""
+    """Set the grid and the colours that all plots share."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FRAME)
     axes.grid(color=GRID, linewidth=0.8)

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from train.evaluation.curves import FRAME, GRID, INK, LINE, MARK, RAW, curves, style
+from train.evaluation.mistakes import MISTAKES
 from train.evaluation.report import (
     ALONE,
     SAMPLE_NOTE,
@@ -33,7 +34,7 @@ from transformer_jax.cli import html
 from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
 
-PAGE, MISTAKES = "report.html", "mistakes.json"
+PAGE = "report.html"
 # Variables of the style of a page, by the colour of a plot that they replace.
 VARIABLES = {
     RAW: "pale", LINE: "curve", MARK: "mark", INK: "ink", GRID: "line", FRAME: "soft"
@@ -105,13 +106,13 @@ def _comparison(report: dict[str, Any]) -> list[str]:
     parts = [row for row in rows if row[0].endswith(ALONE)]
     sections = [
         html.heading("Compared with the baseline"),
-        html.text_table(header, [row for row in rows if row not in parts]),
+        _models(header, [row for row in rows if row not in parts]),
         *([html.paragraph(note, "soft")] if note else []),
     ]
     if parts:
         sections += [
             html.heading("What each part does alone"),
-            html.text_table(header, parts),
+            _models(header, parts),
             html.paragraph(
                 "The classifier adds the log odds of its parts. McNemar's test compares each part "
                 "with the whole.",
@@ -119,6 +120,10 @@ def _comparison(report: dict[str, Any]) -> list[str]:
             ),
         ]
     return sections
+
+
+def _models(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return f'<div class="models">\n{html.text_table(header, rows)}\n</div>'
 
 
 def _curves(metrics_jsonl: Path) -> list[str]:

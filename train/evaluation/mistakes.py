@@ -1,20 +1,30 @@
 """The most confident mistakes of a classifier on its test texts, with an attribution by word."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from transformer_jax.interpret.explain import explain
+from transformer_jax.runtime.files import write_text
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import round_lengths
 from transformer_jax.text.words import Piece
 
+MISTAKES = "mistakes.json"
 MOST = 20  # mistakes of a page
 LIMIT = 64  # integration nodes of a text; the gap of a trained classifier is then small
 CHARACTERS = 1500  # of a text
+
+
+def write_mistakes(folder: Path, *arguments: Any, **options: Any) -> None:
+    """Write the result of `confident_mistakes` into a run folder, for its page."""
+    mistakes = confident_mistakes(*arguments, **options)
+    write_text(folder / MISTAKES, json.dumps(mistakes, ensure_ascii=False) + "\n")
 
 
 def confident_mistakes(

@@ -1,6 +1,5 @@
 """Text classification by a network and n-grams, compared with a linear baseline."""
 
-import json
 import sys
 import textwrap
 from dataclasses import replace
@@ -18,9 +17,8 @@ from train.data.dataset import Dataset, tokens_sha256
 from train.data.load import load_data
 from train.data.splits import validation_part
 from train.evaluation.baseline import compare_with_baseline
-from train.evaluation.html_report import MISTAKES
 from train.evaluation.metrics import compared, score
-from train.evaluation.mistakes import confident_mistakes
+from train.evaluation.mistakes import write_mistakes
 from train.evaluation.report import summary
 from train.objectives.classification import balanced_weights, make_loss
 from train.recipes.classify_options import recipe_of
@@ -28,7 +26,6 @@ from train.tasks.task import Task
 from train.trainer.faults import faults_of
 from train.trainer.run import Run, finished
 from transformer_jax.inference.classify import Scorer
-from transformer_jax.runtime.files import write_text
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import Batch, Batches, epoch_plans
 
@@ -212,7 +209,8 @@ class Classification(Task):
         if fit.max_steps is not None:
             trained = min(trained, fit.max_steps * self.batch_tokens)
         model = nnx.merge(nnx.graphdef(self.model), params)
-        mistakes = confident_mistakes(
+        write_mistakes(
+            self.folder,
             Trained(model, self.tokenizer, self.classifier.spec),
             self.data.test.texts,
             self.data.test.labels,
@@ -220,7 +218,6 @@ class Classification(Task):
             # A tenth of training, or as much as training if that takes a few seconds.
             tokens=max(trained / 10, min(trained, SMALL)),
         )
-        write_text(self.folder / MISTAKES, json.dumps(mistakes, ensure_ascii=False) + "\n")
 
     @staticmethod
     def result(report: dict[str, Any]) -> str:

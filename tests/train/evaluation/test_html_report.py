@@ -8,9 +8,9 @@ import pytest
 
 from tests.cli.test_html import MARKUP, Page
 from train.evaluation import mistakes as mistakes_module
-from train.evaluation.html_report import MISTAKES, PAGE, page, sentence, write_page
+from train.evaluation.html_report import PAGE, page, sentence, write_page
 from train.evaluation.metrics import score
-from train.evaluation.mistakes import confident_mistakes
+from train.evaluation.mistakes import MISTAKES, confident_mistakes
 from train.evaluation.report import write_report
 from transformer_jax.serialization.run_folder import load_classifier
 
