@@ -41,7 +41,7 @@ th { color: var(--soft); border: 0; max-width: 11rem; overflow: hidden; text-ove
 thead th { vertical-align: bottom; }
 td { background: color-mix(in srgb, var(--plus) var(--a, 0%), var(--page)); }
 td.m { background: color-mix(in srgb, var(--minus) var(--a, 0%), var(--page)); }
-td.gap { border: 0; } .texts td, .texts th { white-space: normal; }
+td.gap { border: 0; }
 mark { background: none; color: inherit; } mark[style] { color: #000; }
 mark.u { text-decoration: underline dotted; } .text { white-space: pre-wrap; }
 code { font: 14px ui-monospace, monospace; }
@@ -149,7 +149,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
     )
     return (
-        f'<div class="wide texts">\n<table>\n<thead><tr>{head}</tr></thead>\n'
+        f'<div class="wide">\n<table>\n<thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody>\n</table>\n</div>"
     )
 
