@@ -293,7 +293,7 @@ def test_the_page_of_commands_has_the_help_of_every_program(site):
     assert "--class-weights {balanced}" in text and "python -m bench.startup: Measure" in text
 
 
-SEARCHES = {"sliding window": "masks", "class-weights": "commands", "dot_product": "attention"}
+SEARCHES = {"sliding window": "/masks/", "class-weights": "/commands/", "dot_product": "/api/"}
 
 
 def test_a_search_finds_what_is_typed(site):
@@ -306,7 +306,7 @@ def test_a_search_finds_what_is_typed(site):
             home = f"http://127.0.0.1:{server.server_port}/"
             for words, page in SEARCHES.items():
                 visit = browser.open(home)
-                assert any(page in link for link in visit.search(words)), words
+                visit.search(words, page)
                 assert all(url.startswith((home, "blob:")) for url in visit.requests())
                 assert visit.complaints() == []
         finally:

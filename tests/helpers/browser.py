@@ -69,18 +69,21 @@ class Visit:
         """Return every piece of visible text with its tag, colours, contrast and width."""
         return self.driver.execute_script(COLOURS)
 
-    def search(self, words: str, seconds: float = 20) -> list[str]:
-        """Type words into the search of the site, and return the links that it finds."""
+    def search(self, words: str, page: str, seconds: float = 30) -> None:
+        """Type words into the search of the site, and wait until it finds `page`."""
         from selenium.webdriver.support.wait import WebDriverWait
 
-        css, wait = "css selector", WebDriverWait(self.driver, seconds)
-        self.driver.find_element(css, "label.md-header__button[for=__search]").click()
-        field = self.driver.find_element(css, "[data-md-component=search-query]")
+        wait = WebDriverWait(self.driver, seconds)
+        self.driver.find_element("css selector", "label.md-header__button[for=__search]").click()
+        field = self.driver.find_element("css selector", "[data-md-component=search-query]")
         wait.until(lambda _: field.is_displayed() and field.is_enabled())
         field.send_keys(words)
-        found = "a.md-search-result__link"
-        wait.until(lambda driver: driver.find_elements(css, found))
-        return [link.get_attribute("href") for link in self.driver.find_elements(css, found)]
+        # In one script, because the results change while the words are typed.
+        links = "return [...document.querySelectorAll('a.md-search-result__link')].map(a => a.href)"
+        wait.until(
+            lambda driver: any(page in link for link in driver.execute_script(links)),
+            f"a search for {words} does not find {page}",
+        )
 
     def complaints(self) -> list[str]:
         """Return what the console has said since it was last asked."""
