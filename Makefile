@@ -11,7 +11,7 @@ SUITE = $(RUN) -m pytest -n auto --dist loadfile
 WHERE := $(if $(filter command,$(origin DATA)),--data "$(DATA)")
 BEST := runs/imdb-best
 
-.PHONY: imdb imdb-best test test-slow commands newest peers bench docs lint types clean
+.PHONY: imdb imdb-best test test-slow commands newest peers bench docs serve lint types clean
 .DEFAULT_GOAL := imdb
 
 imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH: your own texts
@@ -45,6 +45,9 @@ bench: $(STAMP)
 
 docs: $(STAMP)  ## the pages, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)
+
+serve: $(STAMP)  ## the pages at http://127.0.0.1:8000, built again when a file changes
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve $(ARGS)
 
 lint: $(STAMP)
 	$(RUN) -m ruff check .

@@ -6,7 +6,7 @@ r"""Train a classifier on your own texts, and compare it with a linear baseline.
     python -m train.classify --data texts.csv --pretrained MODEL    fine-tune a text encoder
 
 The run folder holds the model (use it with `python -m transformer_jax predict RUN "text"`),
-report.md, report.json, metrics.jsonl and curves.png.
+report.html, report.md, report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads

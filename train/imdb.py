@@ -8,7 +8,7 @@ r"""Train a text classifier, by default on IMDb reviews, and compare it with a l
     python -m train.imdb --pretrained MODEL         fine-tune a text encoder such as BERT or MiniLM
 
 The run folder holds the model (use it with `python -m transformer_jax predict RUN "text"`),
-report.md, report.json, metrics.jsonl and curves.png.
+report.html, report.md, report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads

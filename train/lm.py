@@ -6,7 +6,7 @@ r"""Train a language model to predict the next token.
     python -m train.lm --data hub:roneneldan/TinyStories
 
 The run folder holds the model (use it with `python -m transformer_jax generate RUN "prompt"`),
-report.md, report.json, metrics.jsonl and curves.png.
+report.html, report.md, report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads

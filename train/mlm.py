@@ -6,7 +6,7 @@ r"""Pretrain a text encoder on reviews by masked language modelling. Labels are 
 
 It never trains on the test texts of train.imdb, nor on its validation texts for the same --seed.
 The run folder holds the model (`python -m transformer_jax fill RUN "The film was [MASK]."`),
-report.md, report.json, metrics.jsonl and curves.png.
+report.html, report.md, report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads

@@ -6,7 +6,8 @@ r"""Train the encoder-decoder of "Attention Is All You Need" to translate.
     python -m train.translate --data hub:bentrevett/multi30k --source en --target de
 
 The run folder holds the model (use it with `python -m transformer_jax translate RUN "text"`),
-report.md, report.json, metrics.jsonl, curves.png, and translations.txt (with the references).
+report.html, report.md, report.json, metrics.jsonl, curves.png, and translations.txt (with the
+references).
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads

@@ -1,19 +1,32 @@
 """A hook of MkDocs for pages that need a change before they are shown.
 
-The walkthrough is shown with the output of its cells, from the executed walkthrough.ipynb next to
-it. An index in prose such as scores[1][2] is escaped, because Markdown would read it as a link.
+The page of all commands is made from their help. The walkthrough is shown with the output of its
+cells, from the executed walkthrough.ipynb next to it. An index in prose such as scores[1][2] is
+escaped, because Markdown would read it as a link.
 """
 
 import json
 import re
 from pathlib import Path
 
+from mkdocs.structure.files import File
+
+from docs.build.commands import commands_page
+
 FENCE = "````"  # longer than any fence in an output
 CODE_OR_INDEX = re.compile(r"(```.*?```|`[^`\n]*`)|\]\[(\d+)\]", re.DOTALL)
 
 
+def on_files(files, *, config):
+    """Return the files of the site with the page of all commands."""
+    files.append(File.generated(config, "commands.md", content=commands_page()))
+    return files
+
+
 def on_page_markdown(markdown: str, *, page, **kwargs) -> str:
     """Return `markdown`, or the contents of the notebook that is paired with the page."""
+    if page.file.abs_src_path is None:  # made by on_files
+        return markdown
     notebook = Path(page.file.abs_src_path).with_suffix(".ipynb")
     if notebook.exists():
         return render(json.loads(notebook.read_text(encoding="utf-8")))

@@ -23,6 +23,7 @@ USES = {
     "embed": (["RUN", "f"], [["-o", "x.npy"], ["--dtype", "bfloat16"]]),
     "similar": (["RUN", "one", "f"], [["--top", "3"], ["--dtype", "bfloat16"]]),
     "fill": (["RUN", "one"], [["--top", "3"]]),
+    "runs": (["FOLDER"], [[]]),
 }
 
 

@@ -12,6 +12,7 @@ COMMANDS = [
     "train.imdb --data {reviews} --pretrained {encoder} --max-steps 2 --no-baseline --out out",
     "train.classify --data {reviews} --max-steps 1 --no-baseline --out out",
     "train.imdb --resume {classifier}",
+    "train.imdb --config {classifier}/options.json --max-steps 1 --no-baseline --out out",
     "transformer_jax predict {classifier} 'A wonderful film.' 'Dull from start to finish.'",
     "transformer_jax predict {classifier} --file {reviews}/test.parquet -o labelled.csv",
     "transformer_jax attention {classifier} 'A wonderful film.' --html maps.html",
@@ -22,6 +23,7 @@ COMMANDS = [
     "transformer_jax embed {encoder} {book} -o vectors.npy",
     "transformer_jax similar {encoder} 'a film about the sea' {book}",
     "transformer_jax fill {encoder} 'The film was [MASK].'",
+    "transformer_jax runs {folder}",
     "transformer_jax walk 'money bank grows'",
     "transformer_jax walk --list",
     "transformer_jax walk --worked cat_sat",
@@ -41,6 +43,7 @@ def test_the_command_runs(command, python, words_of, tmp_path, request):
         "imdb DATA={reviews} ARGS='--max-steps 2 --no-baseline --out {tmp_path}/run'",
         "imdb-best DATA={reviews} BEST={tmp_path}/best ARGS='--max-steps 2'",
         "docs ARGS='--site-dir {tmp_path}/site'",
+        "serve ARGS=--help",  # the build is that of `make docs`
     ],
 )
 def test_the_target_of_make_runs(words, make, words_of, request):

@@ -52,6 +52,7 @@ def test_a_command_checks_its_command_line_before_it_imports_a_model():
         calls += [(main, command, "--help"), (main, command, "--no-such-option")]
     calls += [(main, name, "no/such/run", "text") for name in ("attention", "explain", "predict")]
     calls += [(main, "translate", "no/such/run", "text"), (main, "cost", "no/such/run")]
+    calls += [(main, "runs", "no/such/folder")]
     calls += [(main, "walk", "text", "--run", "no/such/run")]
     calls += [(main, name, "./no/such/run", "text") for name in ("generate", "next")]
     run_calls(*calls)

@@ -22,7 +22,8 @@ def test_the_page_is_short_and_its_first_screen_has_the_results_and_the_ways_on(
     assert len(lines) <= 110
     first_screen = "\n".join(lines[:40])
     assert "`make imdb`: transformer with n-grams" in first_screen
-    assert "(docs/guides/training.md)" in first_screen
+    assert "(docs/guides/own-texts.md)" in first_screen
+    assert "(docs/guides/python.md)" in first_screen
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\(([a-zA-Z_/.-]+)\)", README))))

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import jupytext
@@ -20,6 +22,8 @@ import transformer_jax as tj
 from docs.build import walkthrough
 from docs.build.docstrings import markdown
 from docs.build.pages import escape_indices, render
+from tests.helpers.browser import started
+from transformer_jax.__main__ import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -277,3 +281,39 @@ def accuracy_of(notebook) -> float:
     ]
     (found,) = re.findall(r"^test accuracy (.*)%$", "\n".join(texts), re.MULTILINE)
     return float(found)
+
+
+def test_the_page_of_commands_has_the_help_of_every_program(site):
+    page = (site / "commands" / "index.html").read_text(encoding="utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page))
+    for name in COMMANDS:
+        assert f"usage: python -m transformer_jax {name} [-h]" in text
+    for name in ("classify", "imdb", "lm", "mlm", "translate"):
+        assert f"usage: python -m train.{name} [-h]" in text
+    assert "--class-weights {balanced}" in text and "python -m bench.startup: Measure" in text
+
+
+SEARCHES = {"sliding window": "/masks/", "class-weights": "/commands/", "dot_product": "/api/"}
+
+
+def test_a_search_finds_what_is_typed(site):
+    """On a phone, in the site as a server serves it; nothing comes from another server."""
+    handler = partial(QuietHandler, directory=site)
+    with started() as browser, ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            home = f"http://127.0.0.1:{server.server_port}/"
+            for words, page in SEARCHES.items():
+                visit = browser.open(home)
+                visit.search(words, page)
+                assert all(url.startswith((home, "blob:")) for url in visit.requests())
+                assert visit.complaints() == []
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, format, *args):
+        """Print nothing."""

@@ -30,8 +30,8 @@ from tests.helpers.forked import forked
 ROOT = Path(__file__).parents[2]
 TIMES = {
     "tokens_per_second", "train_seconds", "step_seconds", "save_seconds", "losses_seconds",
-    "checkpoint_seconds", "evidence_seconds", "guess_seconds", "peak_memory_gib", "command", "date",
-    "metrics_bytes",
+    "checkpoint_seconds", "evidence_seconds", "guess_seconds", "peak_memory_gib", "command",
+    "earlier_commands", "date", "metrics_bytes",
 }  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from flax import nnx
 from tests.cli.test_html import Page
 from tests.helpers.run_folders import save_run
 from transformer_jax.__main__ import main
-from transformer_jax.cli.explain import GREENS, REDS, coloured, report
+from transformer_jax.cli.explain import coloured, report
+from transformer_jax.cli.word_colours import BLUES, ORANGES, rgb
 from transformer_jax.inference.classify import predict
 from transformer_jax.interpret.attribution import Attribution
 from transformer_jax.interpret.explain import Explanation, explain
@@ -149,9 +150,9 @@ def test_colours_are_green_for_and_red_against_and_full_for_the_largest():
     shown = coloured(explained(PIECES))
     ink = "\x1b[38;5;16m"
     assert shown == (
-        f"{ink}\x1b[48;5;{GREENS[4]}mGreat\x1b[0m it\n"
-        f"{ink}\x1b[48;5;{REDS[1]}mis<br />\x1b[0m\n{ink}\x1b[48;5;{REDS[1]}mnot\x1b[0m"
-        f"  [31m\x1b[4mzz\x1b[0m\x1b[4m{ink}\x1b[48;5;{REDS[4]}mgood\x1b[0m"
+        f"{ink}\x1b[48;5;{BLUES[4]}mGreat\x1b[0m it\n"
+        f"{ink}\x1b[48;5;{ORANGES[1]}mis<br />\x1b[0m\n{ink}\x1b[48;5;{ORANGES[1]}mnot\x1b[0m"
+        f"  [31m\x1b[4mzz\x1b[0m\x1b[4m{ink}\x1b[48;5;{ORANGES[4]}mgood\x1b[0m"
     )
 
 
@@ -259,15 +260,19 @@ def test_a_page_has_the_text_with_a_colour_for_every_word(own, runs, capsys, tmp
     body = html[html.index('<p class="text">') : html.index("</p>", html.index('class="text"'))]
     assert "".join(Page(body + "</p>").text) == text
     found = explain(own, text)
-    marks = re.findall(r'<mark(?: class="([mu ]+)")? style="--a:(\d+)%" title="([^"]+)">', body)
+    marks = re.findall(
+        r'<mark( class="u")?(?: style="background: rgb(.*?)")? title="([^"]+)">', body
+    )
     assert len(marks) == len(values(found))
-    for (kind, share, title), piece in zip(
+    for (kind, colour, title), piece in zip(
         marks, (piece for piece in found.pieces if piece.value is not None), strict=True
     ):
-        assert float(share) == pytest.approx(100 * abs(piece.value) / found.largest, abs=0.51)
-        assert ("m" in kind, "u" in kind) == (piece.value < 0, piece.is_unknown)
+        level = round(5 * abs(piece.value) / found.largest)
+        colours = BLUES if piece.value > 0 else ORANGES
+        assert colour == (str(rgb(colours[level - 1])) if level else "")
+        assert ("u" in kind) == piece.is_unknown
         assert title == f"{piece.value:+.3f}"
-    assert max(int(share) for _, share, _ in marks) == 100
+    assert {colour for _, colour, _ in marks} >= {"", str(rgb(ORANGES[4]))}
     assert "attributions sum to" in html and "special tokens: [CLS]" in html
 
 

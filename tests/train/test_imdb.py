@@ -1,5 +1,6 @@
 """`python -m train.imdb`, from a file on disk to a model that predicts."""
 
+import html
 import json
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ WORDS = {"good": ("fine", "superb", "lovely", "great"), "bad": ("dull", "poor", 
 
 @pytest.fixture(scope="module")
 def csv(tmp_path_factory):
-    """300 texts whose label one word tells: what any trainer must learn."""
+    """300 texts whose label one word tells, but in six: what any trainer must learn."""
     rng = np.random.default_rng(0)
     path = tmp_path_factory.mktemp("data") / "reviews.csv"
     rows = ["text,label"]
@@ -44,7 +45,8 @@ def csv(tmp_path_factory):
         filler = " ".join(
             rng.choice(["the", "film", "plot", "was", "it", "and"], rng.integers(3, 12))
         )
-        rows.append(f"{filler} {rng.choice(WORDS[label])} {i},{label}")
+        told = WORDS["good" if i % 50 == 0 else label]  # some texts are labelled wrongly
+        rows.append(f"{filler} {rng.choice(told)} {i},{label}")
     path.write_text("\n".join(rows), encoding="utf-8")
     return path
 
@@ -72,7 +74,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
     assert report["test"]["classes"] == ["bad", "good"]
     for name in (
         "model.safetensors", "config.json", "tokenizer.json", "report.md", "metrics.jsonl",
-        "curves.png", "options.json", "checkpoints",
+        "curves.png", "options.json", "checkpoints", "report.html",
     ):  # fmt: skip
         assert (run / name).exists(), name
     markdown = (run / "report.md").read_text()
@@ -145,6 +147,22 @@ def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(run, tmp_p
     assert report["epochs"] == 7
     first = json.loads((run / "report.json").read_text())["test_accuracy"]
     assert report["earlier_test_accuracies"] == [first]
+    commands = [*report["earlier_commands"], report["command"]]
+    assert [f"--{name} " in command for command in commands for name in ("data", "resume")] == [
+        True, False, False, True
+    ]  # fmt: skip
+    page = (copy / "report.html").read_text()
+    assert all(html.escape(command) in page for command in commands)
+
+
+def test_the_page_has_the_mistakes_of_the_test_split_alone(run, csv):
+    report, texts = json.loads((run / "report.json").read_text()), set(pd.read_csv(csv)["text"])
+    mistakes = json.loads((run / "mistakes.json").read_text())
+    assert len(mistakes) == min(20, report["test"]["texts"] - report["test"]["correct"]) > 0
+    assert {"".join(piece[0] for piece in each["pieces"]) for each in mistakes} <= texts
+    assert any(piece[1] for piece in mistakes[0]["pieces"])
+    page = (run / "report.html").read_text()
+    assert "The most confident mistakes" in page and page.count("<mark") > 0
 
 
 def test_a_finished_run_does_not_pass_for_one_of_other_data(run, csv, tmp_path, capsys):

@@ -45,7 +45,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
     assert report["data"]["held_out_bytes"] == len(LINE) * 30
     for name in (
         "model.safetensors", "config.json", "tokenizer.json", "report.md", "metrics.jsonl",
-        "curves.png", "options.json", "checkpoints",
+        "curves.png", "options.json", "checkpoints", "report.html",
     ):  # fmt: skip
         assert (run / name).exists(), name
     assert not (run / "tokens").exists()

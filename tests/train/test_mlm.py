@@ -77,7 +77,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
     assert report["data"]["texts"] == 180 + 300
     for name in (
         "model.safetensors", "config.json", "tokenizer.json", "report.md", "metrics.jsonl",
-        "curves.png", "options.json", "checkpoints",
+        "curves.png", "options.json", "checkpoints", "report.html",
     ):  # fmt: skip
         assert (run / name).exists(), name
     assert (run / "report.md").read_text().startswith("# Masked language model on reviews")

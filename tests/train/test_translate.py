@@ -46,7 +46,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
     assert "13a" in report["bleu_signature"]
     for name in (
         "model.safetensors", "config.json", "tokenizer.json", "report.md", "metrics.jsonl",
-        "curves.png", "options.json", "checkpoints", "translations.txt",
+        "curves.png", "options.json", "checkpoints", "report.html", "translations.txt",
     ):  # fmt: skip
         assert (run / name).exists(), name
     assert (run / "report.md").read_text().startswith("# Translation on pairs")

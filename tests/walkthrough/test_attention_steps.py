@@ -289,6 +289,9 @@ def test_attention_prints_a_line_a_head_and_writes_what_was_asked(
     html = (tmp_path / "x.html").read_text(encoding="utf-8")
     assert html.count("<image ") == 6 * layers and html.count("<circle") >= 2
     assert "<b>" not in html and not re.search(r"\bnan\b", html)
+    assert re.findall(r"patches of (\d+) neighbouring", html.split("maps</h2>")[1]) == (
+        ["3"] if name == "patches" else []
+    )
     assert any("lacks characters" in line for line in shown) == ("世" in text)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"x.{o}" for o in options)
     for option in set(options) - {"html"}:

@@ -38,6 +38,7 @@ SCORES = (
     Score("validation_bleu", "Validation BLEU", ScalarFormatter, "{:.2f}", True),
 )
 RAW, LINE, MARK, INK = "#9fc2e8", "#1f5fa8", "#d1495b", "#444444"
+GRID, FRAME = "#e6e6e6", "#555555"
 
 
 def draw_curves(metrics_jsonl: Path, png: Path) -> None:
@@ -46,20 +47,33 @@ def draw_curves(metrics_jsonl: Path, png: Path) -> None:
     A run that was killed and resumed writes some steps twice and may leave half a line: the last
     line of a step counts, and lines that are not JSON objects are skipped.
     """
-    records = _read(Path(metrics_jsonl))
-    training = _series(records, "loss")
-    score = next((s for s in SCORES if len(_series(records, s.key))), SCORES[0])
-    evaluations = _series(records, score.key)
     figure = Figure(figsize=(11, 4.2), dpi=144, layout="constrained")  # not pyplot: no global state
-    left, right = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
-    _draw_loss(left, training, _series(records, "validation_loss"))
-    _draw_score(right, score, evaluations)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(color="#e6e6e6", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(colors=INK)
+    panels = figure.subplots(1, 2, gridspec_kw={"wspace": 0.06})
+    for (_, draw), axes in zip(curves(metrics_jsonl), panels, strict=True):
+        draw(axes)
+        style(axes)
     write(png, lambda beside: figure.savefig(beside, format="png"))
+
+
+def curves(metrics_jsonl: Path) -> list[tuple[str, Callable[[Axes], None]]]:
+    """Return the title of each plot of `metrics.jsonl`, and the function that draws it."""
+    records = _read(Path(metrics_jsonl))
+    score = next((s for s in SCORES if len(_series(records, s.key))), SCORES[0])
+    loss, validation = (_series(records, key) for key in ("loss", "validation_loss"))
+    evaluations = _series(records, score.key)
+    return [
+        ("Loss by step", lambda axes: _draw_loss(axes, loss, validation)),
+        (f"{score.title} by epoch", lambda axes: _draw_score(axes, score, evaluations)),
+    ]
+
+
+def style(axes: Axes) -> None:
+    """Set the grid and the colours that all plots share."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FRAME)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK)
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:

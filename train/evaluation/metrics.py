@@ -24,7 +24,8 @@ def score(
     - `calibration_error`: the expected calibration error,
       `sum_m |B_m|/n * |accuracy(B_m) - confidence(B_m)|` (Guo et al. 2017, equation 3,
       https://arxiv.org/abs/1706.04599). The confidence of a text is its highest probability; there
-      are 15 bins `(m-1)/15 < confidence <= m/15`.
+      are 15 bins `(m-1)/15 < confidence <= m/15`. `calibration_bins` has the number of texts, the
+      mean confidence and the accuracy of each bin that has a text.
     - `log_loss`: the mean of `-ln p[label]`, with p clipped below at float64's epsilon.
     - `per_class`: precision, recall and F1, which are 0 if their denominator is 0. `support` is
       the number of texts of the class; 0 means that the class does not occur.
@@ -40,7 +41,8 @@ def score(
     correct = predicted == labels
     interval = binomtest(int(correct.sum()), count).proportion_ci(0.95, method="wilson")
     bins = np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
-    gaps = np.bincount(bins, weights=correct - confidence, minlength=BINS)  # |B_m| (acc - conf)
+    sums = [np.bincount(bins, weights, minlength=BINS) for weights in (None, confidence, correct)]
+    gaps = sums[2] - sums[1]  # |B_m| (accuracy - confidence)
     of_label = probabilities[np.arange(count), labels]
     columns = precision_recall_fscore_support(labels, predicted, labels=each, zero_division=0.0)
     names = ("precision", "recall", "f1", "support")
@@ -50,6 +52,11 @@ def score(
         "accuracy": float(correct.mean()),
         "accuracy_interval": [float(interval.low), float(interval.high)],
         "calibration_error": float(np.abs(gaps).sum() / count),
+        "calibration_bins": [
+            {"texts": int(texts), "confidence": sure / texts, "accuracy": right / texts}
+            for texts, sure, right in zip(*sums, strict=True)
+            if texts
+        ],
         "mean_confidence": float(confidence.mean()),
         "log_loss": float(-np.log(np.maximum(of_label, np.finfo(np.float64).eps)).mean()),
         "per_class": {

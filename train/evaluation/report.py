@@ -18,6 +18,7 @@ from train.evaluation.metrics import BINS
 from transformer_jax.runtime.files import write_text
 
 SIGNIFICANT = 0.05
+ALONE = " alone"  # behind the name of a part in the table of models
 SAMPLE = "sample"  # Dataset.name of train/data/sample_reviews.py
 SAMPLE_NOTE = "NUMBERS OF THE BUILT-IN SYNTHETIC SAMPLE, NOT OF IMDb."
 # Order of the entries in report.json and in "How it was made"; other entries follow.
@@ -25,10 +26,12 @@ ORDER = """
     data split_rule test_accuracy test_accuracy_interval baseline mcnemar alone test recipe
     tokenizer seed parameters compute_dtype freed_memory_kept steps epochs best_epoch
     validation_accuracy weights train_seconds evidence_seconds guess_seconds guess_weights
-    guess_validation_accuracy checkpoint_seconds tokens_per_second command versions machine date
+    guess_validation_accuracy checkpoint_seconds tokens_per_second command
+    earlier_commands versions machine date
 """.split()
 SHOWN_ABOVE = """
-    task data test_accuracy test_accuracy_interval baseline mcnemar alone test command settings
+    task data test_accuracy test_accuracy_interval baseline mcnemar alone test command
+    earlier_commands settings
 """.split()
 
 
@@ -60,9 +63,9 @@ class _Model(NamedTuple):
 
 def summary(report: dict[str, Any]) -> str:
     """Return the lines that train.imdb prints at its end: accuracies and comparisons."""
-    lines = [SAMPLE_NOTE] if _is_sample(report) else []
-    for model in _models(report):
-        lines.append(f"{model.label:<17}{model.accuracy:.2%}{_interval(model.interval)}")
+    lines = [SAMPLE_NOTE] if is_sample(report) else []
+    for model in models_of(report):
+        lines.append(f"{model.label:<17}{model.accuracy:.2%}{interval_text(model.interval)}")
     lines += [sentence.replace("**", "") for sentence in _verdicts(report)]
     return "\n".join(lines)
 
@@ -72,7 +75,7 @@ def markdown(report: dict[str, Any]) -> str:
     data, test = report.get("data") or {}, report.get("test") or {}
     name, task = data.get("name"), report.get("task", "Text classification")
     parts = [
-        f"> # ⚠ {SAMPLE_NOTE}" if _is_sample(report) else "",
+        f"> # ⚠ {SAMPLE_NOTE}" if is_sample(report) else "",
         f"# {task} on {name}" if name else f"# {task}",
         *_verdicts(report),
         _comparison(report),
@@ -84,7 +87,7 @@ def markdown(report: dict[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _models(report: dict[str, Any]) -> list[_Model]:
+def models_of(report: dict[str, Any]) -> list[_Model]:
     """Return our model, its parts and the linear baseline, if the report has their accuracy."""
     alone, baseline = report.get("alone") or {}, report.get("baseline") or {}
     seconds = report.get("train_seconds")
@@ -93,7 +96,7 @@ def _models(report: dict[str, Any]) -> list[_Model]:
     rows = [
         ("test accuracy", "transformer (ours)", report, seconds, None),
         *(
-            (f"{part} alone", f"{part} alone", found, None, found.get("mcnemar"))
+            (f"{part}{ALONE}", f"{part}{ALONE}", found, None, found.get("mcnemar"))
             for part, key in (("n-grams", "evidence"), ("network", "head"))
             if (found := alone.get(key))
         ),
@@ -117,7 +120,7 @@ def _models(report: dict[str, Any]) -> list[_Model]:
 
 def _verdicts(report: dict[str, Any]) -> list[str]:
     """Return a sentence each that compares ours with the linear baseline and its own n-grams."""
-    models = {model.label: model for model in _models(report)}
+    models = {model.label: model for model in models_of(report)}
     if (ours := models.get("test accuracy")) is None:
         return []
     others = (("linear baseline", "the linear baseline"), ("n-grams alone", "the n-grams alone"))
@@ -125,7 +128,7 @@ def _verdicts(report: dict[str, Any]) -> list[str]:
     if "linear baseline" in models:
         return found
     share = f"**{ours.accuracy:.2%} of the test texts are classified correctly**"
-    return [f"{share}{_interval(ours.interval)}.", *found]
+    return [f"{share}{interval_text(ours.interval)}.", *found]
 
 
 def _compared(ours: _Model, other: _Model, name: str) -> str:
@@ -143,22 +146,28 @@ def _compared(ours: _Model, other: _Model, name: str) -> str:
     return f"{verdict}: {numbers} (McNemar p = {p_value:.2g})."
 
 
-def _comparison(report: dict[str, Any]) -> str:
+def comparison(report: dict[str, Any]) -> tuple[list[str], list[list[str]], str]:
+    """Return the header and the rows of the table of models, and the note below it."""
     header = "model | test accuracy | 95% interval | seconds to train | McNemar p (against ours)"
     rows = []
-    for model in _models(report):
+    for model in models_of(report):
         time = "" if model.seconds is None else f"{model.seconds:,.1f}"
         p = f"{model.mcnemar['p_value']:.2g}" if "p_value" in model.mcnemar else ""
-        rows.append([model.name, f"{model.accuracy:.2%}", _interval(model.interval, "{}"), time, p])
-    text = _table(header.split(" | "), rows) if rows else ""
-    compared = report.get("mcnemar") or {}
+        interval = interval_text(model.interval, "{}")
+        rows.append([model.name, f"{model.accuracy:.2%}", interval, time, p])
+    compared, note = report.get("mcnemar") or {}, ""
     if "b" in compared and "c" in compared:
-        text += (
-            f"\n\n{compared['b']:,} texts are classified correctly by the transformer only, "
+        note = (
+            f"{compared['b']:,} texts are classified correctly by the transformer only, "
             f"{compared['c']:,} by the linear baseline only. The p-value of McNemar's exact test "
             "is the probability of a split at least this uneven between equally good models."
         )
-    return text
+    return header.split(" | "), rows, note
+
+
+def _comparison(report: dict[str, Any]) -> str:
+    header, rows, note = comparison(report)
+    return "\n\n".join(filter(None, [_table(header, rows) if rows else "", note]))
 
 
 def _per_class(test: dict[str, Any]) -> str:
@@ -194,20 +203,28 @@ def _calibration(test: dict[str, Any]) -> str:
     )
 
 
-def _made(report: dict[str, Any]) -> str:
-    """Return the last section: command, data, recipe, versions, machine and all other entries."""
-    parts = ["## How it was made"]
-    if report.get("command"):
-        parts.append(f"```sh\n{report['command']}\n```")
+def commands_of(report: dict[str, Any]) -> list[str]:
+    """Return the command lines of the run, those before it was resumed first."""
+    command = report.get("command")
+    return [*report.get("earlier_commands", ()), *([command] if command else [])]
+
+
+def facts_of(report: dict[str, Any]) -> list[list[str]]:
+    """Return the rows of "How it was made": data, recipe, versions, machine and other entries."""
     data, baseline = report.get("data") or {}, report.get("baseline") or {}
     rows = [[f"data: {key}", _text(value, key)] for key, value in data.items()]
     facts = {key: value for key, value in report.items() if key not in SHOWN_ABOVE}
     facts["baseline_validation_accuracy"] = baseline.get("validation")
     rows += [[key.replace("_", " "), _text(value, key)] for key, value in facts.items()]
-    rows = [row for row in rows if row[1]]
-    if rows:
-        parts.append(_table(["", ""], rows))
-    return "\n\n".join(parts) if len(parts) > 1 else ""
+    return [row for row in rows if row[1]]
+
+
+def _made(report: dict[str, Any]) -> str:
+    """Return the last section: the command lines and all other entries."""
+    commands, rows = commands_of(report), facts_of(report)
+    parts = ["\n".join(["```sh", *commands, "```"])] if commands else []
+    parts += [_table(["", ""], rows)] if rows else []
+    return "\n\n".join(["## How it was made", *parts]) if parts else ""
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
@@ -237,11 +254,11 @@ def _text(value: Any, key: str = "") -> str:
     return str(value)
 
 
-def _is_sample(report: dict[str, Any]) -> bool:
+def is_sample(report: dict[str, Any]) -> bool:
     return (report.get("data") or {}).get("name") == SAMPLE
 
 
-def _interval(interval: Sequence[float] | None, form: str = " (95% interval {})") -> str:
+def interval_text(interval: Sequence[float] | None, form: str = " (95% interval {})") -> str:
     return "" if interval is None else form.format(f"{100 * interval[0]:.2f} to {interval[1]:.2%}")
 
 

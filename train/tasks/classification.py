@@ -5,6 +5,7 @@ import textwrap
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from flax import nnx
 from scipy.special import softmax
 
@@ -17,6 +18,7 @@ from train.data.load import load_data
 from train.data.splits import validation_part
 from train.evaluation.baseline import compare_with_baseline
 from train.evaluation.metrics import compared, score
+from train.evaluation.mistakes import write_mistakes
 from train.evaluation.report import summary
 from train.objectives.classification import balanced_weights, make_loss
 from train.recipes.classify_options import recipe_of
@@ -24,7 +26,10 @@ from train.tasks.task import Task
 from train.trainer.faults import faults_of
 from train.trainer.run import Run, finished
 from transformer_jax.inference.classify import Scorer
+from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import Batch, Batches, epoch_plans
+
+SMALL = 2**17  # tokens that a small model computes in a few seconds
 
 
 class Classification(Task):
@@ -190,11 +195,29 @@ class Classification(Task):
             report |= compare_with_baseline(
                 data, self.train_split, self.validation, probabilities, balanced=self.balanced
             )
+        self.keep_mistakes(params, probabilities)
         # If a finished run is extended, its test accuracy was measured before.
         if earlier := finished(self.folder, 0):
             accuracies = earlier.get("earlier_test_accuracies", [])
             report["earlier_test_accuracies"] = [*accuracies, earlier["test_accuracy"]]
         return report
+
+    def keep_mistakes(self, params: nnx.State, probabilities: np.ndarray) -> None:
+        """Write the most confident mistakes on the test texts, for `report.html`."""
+        fit = self.recipe.fit
+        trained = fit.epochs * sum(map(len, self.encoded[0]))
+        if fit.max_steps is not None:
+            trained = min(trained, fit.max_steps * self.batch_tokens)
+        model = nnx.merge(nnx.graphdef(self.model), params)
+        write_mistakes(
+            self.folder,
+            Trained(model, self.tokenizer, self.classifier.spec),
+            self.data.test.texts,
+            self.data.test.labels,
+            probabilities,
+            # A tenth of training, or as much as training if that takes a few seconds.
+            tokens=max(trained / 10, min(trained, SMALL)),
+        )
 
     @staticmethod
     def result(report: dict[str, Any]) -> str:

@@ -4,12 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import jax
 from flax import nnx
 
 from train.evaluation.curves import draw_curves
+from train.evaluation.html_report import write_page
 from train.evaluation.provenance import training_facts
 from train.evaluation.report import write_report
 from train.optim.precision import compute_dtype
@@ -32,7 +34,11 @@ class Task(ABC):
     model: nnx.Module  # the model that is saved
     loss: Callable  # of the model, a batch and random number generators
     select: str  # the metric of `validate` that selects the weights; higher is better
-    written: tuple[str, ...] = ("report.md", "report.json")  # files named in the last lines
+    written: tuple[str, ...] = (
+        "report.html",
+        "report.md",
+        "report.json",
+    )  # files named in the last lines
 
     def __init__(self, run: Run, recipe: Any, tokenizer: Any, batch_tokens: int, dtype: str | None):
         self.run, self.options, self.folder = run, run.options, run.folder
@@ -73,6 +79,11 @@ class Task(ABC):
     def result(report: dict[str, Any]) -> str:
         """Return the main result of a report as a short phrase."""
 
+    @classmethod
+    def write_page(cls, folder: Path, report: dict[str, Any]) -> None:
+        """Write the page of a finished run from its other files."""
+        write_page(folder, cls.result(report))
+
     def train(self) -> None:
         """Build, fit and evaluate, and write the model and the report."""
         with faults_of(self.folder, self.batch_tokens), self.resources:
@@ -94,9 +105,11 @@ class Task(ABC):
                 "compute_dtype": self.dtype,
                 "batch_tokens": self.batch_tokens,
                 "command": self.run.command,
+                **({"earlier_commands": before} if (before := self.run.earlier_commands) else {}),
                 **training_facts(fitted.progress),
             }
             write_report(self.folder, report)
+            self.write_page(self.folder, report)
         files = ", ".join(str(self.folder / name) for name in self.written)
         print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
 

@@ -21,6 +21,8 @@ from train.trainer.run import (
     Run,
     RunError,
     TrainingError,
+    config_options,
+    earlier_commands,
     finished,
     held,
     new_folder,
@@ -43,6 +45,10 @@ class Trainable(Protocol):
     @staticmethod
     def result(report: dict[str, Any]) -> str:
         """Return the main result of a report as a short phrase."""
+
+    @classmethod
+    def write_page(cls, folder: Path, report: dict[str, Any]) -> None:
+        """Write the page of a finished run from its other files."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,8 @@ class Program:
             if resume := given.get("resume"):
                 return self._stoppable(Path(resume), None, arguments)
             folder = new_folder(given.get("out"), self.module.rpartition(".")[2])
+            if file := given.get("config"):
+                given = config_options(Path(file), self.module, self.options) | given
             options = make_options(self.options, given)
             options.check_paths()
             return self._stoppable(folder, options, arguments)
@@ -95,18 +103,23 @@ class Program:
             return 128 + getattr(stop, "number", 2)
 
     def _train(self, folder: Path, options: CommonOptions | None, arguments: Sequence[str]) -> None:
-        began_with = None
+        began_with, before = None, ()
         if options is None:
             options, began_with = resumed_options(folder, self.module, self.options, arguments)
             if report := finished(folder, options.epochs):
                 refuse_other_data(folder, options.data)
+                try:
+                    self.task.write_page(folder, report)
+                except OSError as error:
+                    raise RunError(f"cannot write the page of {folder}: {error.strerror}") from None
                 print(
                     f"{folder} is finished: {report['epochs']} epochs, {self.task.result(report)}; "
-                    f"see {folder / 'report.md'}. Pass --epochs {options.epochs + 1} or more to "
+                    f"see {folder / 'report.html'}. Pass --epochs {options.epochs + 1} or more to "
                     "continue"
                 )
                 return
-        run = Run(self.module, folder, options, began_with, self._command(*arguments))
+            before = earlier_commands(folder)
+        run = Run(self.module, folder, options, began_with, self._command(*arguments), before)
         self.task(run).train()
 
     @property

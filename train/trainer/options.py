@@ -72,6 +72,12 @@ class CommonOptions:
         "continue an interrupted run, with bit-identical results; with a larger --epochs also a "
         "finished one",
     )
+    config: str | None = option(
+        None,
+        "FILE",
+        "options.json of an earlier run, whose options the new run takes; those on the command "
+        "line come first",
+    )
     checkpoint_minutes: float | None = option(
         None,
         "M",

@@ -18,6 +18,7 @@ from train.trainer.options import (
     is_possible,
     make_options,
     make_parser,
+    type_of,
 )
 from train.trainer.signals import stop_if_asked, undisturbed
 from transformer_jax.runtime.errors import TokenizerError
@@ -25,6 +26,7 @@ from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
 
 OPTIONS, LOCK = "options.json", ".lock"
+NOT_SAVED = ("out", "resume", "config")  # options of a command line, not of a run
 
 
 class RunError(ValueError):
@@ -124,6 +126,7 @@ class Run:
     options: Any  # the program's own kind of CommonOptions
     began_with: str | None = None  # the SHA-256 of the run's data; None for a new run
     command: str = ""
+    earlier_commands: tuple[str, ...] = ()  # of a resumed run, its first one first
 
     def begin(self, data_sha256: str, *beside: str, **resolved: Any) -> None:
         """Write the options to the run folder, from which `resumed_options` can resume the run.
@@ -141,8 +144,13 @@ class Run:
             )
         stop_if_asked()
         values = dataclasses.asdict(self.options) | resolved
-        values = {k: v for k, v in values.items() if k not in ("out", "resume")}
-        content = {"program": self.program, "data_sha256": data_sha256, "options": values}
+        values = {k: v for k, v in values.items() if k not in NOT_SAVED}
+        content = {
+            "program": self.program,
+            "data_sha256": data_sha256,
+            "commands": [*self.earlier_commands, self.command],
+            "options": values,
+        }
         write_text(self.folder / OPTIONS, json.dumps(content, indent=2) + "\n")
 
     def tokenizer(self, learn: Callable[[], Any], load: Callable[[Path], Any]) -> Any:
@@ -166,12 +174,17 @@ def resumed_options(
     saved, data_sha256 = _read_options(folder, program)
     known = {each.name: each for each in dataclasses.fields(options)}
     saved = {name: known[name].default for name in options.later} | saved
-    if set(saved) != set(known) - {"out", "resume"}:
+    if set(saved) != set(known) - set(NOT_SAVED):
         raise RunError(f"{folder} was made by another version of {program}; start a new run")
     for name, value in saved.items():
         if not is_possible(known[name], value):
             raise RunError(f"{folder / OPTIONS}: {name} cannot be {value!r:.60}; start a new run")
     given = given_options(make_parser(options, program), arguments)
+    if "config" in given:
+        raise RunError(
+            "--config cannot be combined with --resume, which takes the options of the run itself; "
+            "leave --config out"
+        )
     for name, value in given.items():
         may_change = name in options.may_change or name == "resume"
         if not may_change and (name == "out" or value != saved[name]):
@@ -189,6 +202,40 @@ def resumed_options(
     return make_options(options, values), data_sha256
 
 
+def config_options(file: Path, program: str, options: type[CommonOptions]) -> dict[str, Any]:
+    """Return the options in an options.json of an earlier run of `program`, for a new run.
+
+    Those that are not of a run, such as --out, are left out. Raises RunError if the file has no
+    options, has one that the program does not know, or a value that it cannot have.
+    """
+    fix = "pass the options.json of a run folder"
+    try:
+        content = json.loads(read_text(file))
+        began, saved = content["program"], dict(content["options"])
+    except OSError as error:
+        raise RunError(f"--config {file} cannot be read: {error.strerror}; {fix}") from None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise RunError(f"--config {file} has no options of a run; {fix}") from None
+    if began != program:
+        raise RunError(
+            f"--config {file} is of a run of {began!r:.60}, not of {program}; {fix} of {program}"
+        )
+    known = {each.name: each for each in dataclasses.fields(options)}
+    saved = {name: value for name, value in saved.items() if name not in NOT_SAVED}
+    for name, value in saved.items():
+        if name not in known:
+            raise RunError(
+                f"--config {file}: {program} has no option {name!r:.60}; remove it from the file"
+            )
+        if type(value) is int and type_of(known[name]) is float:  # as 1 for 1.0 on a command line
+            saved[name] = value = float(value)
+        if not is_possible(known[name], value):
+            raise RunError(
+                f"--config {file}: {name} cannot be {value!r:.60}; change it in the file"
+            )
+    return saved
+
+
 def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
     try:
         content = json.loads(read_text(folder / OPTIONS))
@@ -201,6 +248,18 @@ def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
     if began != program:
         raise RunError(f"{folder} is a run of {began!r:.60}, not of {program}")
     return saved, data_sha256
+
+
+def earlier_commands(folder: Path) -> tuple[str, ...]:
+    """Return the command lines that a run was trained with so far; runs of version 0.1 have none.
+
+    The last one of a run that was stopped is among them.
+    """
+    try:
+        commands = json.loads(read_text(folder / OPTIONS))["commands"]
+        return tuple(command for command in commands if isinstance(command, str))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return ()
 
 
 def finished(folder: Path, epochs: int) -> dict[str, Any] | None:

@@ -103,7 +103,8 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"{options.folder} has no attention layers: there is nothing to show")
     heads = score_heads(inside)
     if options.html is not None:
-        write_page(options.html, _page(options, inside, heads))
+        patch_width = classifier.spec.config.patch_width
+        write_page(options.html, _page(options, inside, heads, patch_width))
     if options.png is not None:
         _write_picture(options.png, lambda: _draw_maps(inside, heads))
     if options.pca is not None:
@@ -170,7 +171,9 @@ def _table(heads: list[Head]) -> list[str]:
     ]
 
 
-def _page(options: argparse.Namespace, inside: "Activations", heads: list[Head]) -> str:
+def _page(
+    options: argparse.Namespace, inside: "Activations", heads: list[Head], patch_width: int
+) -> str:
     definitions = HELP[HELP.index("prints a line") :].partition("\n\n--html")[0]
     sections = [
         html.paragraph(_shortened(options.text)),
@@ -181,6 +184,12 @@ def _page(options: argparse.Namespace, inside: "Activations", heads: list[Head])
         html.heading("Attention maps"),
         html.paragraph("Rows are queries, columns are keys. Each row sums to 1."),
     ]
+    if patch_width:
+        note = (
+            f"This model reads patches of {patch_width} neighbouring tokens: a row or column of a "
+            "map is a patch. There are no attention weights of single tokens."
+        )
+        sections.append(html.paragraph(note))
     for layer, maps in enumerate(inside.maps):
         for n, weights in enumerate(maps):
             (head,) = (h for h in heads if (h.layer, h.head) == (str(layer), str(n)))

@@ -5,8 +5,8 @@
     python -m transformer_jax explain RUN - --class negative < review.txt
 
 prints the words with the largest attributions for the class and against it. In a terminal with
-colours it first prints the text: green marks words that support the class, red marks words against
-it, and out-of-vocabulary words are underlined.
+colours it first prints the text: blue marks words that support the class, orange marks words
+against it, and out-of-vocabulary words are underlined. The page of --html has the same colours.
 
 The numbers are integrated gradients (Sundararajan et al., 2017, https://arxiv.org/abs/1703.01365):
 the share of each word in the log odds of the class, log(p / (1 - p)). The baseline is an empty text
@@ -32,6 +32,7 @@ from transformer_jax.cli import html
 from transformer_jax.cli.arguments import warn_of_sample
 from transformer_jax.cli.matrix_text import clip, pad_right, width
 from transformer_jax.cli.terminal import read_lines, writable, write_page
+from transformer_jax.cli.word_colours import colour_of
 from transformer_jax.interpret.attribution import NODES
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.folder_files import check_run_folder
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from transformer_jax.text.words import Piece
 
 HELP = __doc__ or ""
-# Colours of a 256-colour terminal, from pale to full. The text on them is black, so that it is
-# readable on light and on dark terminals.
-GREENS, REDS = (194, 157, 120, 83, 46), (224, 217, 210, 203, 196)
 BLACK, PLAIN, UNDERLINED = "\x1b[38;5;16m", "\x1b[0m", "\x1b[4m"
 MOST_NODES = 4096  # computing more nodes than this takes longer than explaining most texts
 WORD = 30  # width of a word in the table, in columns
@@ -159,9 +157,8 @@ def coloured(found: "Explanation") -> str:
 def _painted(piece: "Piece", largest: float) -> str:
     text = "".join(c if c.isprintable() or c == "\n" else " " for c in piece.text)
     style = UNDERLINED if piece.is_unknown else ""
-    if piece.value and (level := round(5 * abs(piece.value) / largest)):
-        colours = GREENS if piece.value > 0 else REDS
-        style += f"{BLACK}\x1b[48;5;{colours[level - 1]}m"
+    if (colour := colour_of(piece.value, largest)) is not None:
+        style += f"{BLACK}\x1b[48;5;{colour}m"
     if not style:
         return text
     return "\n".join(f"{style}{line}{PLAIN}" if line else "" for line in text.split("\n"))

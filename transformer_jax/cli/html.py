@@ -15,6 +15,7 @@ from html import escape as _escape
 import numpy as np
 
 from transformer_jax.cli.matrix_text import clip, elision, matrices, number, shown, width
+from transformer_jax.cli.word_colours import colour_of, rgb
 from transformer_jax.walkthrough.step import Step
 
 ROWS, COLUMNS = 24, 24  # shown in a table; a larger matrix shows its first and last ones
@@ -22,12 +23,14 @@ NAMED = 48  # a map of at most this many rows labels every row, a larger one eve
 
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1b1f24; --soft: #57606a; --line: #d0d7de;
-  --plus: #6cb0ff; --minus: #ffa45c; }
+  --plus: #6cb0ff; --minus: #ffa45c; --curve: #1f5fa8; --pale: #9fc2e8; --mark: #c22f43; }
 @media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e6e8ea; --soft: #9aa4ae;
-  --line: #353b42; --plus: #1f5fae; --minus: #9c4d0c; } }
+  --line: #353b42; --plus: #1f5fae; --minus: #9c4d0c; --curve: #7db3f0; --pale: #34577e;
+  --mark: #ff8896; } }
 body { background: var(--page); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
   margin: 2rem auto; padding: 0 1rem; max-width: 76rem; }
-h1 { font-size: 1.5rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .3rem; }
+h1, h2, figcaption { overflow-wrap: anywhere; }
 p { margin: .3rem 0; max-width: 48rem; overflow-wrap: anywhere; }
 .soft, figcaption { color: var(--soft); }
 .wide { overflow-x: auto; } figure { margin: 1rem 0; display: inline-block; vertical-align: top; }
@@ -39,14 +42,17 @@ thead th { vertical-align: bottom; }
 td { background: color-mix(in srgb, var(--plus) var(--a, 0%), var(--page)); }
 td.m { background: color-mix(in srgb, var(--minus) var(--a, 0%), var(--page)); }
 td.gap { border: 0; }
-mark { background: color-mix(in srgb, var(--plus) var(--a, 0%), var(--page)); color: inherit; }
-mark.m { background: color-mix(in srgb, var(--minus) var(--a, 0%), var(--page)); }
+mark { background: none; color: inherit; } mark[style] { color: #000; }
 mark.u { text-decoration: underline dotted; } .text { white-space: pre-wrap; }
 code { font: 14px ui-monospace, monospace; }
+pre { font: 13px/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; }
 svg { max-width: 100%; height: auto; }
 svg text { fill: var(--ink); font: 12px ui-monospace, monospace; }
 svg .axis { stroke: var(--line); fill: none; }
 svg circle { fill: #3b82f6; } svg image { image-rendering: pixelated; }
+.facts td { white-space: normal; text-align: left; overflow-wrap: anywhere; vertical-align: top; }
+.models td:first-child { white-space: normal; text-align: left; min-width: 8rem; }
+.case { margin: .9rem 0; } .alert { border: 2px solid var(--mark); padding: .3rem .6rem; }
 """
 
 
@@ -151,7 +157,8 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def marked_text(pieces: Sequence[tuple[str, float | None, bool]]) -> str:
     """Format a text from its pieces (text, value, is unknown), with its line breaks.
 
-    A piece with a value has a background coloured by it. A dotted line underlines unknown pieces.
+    A piece with a value has the background that it has in a terminal (`word_colours`). A dotted
+    line underlines unknown pieces.
     """
     largest = max((abs(value) for _, value, _ in pieces if value is not None), default=0.0)
     return f'<p class="text">{"".join(_mark(*piece, largest) for piece in pieces)}</p>'
@@ -278,10 +285,10 @@ def _mark(text: str, value: float | None, is_unknown: bool, largest: float) -> s
     text = escape_lines(text)
     if value is None:
         return text
-    share = abs(value) / largest * 100 if largest else 0
-    names = [name for name, is_so in (("m", value < 0), ("u", is_unknown)) if is_so]
-    sign = f' class="{" ".join(names)}"' if names else ""
-    return f'<mark{sign} style="--a:{share:.0f}%" title="{value:+.3f}">{text}</mark>'
+    sign = ' class="u"' if is_unknown else ""
+    if (colour := colour_of(value, largest)) is not None:
+        sign += f' style="background: rgb{rgb(colour)}"'
+    return f'<mark{sign} title="{value:+.3f}">{text}</mark>'
 
 
 def _label(labels: Sequence[str], i: int | None) -> str:

@@ -55,20 +55,34 @@ class Explanation:
 
 
 def explain(
-    classifier: Trained, text: str, *, name: str | None = None, limit: int = 512
+    classifier: Trained,
+    text: str,
+    *,
+    name: str | None = None,
+    limit: int = 512,
+    length: int | None = None,
 ) -> Explanation:
     """Compute the attribution of every word to the log odds of a class by integrated gradients.
 
     The class is `name`, by default the predicted one. The integral has at most `limit` nodes. The
     baseline is a text of the same length in which every token has a presence of 0: it has positions
-    and segments, but no words and no special tokens. Raises InputError if `name` is not a class.
+    and segments, but no words and no special tokens. The text is padded to `length` tokens, by
+    default to the next of a few fixed lengths; texts of one length share what is compiled. Raises
+    InputError if `name` is not a class, and ValueError if `length` is below the text's or above the
+    model's max_length.
     """
     spec, tokenizer = classifier.spec, classifier.tokenizer
     if name is not None and name not in spec.classes:
         known = ", ".join(f"{known:.40}" for known in spec.classes[:10])
         raise InputError(f"there is no class {name!r:.60}; the classes are {known}")
     located = tokenizer.locate(text, spec.max_length, spec.truncate)
-    length = int(round_lengths([len(located.ids)], spec.max_length)[0])
+    if length is None:
+        length = int(round_lengths([len(located.ids)], spec.max_length)[0])
+    elif not len(located.ids) <= length <= spec.max_length:
+        raise ValueError(
+            f"length must be {len(located.ids)} (the tokens of the text) to {spec.max_length} (the "
+            f"model's max_length); got {length}"
+        )
     tokens, is_token = padded([located.ids], 1, length, tokenizer.pad_id)
     whole = np.ones(length, np.float32)
 

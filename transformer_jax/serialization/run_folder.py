@@ -3,7 +3,7 @@
     model.safetensors   the weights in float32, by their dotted names
     config.json         the configuration of the model, its classes, the truncation of texts
     tokenizer.json      the tokenizer; a pretrained tokenizer has further files
-    report.json/.md, metrics.jsonl, curves.png, checkpoints/
+    report.json/.md/.html, mistakes.json, metrics.jsonl, curves.png, options.json, checkpoints/
                         the results of training; not read here
 
 Nothing is unpickled. A folder whose files do not fit together raises an error of one line.
