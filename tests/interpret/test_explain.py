@@ -101,6 +101,15 @@ def test_every_class_has_the_probability_of_predict_and_numbers_that_add_up(name
         assert len(values(found)) == 8
 
 
+def test_padding_to_a_given_length_changes_no_number(own):
+    usual, longer = (explain(own, "a fine dull", length=length) for length in (None, 13))
+    values = [[piece.value for piece in found.pieces] for found in (usual, longer)]
+    np.testing.assert_allclose(*([v for v in row if v is not None] for row in values), atol=1e-4)
+    for length in (3, 17):
+        with pytest.raises(ValueError, match=rf"length must be 5 .* to 16 .*; got {length}$"):
+            explain(own, "a fine dull", length=length)
+
+
 def test_a_word_that_the_decision_hangs_on_has_the_largest_number(own):
     """Weights by hand: regions of one that see "dull" alone, and a head that reads them."""
     graph, params = nnx.split(own.model, nnx.Param)

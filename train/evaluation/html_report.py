@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from train.evaluation.curves import FRAME, GRID, INK, LINE, MARK, RAW, curves, style
-from train.evaluation.mistakes import MISTAKES
+from train.evaluation.mistakes import LIMIT, MISTAKES
 from train.evaluation.report import (
     ALONE,
     SAMPLE_NOTE,
@@ -203,9 +203,9 @@ def _mistakes(mistakes: Sequence[Mapping[str, Any]] | None) -> list[str]:
     parts.append(
         html.paragraph(
             "Blue words support the predicted class, orange words are against it; a dotted "
-            "underline marks an out-of-vocabulary word. The values are integrated gradients, as "
-            "python -m transformer_jax explain computes them. A text without colours was left out "
-            "to save time; a long text is cut.",
+            "underline marks an out-of-vocabulary word. The values are integrated gradients of at "
+            f"most {LIMIT} nodes; python -m transformer_jax explain computes more accurate ones. A "
+            "text without colours was left out to save time; a long text is cut.",
             "soft",
         )
     )

@@ -17,7 +17,7 @@ from transformer_jax.text.words import Piece
 
 MISTAKES = "mistakes.json"
 MOST = 20  # mistakes of a page
-LIMIT = 64  # integration nodes of a text; the gap of a trained classifier is then small
+LIMIT = 32  # integration nodes of a text; a gap of a few percent changes no colour
 CHARACTERS = 1500  # of a text
 
 

@@ -154,7 +154,7 @@ def test_the_most_probable_wrong_labels_come_first_and_at_most_twenty():
 
 def test_words_have_values_while_there_are_tokens_to_compute():
     texts = ["the film was fine", "the film was dull"]
-    found = chosen([0, 0], [[0.1, 0.9], [0.2, 0.8]], texts, tokens=2 * 64 * 16)
+    found = chosen([0, 0], [[0.1, 0.9], [0.2, 0.8]], texts, tokens=2 * 32 * 16)
     values = [[piece[1] for piece in each["pieces"] if piece[1] is not None] for each in found]
     assert len(values[0]) == 4 and values[1] == []
     assert "".join(piece[0] for piece in found[0]["pieces"]) == texts[0]
