@@ -14,7 +14,6 @@ import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Float
-from tqdm import tqdm
 
 from transformer_jax.functional.pooling import POOLINGS
 from transformer_jax.inference.load import load
@@ -22,6 +21,7 @@ from transformer_jax.inference.sentence_files import SIMILARITIES, Pooling, read
 from transformer_jax.inference.texts import as_texts
 from transformer_jax.models.text_encoder import TextEncoder
 from transformer_jax.parallel.mesh import replicate, split_rows
+from transformer_jax.runtime.progress import ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import (
     Batches,
@@ -117,10 +117,9 @@ class SentenceEncoder:
 
     def _computed(self, batches: Batches, total: int, progress: bool) -> Iterator:
         params = replicate(self.params)
-        with tqdm(
-            total=total, desc="embedding", unit="text", leave=False,
-            disable=None if progress else True,
-        ) as bar:  # fmt: skip
+        with ProgressBar(
+            total=total, desc="embedding", unit="text", leave=False, disable=not progress
+        ) as bar:
             for batch in batches:
                 yield batch, self._vectors(params, *split_rows((batch.tokens, batch.is_token)))
                 bar.update(int(batch.is_example.sum()))

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from tqdm import tqdm
 
 from transformer_jax.interpret.attribution import (
     Attribution,
@@ -17,6 +16,7 @@ from transformer_jax.interpret.attribution import (
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.progress import ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import padded, round_lengths
 from transformer_jax.text.words import Piece, pieces_of
@@ -76,7 +76,7 @@ def explain(
     probabilities = np.exp(logits - np.logaddexp.reduce(logits))
     best = int(logits.argmax())
     index = best if name is None else spec.classes.index(name)
-    with tqdm(desc="explaining", unit="pass", leave=False, disable=None) as bar:
+    with ProgressBar(desc="explaining", unit="pass", leave=False) as bar:
 
         def evaluate(presence: Float[Array, "A T"]) -> tuple[Array, Array]:
             bar.update(len(presence))

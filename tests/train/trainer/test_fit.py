@@ -116,8 +116,10 @@ def test_best_epoch_is_kept_and_not_the_last(tmp_path):
     assert not np.array_equal(weights[1], weights[2])
 
 
-def test_same_seed_gives_the_same_bits(tmp_path):
+def test_same_seed_gives_the_same_bits_and_each_shape_is_said_to_be_compiled(tmp_path, capsys):
     first, _ = run_fit(tmp_path / "a")
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["compiling the training step for batches of 8 x 3 ...", "validating ..."]
     second, _ = run_fit(tmp_path / "b")
     np.testing.assert_array_equal(first.params.kernel[...], second.params.kernel[...])
 
