@@ -114,8 +114,8 @@ class Classification(Task):
     def trained(self) -> nnx.Module:
         return self.classifier.trained
 
-    def keep(self, params: nnx.State) -> None:
-        super().keep(self.classifier.kept(params))
+    def keep(self, params: nnx.State, after: tuple[int, int] | None = None) -> None:
+        super().keep(self.classifier.kept(params), after)
 
     def batches(self, epoch: int) -> Batches:
         texts, seed = self.encoded[0] + self.encoded[3], self.options.seed

@@ -50,8 +50,8 @@ class Objective(Protocol):
     def validate(self, params: nnx.State) -> dict[str, float]:
         """Return the validation metrics after an epoch."""
 
-    def keep(self, params: nnx.State) -> None:
-        """Save weights: first the initial ones, then each new best."""
+    def keep(self, params: nnx.State, after: tuple[int, int] | None) -> None:
+        """Save weights. `after` are the steps so far and in all; None at the end of training."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ def fit(
     gradient that is not finite; CheckpointError and OSError when writing to disk fails.
     """
     loop = _Loop(objective, config, run, resume)
-    objective.keep(loop.best)
     with (
         MetricsLog(run / "metrics.jsonl", loop.progress.metrics_bytes, log) as loop.metrics,
         ProgressBar(total=loop.total_steps, initial=loop.progress.step, unit="step") as loop.bar,
         stop_wish() as loop.wish,
     ):
         loop.run()
+    objective.keep(loop.best, None)
     return FitResult(loop.best, loop.progress)
 
 
@@ -118,6 +118,7 @@ class _Loop:
 
     def run(self) -> None:
         """Train and validate for each remaining epoch."""
+        self._keep()
         if self.metrics.missing_bytes:
             self.bar.write(f"{self.metrics.path} lacks lines that it had at the last checkpoint")
         self.window = Window(self.progress)
@@ -200,7 +201,6 @@ class _Loop:
         self._update(epoch=epoch + 1)
         if better:
             self.best = copied(self.state.average)
-            self.objective.keep(self.best)
             self._update(
                 best_score=scores[select],
                 best_epoch=epoch + 1,
@@ -210,8 +210,13 @@ class _Loop:
         if better or self.wish.number or step == self.total_steps:
             self._save()
 
+    def _keep(self) -> None:
+        """Keep the best weights; before the first validation, the latest average."""
+        params = self.state.average if self.progress.best_score is None else self.best
+        self.objective.keep(params, (self.progress.step, self.total_steps))
+
     def _save(self) -> None:
-        """Write a checkpoint, then stop if a signal asked for it."""
+        """Write the model and a checkpoint, then stop if a signal asked for it."""
         self.window.read()
         begun = time.perf_counter()
         self._update(
@@ -221,6 +226,7 @@ class _Loop:
             metrics_bytes=self.metrics.sync(),
             train_seconds=begun - self.started,
         )
+        self._keep()
         checkpoints.save(self.folder, (self.state, self.best), self.progress)
         self.saved = self.window.since = time.perf_counter()
         self._update(save_seconds=self.progress.save_seconds + self.saved - begun)
