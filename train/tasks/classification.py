@@ -1,5 +1,6 @@
 """Text classification by a network and n-grams, compared with a linear baseline."""
 
+import shlex
 import sys
 import textwrap
 from dataclasses import replace
@@ -16,6 +17,7 @@ from train.data.dataset import Dataset, tokens_sha256
 from train.data.load import load_data
 from train.data.splits import validation_part
 from train.evaluation.baseline import compare_with_baseline
+from train.evaluation.examples import examples
 from train.evaluation.metrics import compared, score
 from train.evaluation.report import summary
 from train.objectives.classification import balanced_weights, make_loss
@@ -154,6 +156,7 @@ class Classification(Task):
         params, weights = self.calibrate(params)
         probabilities = self.scorer(test, params)
         scores = score(probabilities, data.test.labels, data.classes)
+        self.examples = examples(data.test.texts, data.test.labels, probabilities)
         report = {
             "data": {
                 "name": data.name,
@@ -204,8 +207,16 @@ class Classification(Task):
         return summary(report)
 
     def example(self) -> str:
-        text = "What a film!" if self.options.reviews else "a text of yours"
-        return f'python -m transformer_jax predict {self.folder} "{text}"'
+        command = ["python", "-m", "transformer_jax", "predict", str(self.folder)]
+        test, classes = self.data.test, self.data.classes
+        if not self.examples:
+            return f"{shlex.join(command)} --file texts.txt    (one text per line)"
+        labels = " and ".join(classes[test.labels[i]] for i in self.examples)
+        what = "a text that was held out; it is"
+        if len(self.examples) == 2:
+            what = "two held-out texts with the same words in another order; they are"
+        texts = (test.texts[i] for i in self.examples)
+        return f"{shlex.join([*command, *texts])}\n            ({what} {labels})"
 
 
 def announce(note: str) -> None:
