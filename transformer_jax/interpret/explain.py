@@ -44,6 +44,12 @@ class Explanation:
             (abs(piece.value) for piece in self.pieces if piece.value is not None), default=0.0
         )
 
+    @property
+    def is_mostly_unknown(self) -> bool:
+        """Whether half of the words or more are out of the vocabulary."""
+        words = [piece for piece in self.pieces if piece.value is not None]
+        return len(words) > 0 and 2 * sum(piece.is_unknown for piece in words) >= len(words)
+
     def strongest(self, top: int) -> tuple[list[Piece], list[Piece]]:
         """Return the `top` pieces with positive and with negative values, the strongest first."""
         valued = [(piece.value, piece) for piece in self.pieces if piece.value is not None]

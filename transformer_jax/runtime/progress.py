@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 LINE_SECONDS = 10.0  # between plain lines, so that the log of a job stays readable
-SHORT = 1.0  # seconds; a loop that is done by then shows no bar
+SHORT = 1.0  # seconds; the delay of a bar that a short loop does not need
 
 
 class _Nowhere(io.TextIOBase):
@@ -80,3 +80,11 @@ class ProgressBar(tqdm):
             form = "{desc}{unit} {n_fmt} of {total_fmt}{postfix}, {remaining} left"
         desc = f"{self.name}: " if self.name else ""
         return self.format_meter(**{**shown, "bar_format": form, "prefix": desc})
+
+
+def print_above(line: str) -> None:
+    """Print a line on standard output at once; on a terminal, above the bars."""
+    if sys.stdout.isatty():
+        tqdm.write(line)
+    else:
+        print(line, flush=True)
