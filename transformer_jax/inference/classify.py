@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,12 +86,10 @@ class Scorer:
         plans = evaluation_plans([len(ids) for ids in encoded], buckets, self.batch_tokens)
         batches = Batches(plans, encoded, None, self.pad_id)
 
-        def computed() -> Iterator[tuple[Batch, jax.Array]]:
+        def computed() -> Iterator[tuple[Batch, Any]]:
             for batch in batches:
-                yield (
-                    batch,
-                    self._probabilities(params, *split_rows((batch.tokens, batch.is_token))),
-                )
+                inputs = split_rows((batch.tokens, batch.is_token))
+                yield batch, self._probabilities(params, *inputs)
                 done(int(batch.is_example.sum()))
 
         return in_order(computed(), len(encoded))
