@@ -26,6 +26,7 @@ from train.tasks.task import Task
 from train.trainer.faults import faults_of
 from train.trainer.run import Run, finished
 from transformer_jax.inference.classify import Scorer
+from transformer_jax.runtime.progress import SHORT, ProgressBar
 from transformer_jax.text.batching import Batch, Batches, epoch_plans
 
 
@@ -154,7 +155,10 @@ class Classification(Task):
         classifier, data = self.classifier, self.data
         test, unlabelled = self.encoded[2:]
         params, weights = self.calibrate(params)
-        probabilities = self.scorer(test, params)
+        with ProgressBar(
+            total=len(test), desc="testing", unit="text", leave=False, delay=SHORT
+        ) as bar:
+            probabilities = self.scorer(test, params, done=bar.update)
         scores = score(probabilities, data.test.labels, data.classes)
         self.examples = examples(data.test.texts, data.test.labels, probabilities)
         report = {
