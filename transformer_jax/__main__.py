@@ -12,6 +12,7 @@ from transformer_jax.runtime.errors import (
     PretrainedError,
     RunFolderError,
     TokenizerError,
+    warnings_as_notes,
 )
 from transformer_jax.runtime.malloc import keep_freed_memory
 
@@ -42,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_parser(arguments[0])
     options = parser.parse(arguments[1:])
     try:
-        options.run(options)
+        with warnings_as_notes():
+            options.run(options)
     except (RunFolderError, PretrainedError, TokenizerError, InputError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2

@@ -1,8 +1,10 @@
 """The command line: a command imports what it needs, and no more."""
 
+import io
 import itertools
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -135,3 +137,15 @@ def test_cutting_a_text_imports_no_model():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_pipe_that_its_reader_closes_ends_a_command_quietly(monkeypatch):
+    class Closed(io.StringIO):
+        def flush(self):
+            raise BrokenPipeError
+
+    run, out, err = Path(__file__).parents[1] / "data/run_folders/imdb", Closed(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    assert main(["predict", str(run), "a fine film", "a dull play"]) == 0
+    assert out.getvalue().count("\n") == 1 and err.closed

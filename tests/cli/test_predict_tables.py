@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from transformer_jax.__main__ import main
-from transformer_jax.cli import predicted_tables
 from transformer_jax.cli.predicted_tables import write_predictions
 from transformer_jax.inference.classify import Prediction
 from transformer_jax.runtime.errors import InputError
@@ -26,13 +25,12 @@ def said(texts):
 
 def written(path, out, column="body"):
     table = read_table(path, [column])
-    note = write_predictions(str(out), table, table.texts(column, "--text-column"), said)
+    note = write_predictions(str(out), table, said(table.texts(column, "--text-column")))
     return note
 
 
 @pytest.mark.parametrize("kind", ["csv", "semicolons.csv", "tsv", "jsonl", "json", "parquet"])
-def test_every_row_is_written_as_it_was_with_label_and_probability(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(predicted_tables, "ROWS", 2)
+def test_every_row_is_written_as_it_was_with_label_and_probability(kind, tmp_path):
     path = tmp_path / f"a.{kind}"
     if kind == "parquet":
         FRAME.to_parquet(path)

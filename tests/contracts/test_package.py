@@ -101,7 +101,7 @@ def imported(path):
 
 @pytest.mark.parametrize("file", PURE)
 def test_a_pure_file_imports_jax_and_pure_files_alone(file):
-    allowed = {"filelock", "jax", "jaxlib", "jaxtyping", "numpy", *sys.stdlib_module_names}
+    allowed = {"filelock", "jax", "jaxlib", "jaxtyping", "numpy", "tqdm", *sys.stdlib_module_names}
     for name in imported(ROOT / f"{file}.py"):
         if name.startswith("transformer_jax"):
             assert name.partition(".")[2].replace(".", "/") in PURE, name

@@ -242,6 +242,20 @@ def test_embed_writes_the_vectors_a_row_a_line(tiny, encoder, tmp_path, capsys):
     assert f"wrote {out}: 5 vectors of length 24" in capsys.readouterr().err
 
 
+def test_an_interrupted_embed_leaves_the_file_of_before(tiny, tmp_path, monkeypatch):
+    def interrupted(encoder, texts, *, progress):
+        yield np.array([1]), np.ones((1, 24), np.float32)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SentenceEncoder, "stream", interrupted)
+    out = tmp_path / "vectors.npy"
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    out.write_text("before")
+    with pytest.raises(KeyboardInterrupt):
+        main(["embed", str(tiny), str(tmp_path / "texts.txt"), "-o", str(out)])
+    assert out.read_text() == "before" and len([*tmp_path.iterdir()]) == 2
+
+
 def test_similar_prints_the_best_lines_first(tiny, encoder, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
     arguments = ["similar", str(tiny), TEXTS[1], str(tmp_path / "texts.txt"), "--top", "2"]

@@ -12,12 +12,14 @@ import pytest
 import transformer_jax as tj
 from tests.helpers.checkpoint_files import FOLDER
 from tests.serialization.test_run_folder import write
+from transformer_jax.inference import classify
 from transformer_jax.inference.classify import Classifier, predict
 from transformer_jax.inference.embed import SentenceEncoder
 from transformer_jax.inference.fill_mask import MaskFiller, fill_masks
 from transformer_jax.inference.load import load
 from transformer_jax.inference.text_generator import TextGenerator
 from transformer_jax.inference.translate import Translator, translate
+from transformer_jax.runtime import progress
 from transformer_jax.runtime.errors import InputError, PretrainedError, RunFolderError
 
 ROOT = Path(__file__).parents[2]
@@ -132,10 +134,27 @@ def test_a_classifier_predicts_labels_and_probabilities_in_the_order_of_its_clas
     assert classifier.predictions(TEXTS)[3].tokens_cut == expected[3].tokens_cut
 
 
+def test_predictions_come_in_the_order_of_the_texts_while_later_ones_are_computed(
+    classifier, monkeypatch, capsys
+):
+    monkeypatch.setattr(classify, "ROWS", 2)
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    found = classifier.stream(TEXTS, progress=True)
+    first = next(found)
+    assert "predicting: text 2 of 4" in capsys.readouterr().err
+    assert [one.text for one in (first, *found)] == TEXTS
+    assert "predicting: text 4 of 4" in capsys.readouterr().err
+    streamed = [one.probability for one in classifier.stream(TEXTS)]
+    expected = [one.probability for one in classifier.predictions(TEXTS)]
+    np.testing.assert_allclose(streamed, expected, atol=1e-6)
+    with pytest.raises(TypeError, match="write stream"):
+        classifier.stream("a single text")
+
+
 def test_no_text_has_no_prediction(classifier):
     assert classifier.predict([]).shape == (0,)
     assert classifier.predict_proba(np.array([], str)).shape == (0, 2)
-    assert classifier.predictions([]) == []
+    assert classifier.predictions([]) == [] == list(classifier.stream([]))
 
 
 def test_texts_may_be_of_numpy_or_pandas(classifier):

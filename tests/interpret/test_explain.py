@@ -155,6 +155,12 @@ PIECES = [
 ]
 
 
+def test_half_of_the_words_out_of_the_vocabulary_are_most_of_them():
+    assert not explained(PIECES).is_mostly_unknown  # 2 of 5 with a value
+    assert explained(PIECES[-2:] + PIECES[:3]).is_mostly_unknown  # 2 of 4
+    assert not explained([]).is_mostly_unknown
+
+
 def test_colours_are_green_for_and_red_against_and_full_for_the_largest():
     shown = coloured(explained(PIECES))
     ink = "\x1b[38;5;16m"

@@ -1,13 +1,18 @@
 """A run folder gives back the model, tokenizer and specification that it was written from."""
 
 import json
+import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import load_file, save_file
 
+import transformer_jax as tj
 from tests.helpers.run_folders import save_run
+from transformer_jax.__main__ import main
 from transformer_jax.models.config import (
     ClassifierConfig,
     EncoderClassifierConfig,
@@ -22,8 +27,13 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.parameters import AbstractRngs
-from transformer_jax.runtime.errors import RunFolderError
-from transformer_jax.serialization.run_folder import KINDS, load_model
+from transformer_jax.runtime.errors import RunFolderError, UnfinishedWarning
+from transformer_jax.serialization.run_folder import (
+    KINDS,
+    load_model,
+    save_weights,
+    steps_taken,
+)
 from transformer_jax.serialization.specification import (
     ClassifierSpec,
     EncoderClassifierSpec,
@@ -117,3 +127,25 @@ def test_a_configuration_without_a_model_is_a_classifier(tmp_path):
     del content["model"]
     path.write_text(json.dumps(content))
     assert isinstance(load_model(tmp_path / "run", "TextClassifier").model, TextClassifier)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_a_stopped_training_is_loaded_with_a_warning(kind, tmp_path):
+    run = tmp_path / "run"
+    params, _, _ = write(run, kind)
+    assert steps_taken(run / "model.safetensors") is None
+    save_weights(run / "model.safetensors", params, (120, 2000))
+    with pytest.warns(UnfinishedWarning, match=r"stopped after step 120 of 2,000; --resume"):
+        load_model(run)
+    if kind == "MaskedLanguageModel":
+        with pytest.warns(UnfinishedWarning):
+            tj.load(run, "encoder")
+
+
+def test_a_command_says_that_training_was_stopped(tmp_path, capsys):
+    shutil.copytree(Path(__file__).parents[1] / "data/run_folders/imdb", tmp_path / "run")
+    weights = tmp_path / "run" / "model.safetensors"
+    save_file(load_file(weights), weights, {"step": "120", "steps": "2000"})
+    assert main(["explain", str(tmp_path / "run"), "a fine film"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert f"note: training of {tmp_path}/run stopped after step 120 of 2,000; --resume" in said[0]

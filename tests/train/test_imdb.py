@@ -2,6 +2,7 @@
 
 import html
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -106,8 +107,13 @@ def test_a_test_split_of_one_class_is_noted_on_the_screen_and_in_the_report(tmp_
 
 def test_predict_prints_label_and_probability_and_says_what_was_cut(run, capsys):
     assert use(["predict", str(run), "the film was superb", "the plot was awful", ""]) == 0
-    good, bad, empty = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    good, bad, empty = said.out.splitlines()
+    assert said.err == ""
     assert good.startswith("good") and bad.startswith("bad")
+    assert use(["predict", str(run), "it was superb", "zork quux"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("good") and "note: in 1 of 2 texts at least half" in said.err
     assert empty.split()[0] in ("good", "bad")
     assert "cut" not in good
     long = "superb " * 600
@@ -287,9 +293,13 @@ def test_help_reads_well(capsys):
 
 @pytest.mark.optimized
 @pytest.mark.slow
-def test_the_built_in_sample_is_learnt_where_counting_words_is_at_chance(tmp_path):
+def test_the_built_in_sample_is_learnt_where_counting_words_is_at_chance(tmp_path, capsys):
     assert main(["--data", "sample", "--out", str(tmp_path / "run")]) == 0
     report = json.loads((tmp_path / "run" / "report.json").read_text())
+    command, labels = capsys.readouterr().out.splitlines()[-2:]
+    assert use(shlex.split(command)[4:]) == 0
+    one, other = (line.split()[0] for line in capsys.readouterr().out.splitlines())
+    assert labels.endswith(f"in another order; they are {one} and {other})") and one != other
     assert report["test_accuracy"] > 0.95
     assert report["baseline"]["test_accuracy"] < 0.6
     assert "NOT OF IMDb" in (tmp_path / "run" / "report.md").read_text().splitlines()[0]

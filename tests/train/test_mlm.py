@@ -19,7 +19,12 @@ from train.optim import precision
 from transformer_jax.__main__ import main as use
 from transformer_jax.inference.fill_mask import fill_masks
 from transformer_jax.pretrained import from_pretrained, tokenizer_of
-from transformer_jax.serialization.run_folder import load_classifier, load_model
+from transformer_jax.serialization.run_folder import (
+    WEIGHTS,
+    load_classifier,
+    load_model,
+    steps_taken,
+)
 from transformer_jax.text.tokenizer import load_tokenizer
 
 SMALL = [
@@ -183,8 +188,10 @@ def test_a_stopped_run_goes_on_bit_for_bit(data, tmp_path, ctrl_c_behind):
     steps = json.loads((whole / "report.json").read_text())["steps"]
     with ctrl_c_behind(round(0.7 * steps)):
         assert main(arguments(data, stopped, *options, "--checkpoint-minutes", "0")) == 130
+    assert steps_taken(stopped / WEIGHTS) == (round(0.7 * steps), steps)
     assert main(["--resume", str(stopped), "--checkpoint-minutes", "5"]) == 0
     assert differences(stopped, whole) == []
+    assert steps_taken(stopped / WEIGHTS) is None
 
 
 def test_a_run_goes_on_with_its_own_texts_alone(data, tmp_path, capsys):

@@ -33,13 +33,13 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
-from tqdm import tqdm
 
 from train.classifier.ngram_counts import ngram_counts
 from train.classifier.recipe import VectorConfig
 from train.trainer import checkpoints
 from train.trainer.checkpoints import Progress
 from train.trainer.signals import Stopped, stop_wish
+from transformer_jax.runtime.progress import ProgressBar
 
 CHUNK = 32  # texts per call, visited one after another
 BLOCK = 2048  # texts that are sorted by length together
@@ -100,7 +100,7 @@ def text_vectors(
     progress = Progress()
     if keep_in:
         keep_in = keep_in / _digest(config, seed, rounds, counts, kept)
-        if loaded := checkpoints.load(keep_in, vectors, warn=tqdm.write):
+        if loaded := checkpoints.load(keep_in, vectors, warn=ProgressBar.write):
             vectors, progress = loaded
     began -= progress.train_seconds
     kept_step, kept_when = progress.step, time.perf_counter()
@@ -118,7 +118,9 @@ def text_vectors(
         if keep_in and wish.number:
             raise Stopped(wish.number)
 
-    bar = tqdm(total=sum(rounds), initial=progress.step, desc="vectors", unit="text", leave=False)
+    bar = ProgressBar(
+        total=sum(rounds), initial=progress.step, desc="vectors", unit="text", leave=False
+    )
     with bar, stop_wish() if keep_in else nullcontext() as wish:
         for epoch in range(progress.epoch, len(rounds)):
             learns, visited = epoch < config.epochs, sum(rounds[:epoch])

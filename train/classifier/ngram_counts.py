@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Int
 from scipy.sparse import csr_matrix, vstack
-from tqdm import tqdm
+
+from transformer_jax.runtime.progress import ProgressBar
 
 BLOCK = 2048  # texts that are converted to rows at a time
 
@@ -27,7 +28,7 @@ def ngram_counts(
     vocabulary = 1 + max((int(ids.max()) for ids in examples if len(ids)), default=0)
     if vocabulary**longest * longest >= 2**63:
         raise ValueError(f"n-grams of {longest} of {vocabulary:,} tokens do not fit 63 bits")
-    shown = tqdm(examples, desc="n-grams", unit="text", leave=False)
+    shown = ProgressBar(examples, desc="n-grams", unit="text", leave=False)
     all_of = [_ngrams(ids, longest, vocabulary, unknown) for ids in shown]
     distinct = np.concatenate([np.unique(found) for found in all_of[:learned]])
     keys, texts = np.unique(distinct, return_counts=True)

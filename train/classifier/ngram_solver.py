@@ -32,11 +32,11 @@ from jaxtyping import Float, Int
 from scipy.sparse import csr_matrix, diags, vstack
 from scipy.sparse.linalg import lsqr
 from sklearn.svm import LinearSVC
-from tqdm import tqdm
 
 from train.objectives.classification import balanced_weights
 from transformer_jax.functional.ngrams import PRIOR, ngram_rows
 from transformer_jax.models.ngram_evidence import NgramEvidence
+from transformer_jax.runtime.progress import ProgressBar
 from transformer_jax.text.batching import Batches, bucket_lengths, evaluation_plans
 
 BATCH_TOKENS = 65_536
@@ -150,7 +150,8 @@ def distil_evidence(
 def _fill(evidence: NgramEvidence, column: Callable[[int], dict[str, np.ndarray]]) -> None:
     classes = evidence.bias.shape[0]
     labels = [1] if classes == 1 else range(classes)
-    columns = [column(k) for k in tqdm(labels, desc="n-grams", unit="class", leave=False)]
+    shown = ProgressBar(labels, desc="n-grams", unit="class", leave=False)
+    columns = [column(k) for k in shown]
     for name in ("weight", "square", "bias"):
         values = np.stack([column[name] for column in columns], axis=-1)
         getattr(evidence, name)[...] = jnp.asarray(values, jnp.float32)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from train.data.dataset import DataError
+from transformer_jax.runtime.progress import ProgressBar
 from transformer_jax.text.tokenizer import Tokenizer
 
 
@@ -57,7 +57,7 @@ def write_tokens(
     path.parent.mkdir(parents=True, exist_ok=True)
     with (
         open(path, "wb") as file,
-        tqdm(desc="tokenizing", unit="B", unit_scale=True, leave=False, disable=None) as bar,
+        ProgressBar(desc="tokenizing", unit="B", unit_scale=True, leave=False) as bar,
     ):
 
         def write(ids: np.ndarray) -> None:

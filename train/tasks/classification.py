@@ -1,5 +1,6 @@
 """Text classification by a network and n-grams, compared with a linear baseline."""
 
+import shlex
 import sys
 import textwrap
 from dataclasses import replace
@@ -17,6 +18,7 @@ from train.data.dataset import Dataset, tokens_sha256
 from train.data.load import load_data
 from train.data.splits import validation_part
 from train.evaluation.baseline import compare_with_baseline
+from train.evaluation.examples import examples
 from train.evaluation.metrics import compared, score
 from train.evaluation.mistakes import write_mistakes
 from train.evaluation.report import summary
@@ -26,6 +28,7 @@ from train.tasks.task import Task
 from train.trainer.faults import faults_of
 from train.trainer.run import Run, finished
 from transformer_jax.inference.classify import Scorer
+from transformer_jax.runtime.progress import SHORT, ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import Batch, Batches, epoch_plans
 
@@ -119,8 +122,8 @@ class Classification(Task):
     def trained(self) -> nnx.Module:
         return self.classifier.trained
 
-    def keep(self, params: nnx.State) -> None:
-        super().keep(self.classifier.kept(params))
+    def keep(self, params: nnx.State, after: tuple[int, int] | None = None) -> None:
+        super().keep(self.classifier.kept(params), after)
 
     def batches(self, epoch: int) -> Batches:
         texts, seed = self.encoded[0] + self.encoded[3], self.options.seed
@@ -157,8 +160,12 @@ class Classification(Task):
         classifier, data = self.classifier, self.data
         test, unlabelled = self.encoded[2:]
         params, weights = self.calibrate(params)
-        probabilities = self.scorer(test, params)
+        with ProgressBar(
+            total=len(test), desc="testing", unit="text", leave=False, delay=SHORT
+        ) as bar:
+            probabilities = self.scorer(test, params, done=bar.update)
         scores = score(probabilities, data.test.labels, data.classes)
+        self.examples = examples(data.test.texts, data.test.labels, probabilities)
         report = {
             "data": {
                 "name": data.name,
@@ -227,8 +234,16 @@ class Classification(Task):
         return summary(report)
 
     def example(self) -> str:
-        text = "What a film!" if self.options.reviews else "a text of yours"
-        return f'python -m transformer_jax predict {self.folder} "{text}"'
+        command = ["python", "-m", "transformer_jax", "predict", str(self.folder)]
+        test, classes = self.data.test, self.data.classes
+        if not self.examples:
+            return f"{shlex.join(command)} --file texts.txt    (one text per line)"
+        labels = " and ".join(classes[test.labels[i]] for i in self.examples)
+        what = "a text that was held out; it is"
+        if len(self.examples) == 2:
+            what = "two held-out texts with the same words in another order; they are"
+        texts = (test.texts[i] for i in self.examples)
+        return f"{shlex.join([*command, *texts])}\n            ({what} {labels})"
 
 
 def announce(note: str) -> None:

@@ -132,6 +132,6 @@ class Task(ABC):
         """The module whose parameters gradient steps change."""
         return self.model
 
-    def keep(self, params: nnx.State) -> None:
-        """Write the weights of the saved model."""
-        save_weights(self.folder / WEIGHTS, params)
+    def keep(self, params: nnx.State, after: tuple[int, int] | None = None) -> None:
+        """Write the weights of the saved model; `after` are the steps so far and in all."""
+        save_weights(self.folder / WEIGHTS, params, after)

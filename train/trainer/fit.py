@@ -9,6 +9,7 @@ bit-identical to an uninterrupted one.
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 from flax import nnx
-from tqdm import tqdm
 
 from train.optim.optimizers import learning_rate_schedule, make_optimizer
 from train.trainer import checkpoints
@@ -28,6 +28,7 @@ from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import TrainState, copied, make_train_step
 from transformer_jax.parallel.mesh import replicate, split_rows
+from transformer_jax.runtime.progress import ProgressBar
 
 LOG_EVERY = 10  # steps between lines of metrics.jsonl, and between reads of the loss
 SKIPPED_LIMIT = 10  # the run stops after so many consecutive non-finite losses or gradients
@@ -49,8 +50,8 @@ class Objective(Protocol):
     def validate(self, params: nnx.State) -> dict[str, float]:
         """Return the validation metrics after an epoch."""
 
-    def keep(self, params: nnx.State) -> None:
-        """Save weights: first the initial ones, then each new best."""
+    def keep(self, params: nnx.State, after: tuple[int, int] | None) -> None:
+        """Save weights. `after` are the steps so far and in all; None at the end of training."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +77,13 @@ def fit(
     gradient that is not finite; CheckpointError and OSError when writing to disk fails.
     """
     loop = _Loop(objective, config, run, resume)
-    objective.keep(loop.best)
     with (
         MetricsLog(run / "metrics.jsonl", loop.progress.metrics_bytes, log) as loop.metrics,
-        tqdm(
-            total=loop.total_steps, initial=loop.progress.step, unit="step", dynamic_ncols=True
-        ) as loop.bar,
+        ProgressBar(total=loop.total_steps, initial=loop.progress.step, unit="step") as loop.bar,
         stop_wish() as loop.wish,
     ):
         loop.run()
+    objective.keep(loop.best, None)
     return FitResult(loop.best, loop.progress)
 
 
@@ -92,7 +91,7 @@ class _Loop:
     """The state of a training run, and the steps that advance it."""
 
     metrics: MetricsLog
-    bar: tqdm
+    bar: ProgressBar
     wish: Any
 
     def __init__(self, objective: Objective, config: FitConfig, run: Path, resume: bool):
@@ -110,14 +109,16 @@ class _Loop:
         self.progress = Progress()
         if resume:
             state = self.state, self.best
-            if loaded := checkpoints.load(self.folder, state, warn=tqdm.write):
+            if loaded := checkpoints.load(self.folder, state, warn=ProgressBar.write):
                 (self.state, self.best), self.progress = loaded
         self.shown: dict[str, str] = {}
+        self.compiled: set[tuple[int, ...]] = set()  # shapes of batches
         self.saved = time.perf_counter()
         self.started = self.saved - self.progress.train_seconds
 
     def run(self) -> None:
         """Train and validate for each remaining epoch."""
+        self._keep()
         if self.metrics.missing_bytes:
             self.bar.write(f"{self.metrics.path} lacks lines that it had at the last checkpoint")
         self.window = Window(self.progress)
@@ -135,7 +136,8 @@ class _Loop:
         self.progress = replace(self.progress, **changes)
 
     def _take_step(self, batch: Any, epoch: int) -> None:
-        self.state, loss = self.train_step(self.state, split_rows(batch))
+        with self._compiling(batch):
+            self.state, loss = self.train_step(self.state, split_rows(batch))
         self.window.add(loss, self.objective.count_tokens(batch))
         step = self.progress.step + 1
         self._update(step=step)
@@ -145,6 +147,15 @@ class _Loop:
         minutes = (time.perf_counter() - self.saved) / 60
         if self.wish.number or minutes >= self.config.checkpoint_minutes:
             self._save()
+
+    def _compiling(self, batch: Any) -> AbstractContextManager[None]:
+        """Return a context that says that the step is compiled, if this batch has a new shape."""
+        shape = np.shape(jax.tree.leaves(batch)[0])
+        if shape in self.compiled:
+            return nullcontext()
+        self.compiled.add(shape)
+        size = " x ".join(map(str, shape))
+        return self.bar.uncounted(f"compiling the training step for batches of {size}")
 
     def _log(self, epoch: int) -> None:
         """Write a line of metrics for the steps since the last line."""
@@ -178,7 +189,8 @@ class _Loop:
 
     def _validate(self, epoch: int) -> None:
         """Keep the averaged weights if they are the best so far."""
-        scores, select = self.objective.validate(self.state.average), self.objective.select
+        with self.bar.uncounted("validating"):
+            scores, select = self.objective.validate(self.state.average), self.objective.select
         finite = {k: v if math.isfinite(v) else None for k, v in scores.items()}
         step = self.progress.step
         self.metrics.write(step=step, epoch=epoch + 1, **finite)
@@ -189,7 +201,6 @@ class _Loop:
         self._update(epoch=epoch + 1)
         if better:
             self.best = copied(self.state.average)
-            self.objective.keep(self.best)
             self._update(
                 best_score=scores[select],
                 best_epoch=epoch + 1,
@@ -199,8 +210,13 @@ class _Loop:
         if better or self.wish.number or step == self.total_steps:
             self._save()
 
+    def _keep(self) -> None:
+        """Keep the best weights; before the first validation, the latest average."""
+        params = self.state.average if self.progress.best_score is None else self.best
+        self.objective.keep(params, (self.progress.step, self.total_steps))
+
     def _save(self) -> None:
-        """Write a checkpoint, then stop if a signal asked for it."""
+        """Write the model and a checkpoint, then stop if a signal asked for it."""
         self.window.read()
         begun = time.perf_counter()
         self._update(
@@ -210,6 +226,7 @@ class _Loop:
             metrics_bytes=self.metrics.sync(),
             train_seconds=begun - self.started,
         )
+        self._keep()
         checkpoints.save(self.folder, (self.state, self.best), self.progress)
         self.saved = self.window.since = time.perf_counter()
         self._update(save_seconds=self.progress.save_seconds + self.saved - begun)

@@ -30,7 +30,7 @@ from train.trainer.run import (
     resumed_options,
 )
 from train.trainer.signals import stoppable
-from transformer_jax.runtime.errors import TokenizerError
+from transformer_jax.runtime.errors import TokenizerError, warnings_as_notes
 
 
 class Trainable(Protocol):
@@ -88,7 +88,7 @@ class Program:
         """Train, or resume the run in `folder` if there are no options; return the exit code."""
         go_on = f"resume with\n    {self._command('--resume', folder)}"
         try:
-            with stoppable(), held(folder, new=options is not None):
+            with warnings_as_notes(), stoppable(), held(folder, new=options is not None):
                 self._train(folder, options, arguments)
             return 0
         except TrainingError as error:

@@ -75,3 +75,13 @@ def warn_of_sample(classifier: "Trained") -> None:
     if classifier.spec.data == "sample":
         note = "note: this model was trained on the built-in sample, not on real reviews"
         print(note, file=sys.stderr)
+
+
+def warn_of_unknown(unknown: int, texts: int) -> None:
+    """Print a note on standard error if texts are mostly out of the vocabulary of the model."""
+    if unknown:
+        print(
+            f"note: in {unknown:,} of {texts:,} texts at least half of the words are out of the "
+            "model's vocabulary, so that the label says little",
+            file=sys.stderr,
+        )

@@ -4,7 +4,8 @@
 
 texts.txt has one text per line; - is standard input.
 MODEL is a folder or a name on the Hugging Face Hub, such as sentence-transformers/all-MiniLM-L6-v2.
-vectors.npy has one row per text. Pooling and normalisation are read from the model's files.
+vectors.npy has one row per text, and gets its name once all are written. Pooling and normalisation
+are read from the model's files.
 """
 
 import argparse
@@ -36,17 +37,23 @@ def run(options: argparse.Namespace) -> None:
     from transformer_jax.inference.embed import SentenceEncoder
 
     encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
-    vectors = encoder(texts, progress=True)
+    shape = len(texts), encoder.embed_dim
 
     def save(beside: Path) -> None:
         with open(beside, "wb") as file:
-            np.save(file, vectors)
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            start = file.tell()
+            for rows, vectors in encoder.stream(texts, progress=True):
+                for row, vector in zip(rows.tolist(), vectors.astype("<f4"), strict=True):
+                    file.seek(start + row * vector.nbytes)
+                    file.write(vector.tobytes())
 
     try:
         write(Path(options.out), save)
     except OSError as error:
         raise InputError(f"{options.out} cannot be written: {error.strerror}") from None
     print(
-        writable(f"wrote {options.out}: {len(vectors)} vectors of length {vectors.shape[1]}"),
+        writable(f"wrote {options.out}: {shape[0]} vectors of length {shape[1]}"),
         file=sys.stderr,
     )

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from transformer_jax.cli import html
-from transformer_jax.cli.arguments import warn_of_sample
+from transformer_jax.cli.arguments import warn_of_sample, warn_of_unknown
 from transformer_jax.cli.matrix_text import clip, pad_right, width
 from transformer_jax.cli.terminal import read_lines, writable, write_page
 from transformer_jax.cli.word_colours import colour_of
@@ -79,6 +79,7 @@ def run(options: argparse.Namespace) -> None:
     if options.html is not None:
         write_page(options.html, _page(options, found))
     warn_of_sample(classifier)
+    warn_of_unknown(int(found.is_mostly_unknown), 1)
     for line in report(found, options.top, in_colour=wants_colour()):
         print(writable(line))
 

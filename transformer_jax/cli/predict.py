@@ -7,17 +7,23 @@
 prints the predicted label, its probability and the text, or with --json one object per line. A file
 named .csv, .tsv, .json, .jsonl or .parquet is a table, as train.classify reads it; any other has
 one text per line, and - is standard input. -o writes the input with the label and its probability
-added.
+added. They come in the order of the texts, as they are classified, and the texts that are mostly
+out of the model's vocabulary are counted.
 """
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer_jax.cli.arguments import given_texts, warn_of_paths, warn_of_sample
+from transformer_jax.cli.arguments import (
+    given_texts,
+    warn_of_paths,
+    warn_of_sample,
+    warn_of_unknown,
+)
 from transformer_jax.cli.predicted_tables import check_output, write_predictions
 from transformer_jax.cli.terminal import writable
 from transformer_jax.runtime.errors import InputError
@@ -56,17 +62,19 @@ def run(options: argparse.Namespace) -> None:
     table, texts = _given(options)
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.inference.classify import Classifier
+    from transformer_jax.runtime.progress import print_above
     from transformer_jax.serialization.run_folder import load_classifier
 
     classifier = Classifier(load_classifier(options.folder))
     if not options.json:
         warn_of_sample(classifier.trained)
+    predictions = _with_note(classifier.stream(texts, progress=True))
     if options.out is not None:
-        said = write_predictions(options.out, table, texts, classifier.predictions)
+        said = write_predictions(options.out, table, predictions)
         print(writable(said), file=sys.stderr)
         return
-    for line in format_predictions(classifier.predictions(texts), as_json=options.json):
-        print(writable(line))
+    for line in format_predictions(predictions, as_json=options.json):
+        print_above(writable(line))
 
 
 def _given(options: argparse.Namespace) -> tuple[Table, list[str]]:
@@ -88,6 +96,15 @@ def _given(options: argparse.Namespace) -> tuple[Table, list[str]]:
     for note in table.notes:
         print(writable(f"note: {note}"), file=sys.stderr)
     return table, texts
+
+
+def _with_note(predictions: Iterable["Prediction"]) -> Iterator["Prediction"]:
+    """Yield the predictions, and count those of unknown words on standard error at the end."""
+    texts = unknown = 0
+    for prediction in predictions:
+        texts, unknown = texts + 1, unknown + prediction.is_mostly_unknown
+        yield prediction
+    warn_of_unknown(unknown, texts)
 
 
 def format_predictions(predictions: Iterable["Prediction"], *, as_json: bool) -> Iterable[str]:

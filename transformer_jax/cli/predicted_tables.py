@@ -1,7 +1,7 @@
 """Tables with predictions: the rows of the input, with a label and its probability added."""
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from transformer_jax.inference.classify import Prediction
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
-ROWS = 2048  # classified together, and written before the next
 ADDED = ("label", "probability")
 
 
@@ -25,13 +24,8 @@ def check_output(out: str, file: str | None) -> None:
         raise InputError(f"-o {out} is the file that is read; name another")
 
 
-def write_predictions(
-    out: str,
-    table: Table,
-    texts: Sequence[str],
-    predict: Callable[[Sequence[str]], Sequence["Prediction"]],
-) -> str:
-    """Write the rows of a table with the predictions of `texts`, as they come; return a summary.
+def write_predictions(out: str, table: Table, predictions: Iterable["Prediction"]) -> str:
+    """Write the rows of a table with their predictions, as they come; return a summary.
 
     The columns added are `label` and `probability`, or if the table has one of them,
     `predicted_label` and `predicted_probability`. A CSV file keeps the delimiter of the input.
@@ -49,7 +43,9 @@ def write_predictions(
             writer = csv.writer(file, delimiter=delimiter) if delimiter else None
             if writer:
                 writer.writerow(header)
-            for row in _rows(table, texts, predict):
+            for i, said in enumerate(predictions):
+                row = [column[i] for column in table.values]
+                row += [said.label, f"{said.probability:.6f}"]
                 if writer:
                     writer.writerow([_cell(value) for value in row])
                 else:
@@ -69,14 +65,6 @@ def _added(table: Table) -> tuple[str, ...]:
         f"{table.name} has columns for labels and for predicted ones; rename or remove those that "
         "begin with predicted_"
     )
-
-
-def _rows(
-    table: Table, texts: Sequence[str], predict: Callable[[Sequence[str]], Sequence["Prediction"]]
-) -> Iterator[list[Any]]:
-    for start in range(0, len(texts), ROWS):
-        for i, said in enumerate(predict(texts[start : start + ROWS]), start):
-            yield [*(column[i] for column in table.values), said.label, f"{said.probability:.6f}"]
 
 
 def _cell(value: Any) -> Any:

@@ -3,7 +3,7 @@
     python -m transformer_jax similar MODEL "a film about the sea" texts.txt
 
 prints the most similar lines of the file with their similarity, the most similar first. It is the
-cosine unless the model's files name another one.
+cosine unless the model's files name another one. All texts are embedded first.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Class probabilities of texts, from a trained classifier."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,18 @@ from transformer_jax.interpret.explain import Explanation, explain
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.parallel.mesh import replicate, split_rows
+from transformer_jax.runtime.progress import SHORT, ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import (
+    Batch,
     Batches,
     bucket_lengths,
     evaluation_plans,
     in_order,
     round_lengths,
 )
+
+ROWS = 256  # texts that are classified before the next; fewer cost more padding
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,12 @@ class Prediction:
     probabilities: dict[str, float]
     tokens: int  # number of tokens that the model read
     tokens_cut: int  # number of tokens cut, because the text was longer than max_length
+    unknown_share: float = 0.0  # of the tokens that are out of the vocabulary, special ones aside
+
+    @property
+    def is_mostly_unknown(self) -> bool:
+        """Whether half of the tokens or more are out of the vocabulary: the label says little."""
+        return self.unknown_share >= 0.5
 
 
 class Scorer:
@@ -63,23 +74,25 @@ class Scorer:
         params: nnx.State | None = None,
         *,
         buckets: Sequence[int] | None = None,
+        done: Callable[[int], object] = lambda texts: None,
     ) -> Float[np.ndarray, "n C"]:
         """Compute the class probabilities of encoded texts, in the order of the texts.
 
         `params` replaces the weights of the model, and `buckets` the lengths of batches, if they
-        are given.
+        are given. `done` is called after each batch with its number of texts.
         """
         params = replicate(self.params if params is None else params)
         buckets = self.buckets if buckets is None else buckets
         plans = evaluation_plans([len(ids) for ids in encoded], buckets, self.batch_tokens)
         batches = Batches(plans, encoded, None, self.pad_id)
-        return in_order(
-            (
-                (batch, self._probabilities(params, *split_rows((batch.tokens, batch.is_token))))
-                for batch in batches
-            ),
-            len(encoded),
-        )
+
+        def computed() -> Iterator[tuple[Batch, Any]]:
+            for batch in batches:
+                inputs = split_rows((batch.tokens, batch.is_token))
+                yield batch, self._probabilities(params, *inputs)
+                done(int(batch.is_example.sum()))
+
+        return in_order(computed(), len(encoded))
 
 
 class Classifier:
@@ -113,7 +126,7 @@ class Classifier:
         >>> load("tests/data/run_folders/imdb").predict(["a fine film", "the plot was dull"])
         array(['positive', 'negative'], dtype='<U8')
         """
-        probabilities = self._scored(as_texts(texts, "predict"))[0]
+        probabilities = self.predict_proba(as_texts(texts, "predict"))
         return np.array(self.classes)[probabilities.argmax(axis=1)]
 
     def predict_proba(self, texts: Iterable[str]) -> Float[np.ndarray, "n C"]:
@@ -121,26 +134,29 @@ class Classifier:
 
         The arguments and errors are those of `predict`.
         """
-        return self._scored(as_texts(texts, "predict_proba"))[0]
+        texts = as_texts(texts, "predict_proba")
+        if not texts:
+            return np.zeros((0, len(self.classes)), np.float32)
+        encoded, _, buckets = self._encoded(texts)
+        return self._scorer(encoded, buckets=buckets)
 
     def predictions(self, texts: Iterable[str]) -> list[Prediction]:
         """Predict every text as `predict` does, and say how much of it the model read."""
         texts = as_texts(texts, "predictions")
-        probabilities, lengths, cuts = self._scored(texts)
-        predictions = []
-        for text, row, length, cut in zip(texts, probabilities, lengths, cuts, strict=True):
-            best = int(row.argmax())
-            predictions.append(
-                Prediction(
-                    text,
-                    self.classes[best],
-                    float(row[best]),
-                    {name: float(p) for name, p in zip(self.classes, row, strict=True)},
-                    tokens=length,
-                    tokens_cut=cut,
-                )
-            )
-        return predictions
+        return list(self._predicted(texts, len(texts)))
+
+    def stream(self, texts: Iterable[str], *, progress: bool = False) -> Iterator[Prediction]:
+        """Predict every text as `predictions` does, and yield the predictions as they come.
+
+        They have the order of the texts, which are classified ROWS at a time. `progress` shows a
+        bar. The errors are those of `predict`.
+
+        >>> from transformer_jax import load
+        >>> classifier = load("tests/data/run_folders/imdb")
+        >>> next(classifier.stream(["a fine film", "the plot was dull"])).label
+        'positive'
+        """
+        return self._predicted(as_texts(texts, "stream"), ROWS, progress=progress)
 
     def explain(self, text: str, *, name: str | None = None, limit: int = 512) -> Explanation:
         """Compute the attribution of every word of a text to the log odds of a class.
@@ -150,18 +166,47 @@ class Classifier:
         """
         return explain(self.trained, as_text(text, "text"), name=name, limit=limit)
 
-    def _scored(self, texts: list[str]) -> tuple[np.ndarray, list[int], list[int]]:
-        """Return the probabilities of the classes, the tokens that were read, and those cut."""
-        if not texts:
-            return np.zeros((0, len(self.classes)), np.float32), [], []
+    def _encoded(self, texts: list[str]) -> tuple[list[np.ndarray], np.ndarray, tuple[int, ...]]:
+        """Return the ids of the texts, the numbers of tokens cut, and the lengths of batches."""
         spec = self.trained.spec
         encode = self.trained.tokenizer.encode_with_cuts
         encoded, cuts = encode(texts, spec.max_length, spec.truncate)
-        lengths = [len(ids) for ids in encoded]
-        buckets = bucket_lengths(
-            round_lengths(lengths, spec.max_length), spec.max_length, num_buckets=4
+        lengths = round_lengths([len(ids) for ids in encoded], spec.max_length)
+        return encoded, cuts, bucket_lengths(lengths, spec.max_length, num_buckets=4)
+
+    def _predicted(
+        self, texts: list[str], rows: int, *, progress: bool = False
+    ) -> Iterator[Prediction]:
+        """Yield the predictions of texts, which are classified `rows` at a time."""
+        if not texts:
+            return
+        encoded, cuts, buckets = self._encoded(texts)
+        # Parts of equal size: a short last one would be compiled for itself.
+        parts = np.array_split(np.arange(len(texts)), -(-len(texts) // rows))
+        with ProgressBar(
+            total=len(texts), desc="predicting", unit="text", leave=False, delay=SHORT,
+            disable=not progress,
+        ) as bar:  # fmt: skip
+            for part in parts:
+                ids = [encoded[i] for i in part]
+                probabilities = self._scorer(ids, buckets=buckets, done=bar.update)
+                for i, row in zip(part, probabilities, strict=True):
+                    yield self._prediction(texts[i], encoded[i], row, int(cuts[i]))
+
+    def _prediction(self, text: str, ids: np.ndarray, row: np.ndarray, cut: int) -> Prediction:
+        tokenizer, best = self.trained.tokenizer, int(row.argmax())
+        special = (tokenizer.cls_id, tokenizer.sep_id)
+        words = [token for token in ids.tolist() if token not in special]
+        unknown = 0 if tokenizer.unk_id is None else words.count(tokenizer.unk_id)
+        return Prediction(
+            text,
+            self.classes[best],
+            float(row[best]),
+            {name: float(p) for name, p in zip(self.classes, row, strict=True)},
+            tokens=len(ids),
+            tokens_cut=cut,
+            unknown_share=unknown / max(len(words), 1),
         )
-        return self._scorer(encoded, buckets=buckets), lengths, cuts.tolist()
 
 
 def predict(

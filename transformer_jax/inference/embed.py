@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
-from jaxtyping import Float
-from tqdm import tqdm
+from jaxtyping import Float, Int32
 
 from transformer_jax.functional.pooling import POOLINGS
 from transformer_jax.inference.load import load
@@ -22,12 +21,12 @@ from transformer_jax.inference.sentence_files import SIMILARITIES, Pooling, read
 from transformer_jax.inference.texts import as_texts
 from transformer_jax.models.text_encoder import TextEncoder
 from transformer_jax.parallel.mesh import replicate, split_rows
+from transformer_jax.runtime.progress import SHORT, ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import (
     Batches,
     bucket_lengths,
     evaluation_plans,
-    in_order,
     round_lengths,
 )
 from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
@@ -103,27 +102,37 @@ class SentenceEncoder:
         A batch has at most `batch_tokens` tokens, or one text if that is longer, which bounds the
         memory.
         """
+        found = np.zeros((len(texts), self.embed_dim), np.float32)
+        for rows, vectors in self.stream(texts, batch_tokens=batch_tokens, progress=progress):
+            found[rows] = vectors
+        return found
+
+    def stream(
+        self, texts: Sequence[str], *, batch_tokens: int = 8192, progress: bool = False
+    ) -> Iterator[tuple[Int32[np.ndarray, " b"], Float[np.ndarray, "b D"]]]:
+        """Yield the vectors of each batch as they come, with the indices of its texts.
+
+        The arguments are those of a call. Long texts come first, so that a lack of memory shows at
+        once.
+        """
         if not len(texts):
-            return np.zeros((0, self.embed_dim), np.float32)
+            return
         prompted = [self.pooling.prompt + text for text in texts]
         encoded = self.tokenizer.encode(prompted, self.max_length)
         lengths = [len(ids) for ids in encoded]
         buckets = bucket_lengths(round_lengths(lengths, self.max_length), self.max_length, BUCKETS)
         plans = evaluation_plans(lengths, buckets, max(batch_tokens, buckets[-1]))
-        # The longest batches come first, so that a lack of memory shows at once.
-        plans = plans[::-1]
-        batches = Batches(plans, encoded, None, self.tokenizer.pad_id)
-        return in_order(self._computed(batches, len(texts), progress), len(texts))
-
-    def _computed(self, batches: Batches, total: int, progress: bool) -> Iterator:
+        batches = Batches(plans[::-1], encoded, None, self.tokenizer.pad_id)
         params = replicate(self.params)
-        with tqdm(
-            total=total, desc="embedding", unit="text", leave=False,
-            disable=None if progress else True,
+        with ProgressBar(
+            total=len(texts), desc="embedding", unit="text", leave=False, delay=SHORT,
+            disable=not progress,
         ) as bar:  # fmt: skip
             for batch in batches:
-                yield batch, self._vectors(params, *split_rows((batch.tokens, batch.is_token)))
-                bar.update(int(batch.is_example.sum()))
+                vectors = self._vectors(params, *split_rows((batch.tokens, batch.is_token)))
+                rows = np.flatnonzero(batch.is_example)
+                yield batch.index[rows], np.asarray(vectors)[rows]
+                bar.update(len(rows))
 
 
 def most_similar(

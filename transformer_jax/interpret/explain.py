@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from tqdm import tqdm
 
 from transformer_jax.interpret.attribution import (
     Attribution,
@@ -17,6 +16,7 @@ from transformer_jax.interpret.attribution import (
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.runtime.errors import InputError
+from transformer_jax.runtime.progress import ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import padded, round_lengths
 from transformer_jax.text.words import Piece, pieces_of
@@ -43,6 +43,12 @@ class Explanation:
         return max(
             (abs(piece.value) for piece in self.pieces if piece.value is not None), default=0.0
         )
+
+    @property
+    def is_mostly_unknown(self) -> bool:
+        """Whether half of the words or more are out of the vocabulary."""
+        words = [piece for piece in self.pieces if piece.value is not None]
+        return len(words) > 0 and 2 * sum(piece.is_unknown for piece in words) >= len(words)
 
     def strongest(self, top: int) -> tuple[list[Piece], list[Piece]]:
         """Return the `top` pieces with positive and with negative values, the strongest first."""
@@ -90,7 +96,7 @@ def explain(
     probabilities = np.exp(logits - np.logaddexp.reduce(logits))
     best = int(logits.argmax())
     index = best if name is None else spec.classes.index(name)
-    with tqdm(desc="explaining", unit="pass", leave=False, disable=None) as bar:
+    with ProgressBar(desc="explaining", unit="pass", leave=False) as bar:
 
         def evaluate(presence: Float[Array, "A T"]) -> tuple[Array, Array]:
             bar.update(len(presence))

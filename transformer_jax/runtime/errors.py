@@ -1,5 +1,10 @@
 """Error types with messages of one line, and other libraries' errors shortened to one line."""
 
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class InputError(ValueError):
     """An input of a command that cannot be used; the message says why and what to give instead."""
@@ -21,6 +26,27 @@ class RunFolderError(ValueError):
 
 class PretrainedError(ValueError):
     """A folder or a name on the hub that holds no model that can be read."""
+
+
+class UnfinishedWarning(UserWarning):
+    """A warning that the training of a model was stopped before its end."""
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print an UnfinishedWarning as one line on standard error, as programs do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UnfinishedWarning)
+        show = warnings.showwarning
+
+        def note(message: Warning | str, category: type[Warning], *place: object) -> None:
+            if issubclass(category, UnfinishedWarning):
+                print(f"note: {message}", file=sys.stderr)
+            else:
+                show(message, category, *place)  # pyright: ignore[reportArgumentType]
+
+        warnings.showwarning = note
+        yield
 
 
 def one_line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """The run folder, which training writes and all other programs read.
 
-    model.safetensors   the weights in float32, by their dotted names
+    model.safetensors   the weights in float32, by their dotted names; until training is complete,
+                        also the number of its steps so far and in all, as metadata
     config.json         the configuration of the model, its classes, the truncation of texts
     tokenizer.json      the tokenizer; a pretrained tokenizer has further files
     report.json/.md/.html, mistakes.json, metrics.jsonl, curves.png, options.json, checkpoints/
@@ -11,6 +12,7 @@ Nothing is unpickled. A folder whose files do not fit together raises an error o
 
 import json
 import re
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.parameters import AbstractRngs, named_parameters
-from transformer_jax.runtime.errors import RunFolderError, one_line
+from transformer_jax.runtime.errors import RunFolderError, UnfinishedWarning, one_line
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.runtime.texts import read_text
 from transformer_jax.serialization.folder_files import CONFIG, WEIGHTS, check_run_folder
@@ -43,6 +45,8 @@ from transformer_jax.serialization.specification import (
 from transformer_jax.serialization.typed_json import from_dict
 from transformer_jax.text.tokenizer_formats import TOKENIZER_FORMATS
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
+
+COUNTS = ("step", "steps")  # metadata of the weights of a run that is not complete
 
 
 @dataclass(frozen=True)
@@ -87,11 +91,16 @@ def save_specification(folder: Path, tokenizer: TextTokenizer, spec: Spec) -> No
     write_text(folder / CONFIG, json.dumps(asdict(spec), indent=2) + "\n")
 
 
-def save_weights(path: Path, params: nnx.State) -> None:
-    """Write the weights to a safetensors file. Raises OSError if they cannot be written."""
+def save_weights(path: Path, params: nnx.State, after: tuple[int, int] | None = None) -> None:
+    """Write the weights to a safetensors file. Raises OSError if they cannot be written.
+
+    `after` are the steps so far and in all, if training is not complete. They are in the same file,
+    because a process may be killed between the writes of two.
+    """
+    counts = None if after is None else {k: str(n) for k, n in zip(COUNTS, after, strict=True)}
     arrays = {name: np.asarray(leaf) for name, leaf in named_parameters(params)}
     try:
-        write(path, lambda beside: save_file(arrays, beside))
+        write(path, lambda beside: save_file(arrays, beside, counts))
     except SafetensorError as error:  # it wraps the operating system's error
         raise OSError(f"{path}: {error}") from error
 
@@ -111,7 +120,7 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
     Without `kinds`, it may be any of them.
 
     Raises RunFolderError as `load_classifier` does, and TokenizerError if the tokenizer cannot be
-    read.
+    read. Issues an UnfinishedWarning if training was stopped before its end.
     """
     folder = Path(folder)
     check_run_folder(folder, KINDS[kinds[0]].program if kinds else "a training program")
@@ -130,7 +139,11 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
         )
     abstract = nnx.eval_shape(lambda: kind.model(spec.config, rngs=AbstractRngs()))
     graph, shapes = nnx.split(abstract, nnx.Param)
-    return Trained(nnx.merge(graph, load_weights(folder / WEIGHTS, shapes)), tokenizer, spec)
+    model = nnx.merge(graph, load_weights(folder / WEIGHTS, shapes))
+    if after := steps_taken(folder / WEIGHTS):
+        note = f"training of {folder} stopped after step {after[0]:,} of {after[1]:,}"
+        warnings.warn(f"{note}; --resume continues it", UnfinishedWarning, stacklevel=2)
+    return Trained(model, tokenizer, spec)
 
 
 def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
@@ -160,6 +173,17 @@ def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
             raise RunFolderError(f"{path}: {name} holds values that are not finite; it is damaged")
     leaves = jax.device_put([arrays[name] for name in expected])
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def steps_taken(path: Path) -> tuple[int, int] | None:
+    """Return the steps of training so far and in all, or None if training was completed."""
+    with safe_open(path, "numpy") as file:
+        counts = file.metadata() or {}
+    try:
+        step, steps = (int(counts[name]) for name in COUNTS)
+    except (KeyError, ValueError):  # also a file of an earlier version
+        return None
+    return step, steps
 
 
 def _tensors(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -14,9 +14,9 @@ import numpy as np
 import tokenizers
 from jaxtyping import Int32
 from tokenizers import normalizers
-from tqdm import tqdm
 
 from transformer_jax.runtime.errors import TokenizerError, one_line
+from transformer_jax.runtime.progress import ProgressBar
 
 Truncation = Literal["head", "tail", "head-tail"]  # the part of a long text that is kept
 CHUNK = 1000  # texts between two updates of the progress bar
@@ -115,8 +115,10 @@ def tokens_by_word(
 def _encodings(
     encode: Callable[..., list[tokenizers.Encoding]], texts: Sequence[str]
 ) -> Iterator[tokenizers.Encoding]:
-    quiet = True if len(texts) <= CHUNK else None  # None: shown on a terminal only
-    with tqdm(total=len(texts), desc="tokenizing", unit="text", leave=False, disable=quiet) as bar:
+    few = len(texts) <= CHUNK
+    with ProgressBar(
+        total=len(texts), desc="tokenizing", unit="text", leave=False, disable=few
+    ) as bar:
         for start in range(0, len(texts), CHUNK):
             chunk = [valid(text) for text in texts[start : start + CHUNK]]
             with told("the tokenizer cannot encode a text; its file is damaged or of another kind"):

@@ -25,10 +25,10 @@ import numpy as np
 import tokenizers
 from jaxtyping import Int, Int32
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from tqdm import tqdm
 
 from transformer_jax.runtime.errors import TokenizerError, one_line
 from transformer_jax.runtime.files import write_text
+from transformer_jax.runtime.progress import ProgressBar
 from transformer_jax.runtime.texts import EncodingError, read_text
 from transformer_jax.text.encoding import (
     Located,
@@ -286,7 +286,7 @@ def train_tokenizer(
         core.normalizer = normalizers.Sequence(
             [*steps, normalizers.Lowercase()] if lowercase else steps
         )
-    bar = tqdm(texts, desc="training the tokenizer", unit="text", leave=False, disable=None)
+    bar = ProgressBar(texts, desc="training the tokenizer", unit="text", leave=False)
     core.train_from_iterator(map(valid, bar), trainer)
     if core.get_vocab_size() < SMALLEST_SIZES[kind]:
         raise TokenizerError(f"no words to learn {spec} from: the training texts are empty")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.kills import state_arrays
 from train.objectives.batches import LazyBatches
 from train.objectives.classification import make_loss
 from train.optim.config import Rates
@@ -61,7 +62,15 @@ def make_batch(n, bad=(0, 0)):
 
 
 def run_fit(
-    run, *, epochs=3, validate=error, resume=False, on_batch=None, bad=lambda n: (0, 0), **changes
+    run,
+    *,
+    epochs=3,
+    validate=error,
+    resume=False,
+    on_batch=None,
+    bad=lambda n: (0, 0),
+    kept=None,
+    **changes,
 ):
     """A linear map fitted to Y. `on_batch(n)` is called as the n-th batch is made, `bad(n)` may
     spoil it.
@@ -72,7 +81,7 @@ def run_fit(
             on_batch(n)
         return make_batch(n, bad(n))
 
-    kept = []
+    kept = [] if kept is None else kept
     run.mkdir(exist_ok=True)
     changes = {"average_decay": 0.0, "optimizer": OptimizerConfig(0.1, warmup_fraction=0)} | changes
     objective = SimpleNamespace(
@@ -82,7 +91,7 @@ def run_fit(
         validate=validate,
         select="score",
         count_tokens=lambda batch: 8,
-        keep=kept.append,
+        keep=lambda *given: kept.append(given),
     )
     config = FitConfig(epochs=epochs, seed=3, **changes)
     return fit(objective, config, run, resume=resume), kept
@@ -111,13 +120,17 @@ def test_best_epoch_is_kept_and_not_the_last(tmp_path):
 
     result, kept = run_fit(tmp_path, validate=validate)
     assert result.progress.best_epoch == 2
-    assert len(kept) == 3  # the first weights too
+    assert [after for _, after in kept] == [(0, 12), (4, 12), (8, 12), (12, 12), None]
+    for (params, _), best in zip(kept[1:], [0, 1, 1, 1], strict=True):
+        np.testing.assert_array_equal(params.kernel[...], weights[best])
     np.testing.assert_array_equal(result.params.kernel[...], weights[1])
     assert not np.array_equal(weights[1], weights[2])
 
 
-def test_same_seed_gives_the_same_bits(tmp_path):
+def test_same_seed_gives_the_same_bits_and_each_shape_is_said_to_be_compiled(tmp_path, capsys):
     first, _ = run_fit(tmp_path / "a")
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["compiling the training step for batches of 8 x 3 ...", "validating ..."]
     second, _ = run_fit(tmp_path / "b")
     np.testing.assert_array_equal(first.params.kernel[...], second.params.kernel[...])
 
@@ -185,6 +198,21 @@ def test_a_run_stopped_after_any_step_goes_on_to_the_same_bits(at, minutes, whol
     same_but_for_time(tmp_path / "run", whole[0])
 
 
+def test_a_run_stopped_before_its_first_validation_keeps_the_latest_average(tmp_path):
+    def stop(n):
+        if n == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    kept = []
+    with pytest.raises(Stopped):
+        run_fit(tmp_path, on_batch=stop, average_decay=0.5, kept=kept)
+    assert [after for _, after in kept] == [(0, 12), (3, 12)]
+    arrays = state_arrays(tmp_path)
+    (average,) = (arrays[name] for name in arrays if "average" in name and "kernel" in name)
+    np.testing.assert_array_equal(kept[1][0].kernel[...], average)
+    assert not np.array_equal(kept[0][0].kernel[...], average)
+
+
 def test_a_run_broken_off_anywhere_goes_on_to_the_same_bits(whole, tmp_path):
     """Not a wish but a fault, in the middle of validation: the last checkpoint is what there is."""
 
@@ -230,7 +258,8 @@ def test_a_finished_fit_resumed_does_nothing_more(whole, tmp_path):
 
     result, kept = run_fit(run, validate=fail, on_batch=fail, resume=True)
     np.testing.assert_array_equal(result.params.kernel[...], whole[1].params.kernel[...])
-    np.testing.assert_array_equal(kept[0].kernel[...], result.params.kernel[...])
+    for params, _ in kept:
+        np.testing.assert_array_equal(params.kernel[...], result.params.kernel[...])
     same_but_for_time(run, whole[0])
 
 
