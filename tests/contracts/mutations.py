@@ -742,6 +742,19 @@ MUTATIONS = [
         "len(ids)",
         "test_prompts_of_one_padded_length_share_what_is_compiled",
     ),
+    # What programs say
+    Mutation(
+        "the_time_left_counts_compilation", "ProgressBar.uncounted",
+        "self.last_print_t += spent",
+        "self.last_print_t += 0 * spent",
+        "test_the_time_left_does_not_count_what_is_uncounted",
+    ),
+    Mutation(
+        "a_stopped_run_passes_for_a_finished_one", "steps_taken",
+        "return step, steps",
+        "return None",
+        "test_a_command_says_that_training_was_stopped",
+    ),
 ]  # fmt: skip
 
 
