@@ -31,6 +31,7 @@ COMMANDS = {
     "embed": "embed",
     "similar": "similar",
     "fill": "fill",
+    "export": "export",
 }
 
 

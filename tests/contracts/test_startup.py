@@ -51,6 +51,8 @@ def test_a_command_checks_its_command_line_before_it_imports_a_model():
     for command in COMMANDS:
         calls += [(main, command, "--help"), (main, command, "--no-such-option")]
     calls += [(main, name, "no/such/run", "text") for name in ("attention", "explain", "predict")]
+    calls += [(main, "export", "no/such/run", "new")]
+    calls += [(main, "export", "tests/data/run_folders/imdb-finetune", "tests")]
     calls += [(main, "translate", "no/such/run", "text"), (main, "cost", "no/such/run")]
     calls += [(main, "walk", "text", "--run", "no/such/run")]
     calls += [(main, name, "./no/such/run", "text") for name in ("generate", "next")]

@@ -46,7 +46,7 @@ def save_pretrained(
         )
     if classes is not None and (kind != "classifier" or len({*classes}) != config.num_classes):
         raise ValueError(f"classes must be as many different names as the model has; got {classes}")
-    settings = _written(config, family, kind, classes)
+    settings = written_config(config, family, kind, classes)
     named = named_parameters(nnx.state(model, nnx.Param))
     parameters = {name: np.asarray(leaf) for name, leaf in named}
     prefix = "" if kind == "encoder" else family.PREFIX
@@ -66,7 +66,9 @@ def save_pretrained(
         tokenizer.save(folder)
 
 
-def _written(config: Any, family: Family, kind: str, classes: tuple[str, ...] | None) -> dict:
+def written_config(
+    config: Any, family: Family, kind: str, classes: tuple[str, ...] | None = None
+) -> dict[str, Any]:
     """Return the content of config.json; raise ValueError if reading it gives another model."""
     problem = "its settings cannot be represented"
     try:
