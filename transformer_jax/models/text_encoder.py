@@ -41,10 +41,14 @@ class EncoderClassifierOptions(TypedDict, total=False):
     implementation: Implementation | None
 
 
-class TextEncoderOptions(EncoderClassifierOptions, total=False):
+class TextEncoderOptions(TypedDict, total=False):
     """The options of a call that do not change which arrays it returns."""
 
+    segments: Int[Array, "B T"] | None
+    presence: Float[Array, "B T"] | None
     text_ids: Int[Array, "B T"] | None
+    rngs: nnx.Rngs | None
+    implementation: Implementation | None
 
 
 class TextEncoder(nnx.Module):
