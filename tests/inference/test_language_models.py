@@ -11,6 +11,7 @@ from flax import nnx
 from tests.helpers.checkpoint_files import FOLDER
 from tests.helpers.compiled import compiled
 from transformer_jax.__main__ import main
+from transformer_jax.inference import text_generator
 from transformer_jax.inference.load import load
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.models.language_model import LanguageModel
@@ -69,10 +70,8 @@ def test_generate_prints_the_greedy_text(published, capsys):
 
 
 def test_it_writes_256_tokens_unless_told(published, capsys, monkeypatch):
-    from transformer_jax.generation import generate
-
     asked = []
-    monkeypatch.setattr(generate, "stream", lambda *_, **how: asked.append(how) or [])
+    monkeypatch.setattr(text_generator, "stream", lambda *_, **how: asked.append(how) or [])
     assert main(["generate", str(published[1]), "Hello"]) == 0
     assert [how["max_tokens"] for how in asked] == [256]
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from transformer_jax.cli.terminal import read_lines, writable
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.folder_files import check_run_folder
@@ -61,13 +59,6 @@ def warn_of_paths(texts: Sequence[str]) -> None:
             there = "is a file" if Path(text).is_file() else "looks like a file that does not exist"
             note = f"note: {text} {there}, and is taken for a text; --file FILE reads a file"
             print(writable(note), file=sys.stderr)
-
-
-def prompt_ids(trained: "Trained", text: str) -> np.ndarray:
-    """Return the token ids of a prompt. Raises InputError if the prompt is empty."""
-    if not text:
-        raise InputError("an empty prompt; pass at least one word")
-    return trained.tokenizer.prompt(text, framed=trained.spec.framed)
 
 
 def warn_of_sample(classifier: "Trained") -> None:

@@ -24,12 +24,11 @@ def run(options: argparse.Namespace) -> None:
     if options.top < 1:
         raise InputError(f"--top must be 1 or more; got {options.top}")
     # Imported here so that help and mistakes are answered at once.
-    from transformer_jax.inference.fill_mask import fill_masks
+    from transformer_jax.inference.fill_mask import MaskFiller
     from transformer_jax.inference.load import load
 
     try:
-        trained = load(options.model, "masked")
-        guesses = fill_masks(trained.model, trained.tokenizer, options.text, options.top)
+        guesses = MaskFiller(load(options.model, "masked")).fill(options.text, options.top)
     except ValueError as error:
         raise InputError(str(error)) from None
     for number, found in enumerate(guesses):

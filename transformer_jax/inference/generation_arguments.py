@@ -89,6 +89,11 @@ def _max_tokens(trained, prompt_length, config, request) -> int:
             "included; pass a shorter prompt"
         )
     if request.max_tokens is not None:
+        if type(request.max_tokens) is int and not 1 <= request.max_tokens <= room:
+            raise InputError(
+                f"max_tokens must be 1 to {room}, the room that the prompt leaves in a max_length "
+                f"of {holds}; got {request.max_tokens}"
+            )
         return request.max_tokens
     if config.max_new_tokens is not None:
         return min(room, config.max_new_tokens)
