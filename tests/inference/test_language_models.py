@@ -86,8 +86,8 @@ def test_next_prints_tokens_as_they_stand_in_a_text(published, capsys):
     ("source", "says"),
     [
         (str(FOLDER / "bert"), "a bert model does not generate text; GPT-2 and Llama do"),
-        ("./nowhere", "is not a run folder: it has no config.json"),
-        ("runs/nowhere", "is not a run folder: it has no config.json"),
+        ("./nowhere", "is not a folder; pass one that holds config.json"),
+        ("runs/nowhere", "is not a folder; pass one that holds config.json"),
         ("nobody/nothing", "is not in the local cache and"),
     ],
 )

@@ -1,7 +1,6 @@
 """Arguments that several commands share, and the functions that read their values."""
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from transformer_jax.cli.terminal import read_lines, writable
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.folder_files import check_run_folder
 
 if TYPE_CHECKING:
     from transformer_jax.serialization.run_folder import Trained
@@ -30,12 +28,6 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float32", "bfloat16"), default="float32",
         help="dtype of the computation (default: float32)",
     )  # fmt: skip
-
-
-def check_local(source: str, program: str) -> None:
-    """Raise RunFolderError if `source` is a path, not a name on the hub, and is no folder."""
-    if source.startswith((".", "/", "~", "runs/")) and not os.path.isdir(source):
-        check_run_folder(source, program)
 
 
 def given_texts(options: argparse.Namespace) -> list[str]:

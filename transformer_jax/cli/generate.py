@@ -17,9 +17,10 @@ if the file says do_sample: false. --top-k with a large number and --top-p 1 kee
 import argparse
 import sys
 
-from transformer_jax.cli.arguments import LANGUAGE_MODEL, check_local
+from transformer_jax.cli.arguments import LANGUAGE_MODEL
 from transformer_jax.cli.terminal import writable
 from transformer_jax.generation.options import LONG, TEMPERATURE
+from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.runtime.errors import InputError, PretrainedError
 
 # The options of the arguments that begin a message.
@@ -57,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_local(options.folder, "train.lm")
+    folder = folder_of(options.folder)
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.inference.generation_arguments import GenerationRequest
     from transformer_jax.inference.load import load
     from transformer_jax.inference.text_generator import TextGenerator
 
-    writer = TextGenerator(load(options.folder, "language"))
+    writer = TextGenerator(load(folder, "language"))
     request = GenerationRequest(
         options.tokens,
         None,

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
 def _given(options: argparse.Namespace) -> tuple[Table, list[str]]:
     """Return the table of `--file` and its texts, or a table of the texts that are given."""
     warn_of_paths(options.texts)
-    if options.file is None or not is_tabular(Path(options.file)):
+    if not options.file or not is_tabular(Path(options.file)):
         for name, value in (("text-column", options.text_column), ("encoding", options.encoding)):
             if value is not None:
                 raise InputError(f"--{name} is for --file with a .csv or another table")

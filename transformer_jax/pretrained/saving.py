@@ -12,10 +12,11 @@ from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.parameters import named_parameters
 from transformer_jax.pretrained.family import Family, family_of_config
-from transformer_jax.pretrained.files import CONFIG, WEIGHTS, Settings
+from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.loading import MODELS
 from transformer_jax.runtime.errors import one_line
 from transformer_jax.runtime.files import write, write_text
+from transformer_jax.serialization.folder_files import CONFIG, WEIGHTS
 from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 # Fields of a stack that may be left out. They are compared by the values that follow from them.

@@ -6,6 +6,7 @@ from pathlib import Path
 from transformer_jax.runtime.errors import InputError, RunFolderError
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+INDEX = f"{WEIGHTS}.index.json"  # of published weights in several files
 
 
 def check_run_folder(folder: str | Path, program: str) -> None:
