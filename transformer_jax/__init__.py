@@ -211,7 +211,7 @@ def load(
     checkers know the class of the result:
 
         "classifier"  Classifier       predict, predict_proba, explain, classes
-        "language"    TextGenerator    generate, next_tokens
+        "language"    TextGenerator    generate, stream, next_tokens
         "seq2seq"     Translator       translate
         "masked"      MaskFiller       fill
         "encoder"     SentenceEncoder  embed

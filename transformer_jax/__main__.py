@@ -3,6 +3,7 @@
 import argparse
 import sys
 from importlib import import_module
+from pathlib import Path
 
 from transformer_jax import __version__
 from transformer_jax.cli.parsing import CommandParser
@@ -16,7 +17,7 @@ from transformer_jax.runtime.errors import (
 )
 from transformer_jax.runtime.malloc import keep_freed_memory
 
-PROGRAM = "python -m transformer_jax"
+MODULE, SCRIPT = "python -m transformer_jax", "transformer-jax"
 # The module of each command in transformer_jax.cli. Only the module of the given command is
 # imported, because imports take most of the time of a short command.
 COMMANDS = {
@@ -33,6 +34,7 @@ COMMANDS = {
     "similar": "similar",
     "fill": "fill",
     "runs": "runs",
+    "export": "export",
 }
 
 
@@ -57,8 +59,8 @@ def command_parser(name: str) -> CommandParser:
     """Return the parser of a command; `run` of its options runs it."""
     module = import_module(f"transformer_jax.cli.{COMMANDS[name]}")
     parser = CommandParser(
-        prog=f"{PROGRAM} {name}",
-        description=module.__doc__,
+        prog=f"{_program()} {name}",
+        description=(module.__doc__ or "").replace(MODULE, _program()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     module.add_arguments(parser)
@@ -68,7 +70,7 @@ def command_parser(name: str) -> CommandParser:
 
 def _list_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands, which prints their list and refuses other names."""
-    parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
+    parser = argparse.ArgumentParser(prog=_program(), description=__doc__)
     parser.add_argument("--version", action="version", version=f"transformer_jax {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, stem in COMMANDS.items():
@@ -78,7 +80,17 @@ def _list_parser() -> argparse.ArgumentParser:
     return parser
 
 
-if __name__ == "__main__":
+def _program() -> str:
+    """Return how the user started the commands."""
+    return SCRIPT if Path(sys.argv[0]).stem == SCRIPT else MODULE
+
+
+def script() -> int:
+    """Run a command in a process of its own, and return the exit code."""
     keep_freed_memory()
     use_compilation_cache()
-    sys.exit(main())
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(script())

@@ -1,11 +1,15 @@
 # pyright: strict
-"""Attend over a batch and over one text; `mypy --strict` and pyright know every type."""
+"""Attend over a batch and over one text, and call a model; type checkers know every type."""
 
 from typing import assert_type
 
 import jax
+from flax import nnx
 
 import transformer_jax as tj
+from transformer_jax.models.config import TextEncoderConfig
+from transformer_jax.models.text_encoder import TextEncoder
+from transformer_jax.nn.config import StackConfig
 
 
 def attend(x: jax.Array, is_token: jax.Array) -> jax.Array:
@@ -23,4 +27,11 @@ assert_type(output, jax.Array)
 bias = tj.alibi(tj.alibi_slopes(4))
 both = tj.dot_product_attention(x, x, x, bias=bias, return_weights=True, return_logsumexp=True)
 assert_type(both, tuple[jax.Array, jax.Array, jax.Array])
+
+encoder = TextEncoder(TextEncoderConfig(13, 5, StackConfig(1, 8, 2, 16)), rngs=nnx.Rngs(0))
+tokens = jax.random.randint(key, (2, 5), 0, 13)
+assert_type(encoder(tokens, is_token), jax.Array)
+vectors, maps = encoder(tokens, is_token, return_weights=True)
+assert_type(vectors, jax.Array)
+assert_type(maps, list[jax.Array])  # the attention weights of each layer
 print(*(array.shape for array in both))

@@ -26,7 +26,9 @@ USES = {
     "similar": (["RUN", "one", "f"], [["--top", "3"], ["--dtype", "bfloat16"]]),
     "fill": (["RUN", "one"], [["--top", "3"]]),
     "runs": (["FOLDER"], [[]]),
+    "export": (["RUN", "new"], []),
 }
+WITH_OPTIONS = [command for command in COMMANDS if USES[command][1]]
 
 
 def test_every_command_has_a_line_in_the_help(capsys):
@@ -42,6 +44,16 @@ def test_the_version_is_printed_with_the_name(capsys):
         main(["--version"])
     assert raised.value.code == 0
     assert capsys.readouterr().out == f"transformer_jax {__version__}\n"
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/transformer-jax", r"C:\bin/transformer-jax.exe"])
+def test_help_names_the_script_that_was_called(path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [path])
+    for words in (["predict", "--help"], ["--help"]):
+        with pytest.raises(SystemExit):
+            main(words)
+        shown = capsys.readouterr().out
+        assert shown.startswith("usage: transformer-jax ") and "python -m" not in shown
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -72,7 +84,7 @@ def orders(positionals: list[str], options: list[list[str]]) -> list[list[str]]:
     ]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WITH_OPTIONS)
 def test_positionals_stand_before_between_and_behind_the_options(command):
     positionals, options = USES[command]
     parse = command_parser(command).parse

@@ -4,6 +4,7 @@ import csv
 import json
 from pathlib import Path
 
+import datasets
 import pandas as pd
 import pytest
 
@@ -11,6 +12,7 @@ from transformer_jax.__main__ import main
 from transformer_jax.cli.predicted_tables import write_predictions
 from transformer_jax.inference.classify import Prediction
 from transformer_jax.runtime.errors import InputError
+from transformer_jax.text.table_folders import read_whole
 from transformer_jax.text.tables import read_table
 
 RUN = str(Path(__file__).parents[1] / "data" / "run_folders" / "imdb")
@@ -110,3 +112,42 @@ def test_a_text_that_looks_like_a_path_is_noted(capsys):
     lines = capsys.readouterr().err.splitlines()
     noted = [line.split()[1] for line in lines if "looks like a file that does not exist" in line]
     assert noted == paths
+
+
+def saved(folder, **parts):
+    tables = {name: datasets.Dataset.from_pandas(frame) for name, frame in parts.items()}
+    datasets.DatasetDict(tables).save_to_disk(folder, num_shards=dict.fromkeys(tables, 2))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_folder_is_read_as_training_reads_it(tmp_path, capsys):
+    first, last = FRAME[:2], FRAME[2:]
+    (tmp_path / "shards").mkdir()
+    for i, frame in enumerate((first, last)):
+        frame.to_parquet(tmp_path / "shards" / f"test-0000{i}-of-00002.parquet")
+    saved(tmp_path / "saved", train=FRAME[:2], test=FRAME)
+    saved(tmp_path / "one", train=FRAME)
+    for name in ("shards", "shards/test", "saved/test", "one"):
+        out = tmp_path / "out.csv"
+        words = ["predict", RUN, "--file", str(tmp_path / name), "--text-column", "body"]
+        assert main([*words, "-o", str(out)]) == 0
+        found = pd.read_csv(out, keep_default_na=False)
+        assert (found["id"].tolist(), found["body"].tolist()) == ([7, 8, 9], [*FRAME["body"]])
+    capsys.readouterr()
+    (tmp_path / "shards" / "train.csv").write_text("text\nfine\n")
+    (tmp_path / "empty").mkdir()
+    for name, says in (
+        ("saved", "has the parts train, test; pass one, such as"),
+        ("shards", "has the parts train, test; pass one, such as"),
+        ("empty", "holds no table named train or test"),
+    ):
+        assert main(["predict", RUN, "--file", str(tmp_path / name)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert says in line
+
+
+def test_shards_with_other_columns_are_not_joined(tmp_path):
+    FRAME.to_parquet(tmp_path / "a.parquet")
+    FRAME.drop(columns="id").to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"b\.parquet: its columns body, label are not those of a"):
+        read_whole(tmp_path, ["body"])

@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.pretrained.test_export import make_run
+
 ROOT = Path(__file__).parents[2]
 TINY = ["--max-steps", "2", "--layers", "1", "--embed-dim", "16", "--batch-tokens", "512"]
 
@@ -119,6 +121,12 @@ def encoder(python, folder, reviews):
     """A run of `python -m train.mlm`."""
     python(["train.mlm", "--data", reviews, "--length", "32", *TINY, "--out", "encoder"], folder)
     return folder / "encoder"
+
+
+@pytest.fixture(scope="session")
+def finetuned(folder):
+    """A run folder of a classifier with BERT's layers and random weights."""
+    return make_run(folder / "finetuned")
 
 
 @pytest.fixture(scope="session")

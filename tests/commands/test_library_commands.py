@@ -24,6 +24,7 @@ COMMANDS = [
     "transformer_jax similar {encoder} 'a film about the sea' {book}",
     "transformer_jax fill {encoder} 'The film was [MASK].'",
     "transformer_jax runs {folder}",
+    "transformer_jax export {finetuned} out",
     "transformer_jax walk 'money bank grows'",
     "transformer_jax walk --list",
     "transformer_jax walk --worked cat_sat",

@@ -1,9 +1,20 @@
-"""The wheel alone is enough to import the pure functions."""
+"""The wheel alone is enough to import the pure functions and to run the commands."""
 
+import json
 import re
 import sys
 
 import pytest
+
+# What the installed wheel says of itself.
+METADATA = """
+import json
+from importlib import metadata
+
+(script,) = metadata.distribution("transformer_jax").entry_points.select(group="console_scripts")
+found = metadata.metadata("transformer_jax")
+print(json.dumps([script.name, script.value, found.get_all("Classifier")]))
+"""
 
 pytestmark = pytest.mark.commands
 
@@ -23,3 +34,9 @@ def test_the_first_example_runs_with_the_installed_wheel(call, root, tmp_path):
     assert "cat" in call(
         [python, "-I", "-m", "transformer_jax", "walk", "--worked", "cat_sat"], tmp_path
     )
+    script, value, classifiers = json.loads(call([python, "-I", "-c", METADATA], tmp_path))
+    assert value == "transformer_jax.__main__:script"
+    pythons = {found.rpartition(" ")[2] for found in classifiers if ":: Python ::" in found}
+    assert pythons == {"3", "3.11", "3.12", "3.13", "3.14"}
+    shown = call([python.with_name(script), "walk", "--help"], tmp_path)
+    assert shown.startswith("usage: transformer-jax walk ")

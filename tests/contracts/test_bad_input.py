@@ -484,7 +484,7 @@ MISTAKES = {
     "no such class": (nothing, "explain run fine --class good", "no class 'good'; the classes are negative, positive"),
     # Texts to classify.
     "no such texts": (nothing, "predict run --file nowhere", "nowhere cannot be read"),
-    "texts that are a folder": (nothing, "predict run --file taken", "taken cannot be read"),
+    "texts that are a folder": (nothing, "predict run --file taken", "taken holds no table named train or test"),
     "texts not in UTF-8": (wrote("a.txt", b"b\xe4d"), "predict run --file a.txt", "a.txt, line 1: byte 0xe4 is not UTF-8; convert"),
     "texts in UTF-16": (wrote("a.txt", "a".encode("utf-16")), "predict run --file a.txt", "a.txt is UTF-16; convert it to UTF-8"),
     "no texts": (wrote("a.txt", ""), "predict run --file a.txt", "a.txt holds no text"),

@@ -11,6 +11,7 @@ from flax import nnx
 from tests.helpers.checkpoint_files import FOLDER
 from tests.helpers.compiled import compiled
 from transformer_jax.__main__ import main
+from transformer_jax.inference import text_generator
 from transformer_jax.inference.load import load
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.models.language_model import LanguageModel
@@ -69,10 +70,8 @@ def test_generate_prints_the_greedy_text(published, capsys):
 
 
 def test_it_writes_256_tokens_unless_told(published, capsys, monkeypatch):
-    from transformer_jax.generation import generate
-
     asked = []
-    monkeypatch.setattr(generate, "stream", lambda *_, **how: asked.append(how) or [])
+    monkeypatch.setattr(text_generator, "stream", lambda *_, **how: asked.append(how) or [])
     assert main(["generate", str(published[1]), "Hello"]) == 0
     assert [how["max_tokens"] for how in asked] == [256]
 
@@ -87,8 +86,8 @@ def test_next_prints_tokens_as_they_stand_in_a_text(published, capsys):
     ("source", "says"),
     [
         (str(FOLDER / "bert"), "a bert model does not generate text; GPT-2 and Llama do"),
-        ("./nowhere", "is not a run folder: it has no config.json"),
-        ("runs/nowhere", "is not a run folder: it has no config.json"),
+        ("./nowhere", "is not a folder; pass one that holds config.json"),
+        ("runs/nowhere", "is not a folder; pass one that holds config.json"),
         ("nobody/nothing", "is not in the local cache and"),
     ],
 )

@@ -16,6 +16,7 @@ from transformer_jax.inference import classify
 from transformer_jax.inference.classify import Classifier, predict
 from transformer_jax.inference.embed import SentenceEncoder
 from transformer_jax.inference.fill_mask import MaskFiller, fill_masks
+from transformer_jax.inference.generation_arguments import GenerationRequest
 from transformer_jax.inference.load import load
 from transformer_jax.inference.text_generator import TextGenerator
 from transformer_jax.inference.translate import Translator, translate
@@ -179,6 +180,33 @@ def test_a_language_model_continues_a_prompt_as_the_command_does(writer, capsys)
     words = ["--tokens", "7", "--top-k", "9", "--temperature", "1.5", "--seed", "3"]
     assert main(["generate", str(RUNS / "lm"), "the film", *words]) == 0
     assert capsys.readouterr().out == f"{writer.generate('the film', **settings)}\n"
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 1.5}, {"beams": 2}])
+def test_the_pieces_of_a_continuation_make_the_text(writer, settings):
+    request = GenerationRequest(max_tokens=7, **settings)
+    pieces = list(writer.stream("the film", request, stop=["n"], seed=3))
+    whole = writer.generate("the film", max_tokens=7, stop=["n"], seed=3, **settings)
+    assert "the film" + "".join(pieces) == whole
+    assert len(pieces) == (1 if "beams" in settings else len("".join(pieces)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"max_tokens": 0}, "max_tokens must be 1 to 8, the room that the prompt leaves"),
+        ({"seed": 2**63}, "seed must fit into 64 bits"),
+        ({"beams": 0}, "beams must be 1 or more"),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named_before_anything_is_generated(writer, settings, says):
+    seed = {"seed": settings.pop("seed")} if "seed" in settings else {}
+    for use in (
+        lambda: writer.generate("the film", **settings, **seed),
+        lambda: writer.stream("the film", GenerationRequest(**settings), **seed),
+    ):
+        with pytest.raises(ValueError, match=says):
+            use()
 
 
 def test_a_prompt_that_fills_the_model_is_not_padded(writer):

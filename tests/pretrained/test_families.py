@@ -500,13 +500,13 @@ def test_a_kind_that_the_family_has_not_is_an_error():
 
 def test_a_place_that_is_no_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
-    for source in (tmp_path / "nowhere", tmp_path / "file", "./nowhere"):
+    for source in (tmp_path / "nowhere", tmp_path / "file", "./nowhere", "a/b/c"):
         with pytest.raises(
             PretrainedError, match=r"is not a folder; pass one that holds config\.json"
         ):
             from_pretrained(source)
     with pytest.raises(PretrainedError, match="neither a folder nor a name on the hub"):
-        from_pretrained("a/b/c/d")
+        from_pretrained("a model")
 
 
 def test_without_a_hub_one_line_says_what_to_pass(monkeypatch):

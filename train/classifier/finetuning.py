@@ -14,7 +14,8 @@ from transformer_jax.nn.layers import Linear
 from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.pretrained import PretrainedError, from_pretrained
 from transformer_jax.pretrained.family import family_of
-from transformer_jax.pretrained.files import CONFIG, Settings
+from transformer_jax.pretrained.files import Settings
+from transformer_jax.serialization.folder_files import CONFIG
 
 POOLINGS = ("cls", "mean")
 

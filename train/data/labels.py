@@ -53,7 +53,8 @@ def classes_of(
     """Return labels as class indices, and the names of the classes in their order.
 
     Raises DataError if there are not `expected` classes, or without a number, if there are fewer
-    than two or about as many as texts. With `reviews` labels 0 and 1 are negative and positive.
+    than two or about as many as texts. With `reviews` labels 0 and 1, or neg and
+    pos, are negative and positive.
 
     >>> classes_of(["sad", "glad", "sad"], "a.csv")
     (array([1, 0, 1], dtype=int32), ('glad', 'sad'))
@@ -77,7 +78,8 @@ def classes_of(
             f"--classes {len(distinct)}"
         )
     index = {label: i for i, label in enumerate(distinct)}
-    classes = SENTIMENT if reviews and distinct == [0, 1] else tuple(map(str, distinct))
+    opinions = distinct in ([0, 1], ["neg", "pos"])  # the second from IMDb's Parquet files
+    classes = SENTIMENT if reviews and opinions else tuple(map(str, distinct))
     return np.array([index[label] for label in labels], np.int32), classes
 
 

@@ -20,7 +20,8 @@ from train.data.dataset import DataError, Dataset, Split, Tables, readable
 from train.data.hub import Unreachable, load_imdb
 from train.data.sample_reviews import sample
 from train.data.splits import draw, drop_overlap, split_validation
-from train.data.table_files import Reading, is_saved, part_files, read_tables
+from train.data.table_files import Reading, read_tables
+from transformer_jax.text.table_folders import is_saved, part_files
 from transformer_jax.text.tables import kind_of
 
 __all__ = ["DataError", "Dataset", "Split", "load", "split_validation"]

@@ -7,25 +7,15 @@
 
 Rows with a blank text or label stop the program, or are dropped and counted."""
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from train.data.dataset import DataError, Split, Tables
 from train.data.labels import as_integers, classes_of, read_label, spelling_notes
-from transformer_jax.runtime.errors import one_line
-from transformer_jax.text.tables import Table, kind_of, read_table
+from transformer_jax.text.table_folders import is_saved, part_files, part_of, saved_tables
+from transformer_jax.text.tables import Table, read_table
 
 MOVIE_COLUMN = "movie"  # optional
-SPELLINGS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test",),
-    "unlabelled": ("unlabelled", "unlabeled", "unsupervised"),
-}
-PART = {spelling: part for part, spellings in SPELLINGS.items() for spelling in spellings}
-SHARD = re.compile(rf"({'|'.join(PART)})([-_.]?\d.*)?", re.IGNORECASE)
-SAVED = ("dataset_dict.json", "state.json")  # of `datasets`: several parts, or one
 SHOWN = 3  # lines that a message names
 
 
@@ -96,38 +86,6 @@ def read_tables(path: Path, reading: Reading) -> Tables:
     return Tables(source, *found)
 
 
-def is_saved(folder: Path) -> bool:
-    """Return whether a folder was saved by `save_to_disk` of `datasets`."""
-    return any((folder / name).is_file() for name in SAVED)
-
-
-def part_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
-    """Return the files of each part of a folder, and the names of other tables in it.
-
-    Parquet files of which none is named after a part are the shards of the training part. Raises
-    DataError if a part has files of two formats.
-    """
-    for place in (folder, folder / "data"):
-        files = sorted(p for p in place.glob("*") if kind_of(p) and p.is_file())
-        parts: dict[str, list[Path]] = {}
-        others = []
-        for file in files:
-            if match := SHARD.fullmatch(file.name.partition(".")[0]):
-                parts.setdefault(PART[match[1].lower()], []).append(file)
-            else:
-                others.append(file)
-        if not parts and others and all(kind_of(file) == "parquet" for file in others):
-            parts, others = {"train": others}, []
-        if "train" in parts:
-            break
-    for name, of_part in parts.items():
-        if len({kind_of(file) for file in of_part}) > 1:
-            names = " and ".join(file.name for file in of_part[:2])
-            raise DataError(f"{folder}: {names} are both of the {name} part; leave one of them")
-    order = [name for name in SPELLINGS if name in parts]
-    return {name: parts[name] for name in order}, [file.name for file in others]
-
-
 def _folder_tables(folder: Path, reading: Reading, notes: list[str]) -> dict[str, list[Table]]:
     parts, others = part_files(folder)
     if others:
@@ -150,30 +108,14 @@ def _table(path: Path, reading: Reading, *, labelled: bool) -> Table:
 
 
 def _saved_tables(folder: Path) -> dict[str, list[Table]]:
-    """Read a folder saved by `datasets`; its class labels become words, those of -1 blank."""
-    import datasets
-
-    try:
-        found = datasets.load_from_disk(folder)
-    except Exception as error:  # damaged files may raise anything
-        raise DataError(f"{folder}: cannot be loaded by datasets: {one_line(error)}") from None
-    parts = found if isinstance(found, datasets.DatasetDict) else {"train": found}
+    """Read the parts of a folder saved by `datasets`."""
     tables: dict[str, list[Table]] = {}
-    for name, rows in parts.items():
-        if (match := SHARD.fullmatch(name)) is None:
-            continue
-        names, values = list(rows.column_names), []
-        for column in names:
-            held, kind = list(rows[column]), rows.features[column]
-            if isinstance(kind, datasets.ClassLabel):
-                words = kind.names
-                held = [words[i] if i is not None and i >= 0 else None for i in held]
-            values.append(held)
-        where = f"{folder.name}/{name}"
-        table = Table(where, names, values, range(len(rows)), "row")
-        tables.setdefault(PART[match[1].lower()], []).append(table)
+    found = saved_tables(folder)
+    for name, table in found.items():
+        if (part := part_of(name)) is not None:
+            tables.setdefault(part, []).append(table)
     if "train" not in tables:
-        raise DataError(f"{folder}: no part train, but {', '.join(parts) or 'none'}")
+        raise DataError(f"{folder}: no part train, but {', '.join(found) or 'none'}")
     return tables
 
 

@@ -19,6 +19,8 @@ from train.recipes.imdb import (
     SAMPLE,
 )
 from train.trainer.options import ABOVE_0, CommonOptions, OptionError, chosen, flag_of, option
+from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.runtime.errors import PretrainedError
 from transformer_jax.runtime.texts import read_text
 from transformer_jax.serialization.folder_files import CONFIG
 
@@ -157,8 +159,13 @@ class ClassifyOptions(CommonOptions):
                 raise OptionError(f"{flag_of(name)} needs --pretrained MODEL")
 
     def check_paths(self) -> None:
-        """Raise DataError if `data` names no data set."""
+        """Raise DataError if `data` names no data set, OptionError if `pretrained` is no model."""
         check_source(self.data, self.text_column, self.label_column, reviews=self.reviews)
+        if self.pretrained is not None:
+            try:
+                folder_of(self.pretrained)  # downloaded now if it is on the hub
+            except PretrainedError as error:
+                raise OptionError(f"--pretrained: {error}") from None
 
     def _check_pretrained(self) -> None:
         if self.recipe not in (None, FINETUNE.name):

@@ -1,18 +1,14 @@
 """Arguments that several commands share, and the functions that read their values."""
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from transformer_jax.cli.terminal import read_lines, writable
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.folder_files import check_run_folder
 
 if TYPE_CHECKING:
     from transformer_jax.serialization.run_folder import Trained
@@ -32,12 +28,6 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float32", "bfloat16"), default="float32",
         help="dtype of the computation (default: float32)",
     )  # fmt: skip
-
-
-def check_local(source: str, program: str) -> None:
-    """Raise RunFolderError if `source` is a path, not a name on the hub, and is no folder."""
-    if source.startswith((".", "/", "~", "runs/")) and not os.path.isdir(source):
-        check_run_folder(source, program)
 
 
 def given_texts(options: argparse.Namespace) -> list[str]:
@@ -61,13 +51,6 @@ def warn_of_paths(texts: Sequence[str]) -> None:
             there = "is a file" if Path(text).is_file() else "looks like a file that does not exist"
             note = f"note: {text} {there}, and is taken for a text; --file FILE reads a file"
             print(writable(note), file=sys.stderr)
-
-
-def prompt_ids(trained: "Trained", text: str) -> np.ndarray:
-    """Return the token ids of a prompt. Raises InputError if the prompt is empty."""
-    if not text:
-        raise InputError("an empty prompt; pass at least one word")
-    return trained.tokenizer.prompt(text, framed=trained.spec.framed)
 
 
 def warn_of_sample(classifier: "Trained") -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from transformer_jax.cli.arguments import add_dtype
 from transformer_jax.cli.terminal import read_lines, writable
+from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.files import write
 
@@ -33,10 +34,11 @@ def run(options: argparse.Namespace) -> None:
     if not options.out.endswith(".npy"):
         raise InputError(f"--out must end with .npy, got {options.out}")
     texts = read_lines(options.file)
+    folder = folder_of(options.model)
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.inference.embed import SentenceEncoder
 
-    encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
+    encoder = SentenceEncoder.load(folder, dtype=options.dtype)
     shape = len(texts), encoder.embed_dim
 
     def save(beside: Path) -> None:

@@ -9,6 +9,7 @@ model: [MASK] for BERT, <mask> for RoBERTa.
 import argparse
 
 from transformer_jax.cli.terminal import writable
+from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.runtime.errors import InputError
 
 
@@ -23,13 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.top < 1:
         raise InputError(f"--top must be 1 or more; got {options.top}")
+    folder = folder_of(options.model)
     # Imported here so that help and mistakes are answered at once.
-    from transformer_jax.inference.fill_mask import fill_masks
+    from transformer_jax.inference.fill_mask import MaskFiller
     from transformer_jax.inference.load import load
 
     try:
-        trained = load(options.model, "masked")
-        guesses = fill_masks(trained.model, trained.tokenizer, options.text, options.top)
+        guesses = MaskFiller(load(folder, "masked")).fill(options.text, options.top)
     except ValueError as error:
         raise InputError(str(error)) from None
     for number, found in enumerate(guesses):

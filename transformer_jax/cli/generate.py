@@ -16,18 +16,15 @@ if the file says do_sample: false. --top-k with a large number and --top-p 1 kee
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
 
-import jax
-import numpy as np
-
-from transformer_jax.cli.arguments import LANGUAGE_MODEL, check_local, prompt_ids
+from transformer_jax.cli.arguments import LANGUAGE_MODEL
 from transformer_jax.cli.terminal import writable
 from transformer_jax.generation.options import LONG, TEMPERATURE
+from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.runtime.errors import InputError, PretrainedError
 
-if TYPE_CHECKING:
-    from transformer_jax.serialization.run_folder import Trained
+# The options of the arguments that begin a message.
+OPTIONS = {"max_tokens": "--tokens", "beams": "--beams", "stop:": "--stop:", "seed": "--seed"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,52 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_local(options.folder, "train.lm")
+    folder = folder_of(options.folder)
     # Imported here so that help and mistakes are answered at once.
-    from transformer_jax.generation.generate import generate, stream
+    from transformer_jax.inference.generation_arguments import GenerationRequest
     from transformer_jax.inference.load import load
+    from transformer_jax.inference.text_generator import TextGenerator
 
-    trained = load(options.folder, "language")
-    prompt = prompt_ids(trained, options.prompt)
-    arguments = _arguments(options, trained, len(prompt))
-    if "search" in arguments:
-        try:
-            found = generate(trained.model, prompt[None], **arguments)
-        except ValueError as error:
-            raise InputError(str(error)) from None
-        ids = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
-        print(writable(options.prompt + trained.tokenizer.continuation(prompt, ids)))
-        return
-    print(writable(options.prompt), end="", flush=True)
-    ids, shown = [], ""
-    for (token,) in stream(trained.model, prompt[None], **arguments):
-        ids.append(int(token))
-        text = trained.tokenizer.continuation(prompt, ids)
-        # A character may span several tokens. It is printed once it is complete.
-        if not text.endswith("\ufffd"):
-            print(writable(text[len(shown) :]), end="", flush=True)
-            shown = text
-    print()
-    sys.stdout.flush()
-
-
-def _arguments(options: argparse.Namespace, trained: "Trained", prompt: int) -> dict[str, Any]:
-    """Return the arguments of `generate` and `stream` for a prompt of `prompt` tokens."""
-    room = trained.spec.config.max_length - prompt
-    if options.tokens is not None and room > 0 and not 1 <= options.tokens <= room:
-        raise InputError(
-            f"--tokens must be 1 to {room}, the room that the prompt leaves; got {options.tokens}"
-        )
-    if options.beams is not None and options.beams < 1:
-        raise InputError(f"--beams must be 1 or more; got {options.beams}")
-    from transformer_jax.inference.generation_arguments import (
-        GenerationRequest,
-        generation_arguments,
-    )
-
+    writer = TextGenerator(load(folder, "language"))
     request = GenerationRequest(
         options.tokens,
-        None if options.stop is None else tuple(_token(trained, name) for name in options.stop),
+        None,
         options.greedy,
         options.beams,
         options.temperature,
@@ -116,18 +77,19 @@ def _arguments(options: argparse.Namespace, trained: "Trained", prompt: int) -> 
         options.repetition_penalty,
     )
     try:
-        arguments = generation_arguments(trained, prompt, request)
+        pieces = writer.stream(options.prompt, request, stop=options.stop, seed=options.seed)
     except PretrainedError:
         raise
     except ValueError as error:
-        raise InputError(str(error)) from None
-    if not -(2**63) <= options.seed < 2**63:
-        raise InputError(f"--seed must fit into 64 bits; got {options.seed}")
-    return arguments | {"key": jax.random.key(options.seed)}
+        raise InputError(_of_option(str(error))) from None
+    print(writable(options.prompt), end="", flush=True)
+    for piece in pieces:
+        print(writable(piece), end="", flush=True)
+    print()
+    sys.stdout.flush()
 
 
-def _token(trained: "Trained", name: str) -> int:
-    token = trained.tokenizer.id_of(name)
-    if token is None:
-        raise InputError(f"--stop: the vocabulary has no token {name!r}")
-    return token
+def _of_option(message: str) -> str:
+    """Return a message about an argument with the name of its option."""
+    name, space, rest = message.partition(" ")
+    return f"{OPTIONS.get(name, name)}{space}{rest}"

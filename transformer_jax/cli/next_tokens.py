@@ -7,8 +7,9 @@ prints a table, the likeliest first (--count 10).
 
 import argparse
 
-from transformer_jax.cli.arguments import LANGUAGE_MODEL, check_local
+from transformer_jax.cli.arguments import LANGUAGE_MODEL
 from transformer_jax.cli.terminal import writable
+from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.runtime.errors import InputError
 
 
@@ -23,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if options.count < 1:
         raise InputError(f"--count must be 1 or more; got {options.count}")
-    check_local(options.folder, "train.lm")
+    folder = folder_of(options.folder)
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.inference.load import load
     from transformer_jax.inference.text_generator import TextGenerator
 
-    writer = TextGenerator(load(options.folder, "language"))
+    writer = TextGenerator(load(folder, "language"))
     for token, probability in writer.next_tokens(options.prompt, options.count):
         print(writable(f"{probability:8.3%}  {token!r}"))

@@ -5,10 +5,11 @@
     python -m transformer_jax predict RUN --file texts.csv --text-column body -o labelled.csv
 
 prints the predicted label, its probability and the text, or with --json one object per line. A file
-named .csv, .tsv, .json, .jsonl or .parquet is a table, as train.classify reads it; any other has
-one text per line, and - is standard input. -o writes the input with the label and its probability
-added. They come in the order of the texts, as they are classified, and the texts that are mostly
-out of the model's vocabulary are counted.
+named .csv, .tsv, .json, .jsonl or .parquet is a table, as train.classify reads it, and so is a
+folder with such files (shards) or saved by datasets; FOLDER/test is its part test. Any other file
+has one text per line, and - is standard input. -o writes the input with the label and its
+probability added. They come in the order of the texts, as they are classified, and the texts that
+are mostly out of the model's vocabulary are counted.
 """
 
 import argparse
@@ -29,7 +30,8 @@ from transformer_jax.cli.terminal import writable
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.texts import json_line
 from transformer_jax.serialization.folder_files import check_run_folder
-from transformer_jax.text.tables import Table, kind_of, read_table
+from transformer_jax.text.table_folders import is_tabular, read_whole
+from transformer_jax.text.tables import Table
 
 if TYPE_CHECKING:
     from transformer_jax.inference.classify import Prediction
@@ -41,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "texts", metavar="TEXT", nargs="*", help="texts to classify (default: standard input)"
     )
     parser.add_argument(
-        "--file", metavar="FILE", help="a table, or texts, one per line; - is standard input"
+        "--file",
+        metavar="FILE",
+        help="a table or a folder, or texts, one per line; - is standard input",
     )
     parser.add_argument(
         "--text-column", metavar="NAME", help="column of the texts of a table (default: text)"
@@ -80,7 +84,7 @@ def run(options: argparse.Namespace) -> None:
 def _given(options: argparse.Namespace) -> tuple[Table, list[str]]:
     """Return the table of `--file` and its texts, or a table of the texts that are given."""
     warn_of_paths(options.texts)
-    if options.file is None or kind_of(Path(options.file)) is None:
+    if not options.file or not is_tabular(Path(options.file)):
         for name, value in (("text-column", options.text_column), ("encoding", options.encoding)):
             if value is not None:
                 raise InputError(f"--{name} is for --file with a .csv or another table")
@@ -89,7 +93,7 @@ def _given(options: argparse.Namespace) -> tuple[Table, list[str]]:
     if options.texts:
         raise InputError(f"pass texts or the table {options.file}, not both")
     column = options.text_column or "text"
-    table = read_table(Path(options.file), [column], encoding=options.encoding)
+    table = read_whole(Path(options.file), [column], encoding=options.encoding)
     texts = table.texts(column, "--text-column")
     if not texts:
         raise InputError(f"{options.file} holds no text")

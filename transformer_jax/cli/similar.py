@@ -10,6 +10,7 @@ import argparse
 
 from transformer_jax.cli.arguments import add_dtype
 from transformer_jax.cli.terminal import read_lines, writable
+from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.runtime.errors import InputError
 
 
@@ -27,10 +28,11 @@ def run(options: argparse.Namespace) -> None:
     if options.top < 1:
         raise InputError(f"--top must be 1 or more; got {options.top}")
     texts = read_lines(options.file)
+    folder = folder_of(options.model)
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.inference.embed import SentenceEncoder, most_similar
 
-    encoder = SentenceEncoder.load(options.model, dtype=options.dtype)
+    encoder = SentenceEncoder.load(folder, dtype=options.dtype)
     found = encoder([options.query, *texts], progress=True)
     similarity = encoder.pooling.similarity
     for i, value in most_similar(found[0], found[1:], options.top, similarity):

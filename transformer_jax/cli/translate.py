@@ -31,10 +31,11 @@ def run(options: argparse.Namespace) -> None:
     if not 0.0 <= options.alpha < float("inf"):
         raise InputError(f"--alpha must be 0 or more; got {options.alpha}")
     # Imported here so that help and mistakes are answered at once.
-    from transformer_jax.inference.translate import translate
+    from transformer_jax.inference.translate import Translator
     from transformer_jax.serialization.run_folder import load_model
 
-    trained = load_model(options.folder, "SequenceToSequence")
+    translator = Translator(load_model(options.folder, "SequenceToSequence"))
+    trained = translator.trained
     most = trained.spec.config.max_length
     _, cuts = trained.tokenizer.encode_with_cuts(texts, most)
     for text, cut in zip(texts, cuts, strict=True):
@@ -44,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
                 f"{text[:40]!r}..."
             )
     try:
-        lines = translate(trained, texts, beams=options.beams, alpha=options.alpha)
+        lines = translator.translate(texts, beams=options.beams, alpha=options.alpha)
     except ValueError as error:  # a search that cannot be computed
         raise InputError(str(error)) from None
     for line in lines:

@@ -14,7 +14,7 @@ from typing import Any
 from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.options import LONG, TEMPERATURE
 from transformer_jax.generation.sampling import Sampling
-from transformer_jax.pretrained.files import CONFIG, Settings
+from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.generation_config import (
     UNSUPPORTED_IN_SAMPLING,
     UNSUPPORTED_IN_SEARCH,
@@ -22,6 +22,7 @@ from transformer_jax.pretrained.generation_config import (
     read_generation_config,
 )
 from transformer_jax.runtime.errors import InputError
+from transformer_jax.serialization.folder_files import CONFIG
 from transformer_jax.serialization.run_folder import Trained
 
 DRAWING, PENALTY = ("temperature", "top_k", "top_p", "min_p"), "repetition_penalty"
@@ -89,6 +90,11 @@ def _max_tokens(trained, prompt_length, config, request) -> int:
             "included; pass a shorter prompt"
         )
     if request.max_tokens is not None:
+        if type(request.max_tokens) is int and not 1 <= request.max_tokens <= room:
+            raise InputError(
+                f"max_tokens must be 1 to {room}, the room that the prompt leaves in a max_length "
+                f"of {holds}; got {request.max_tokens}"
+            )
         return request.max_tokens
     if config.max_new_tokens is not None:
         return min(room, config.max_new_tokens)

@@ -1,6 +1,5 @@
 """Loading of models with their tokenizers, from run folders, model folders or the hub."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,10 @@ from jax.typing import DTypeLike
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.pretrained.family import family_of
-from transformer_jax.pretrained.files import CONFIG, Settings
-from transformer_jax.pretrained.hub import folder_of
+from transformer_jax.pretrained.files import Settings
+from transformer_jax.pretrained.hub import folder_of, is_local
 from transformer_jax.pretrained.loading import cast, from_pretrained, tokenizer_of
+from transformer_jax.serialization.folder_files import CONFIG
 from transformer_jax.serialization.run_folder import KINDS, Trained, load_model, read_spec
 from transformer_jax.serialization.specification import (
     EncoderClassifierSpec,
@@ -53,7 +53,7 @@ def load(
     if kind not in (*RUNS, *READERS):
         known = ", ".join(filter(None, (*RUNS, *READERS)))
         raise ValueError(f"kind must be one of {known}; got {kind!r:.60}")
-    is_run = kind == "seq2seq" or (_is_local(str(source)) and not _is_published(Path(source)))
+    is_run = kind == "seq2seq" or (is_local(source) and not _is_published(Path(source)))
     if is_run and kind in RUNS:
         trained = load_model(source, *RUNS[kind])
         return replace(trained, model=cast(trained.model, dtype))
@@ -103,11 +103,6 @@ def _classes(settings: Settings, count: int) -> tuple[str, ...]:
                 f"{numbers.values[name]!r:.20}; correct one of them"
             )
     return classes
-
-
-def _is_local(source: str) -> bool:
-    """Return whether `source` is a path on this machine rather than the name of a hub model."""
-    return os.path.exists(source) or source.startswith((".", "/", "~", "runs/"))
 
 
 def _is_published(folder: Path) -> bool:

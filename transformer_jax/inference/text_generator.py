@@ -1,11 +1,13 @@
 """Continuations of prompts, and the likeliest next tokens, from a trained language model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
 
-from transformer_jax.generation.generate import generate, next_tokens
+from transformer_jax.generation.generate import generate, next_tokens, stream
 from transformer_jax.inference.generation_arguments import GenerationRequest, generation_arguments
 from transformer_jax.inference.texts import as_text
 from transformer_jax.runtime.errors import InputError
@@ -53,12 +55,9 @@ class TextGenerator:
         >>> load("tests/data/run_folders/lm").generate("the", max_tokens=5, greedy=True)
         'the and '
         """
-        ids = self._prompt(prompt)
-        if isinstance(stop, str):  # whose letters would be taken for tokens
-            raise TypeError(f"stop must be a list of tokens, got a str; write stop=[{stop!r:.60}]")
         request = GenerationRequest(
             max_tokens,
-            None if stop is None else tuple(self._token(name) for name in stop),
+            None,
             greedy,
             beams,
             temperature,
@@ -67,15 +66,64 @@ class TextGenerator:
             min_p,
             repetition_penalty,
         )
+        ids, arguments = self._arguments(prompt, request, stop, seed)
+        return prompt + self._generated(ids, arguments)
+
+    def stream(
+        self,
+        prompt: str,
+        request: GenerationRequest | None = None,
+        *,
+        stop: Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """Yield the continuation of a prompt in pieces, as the tokens are drawn.
+
+        The `request` has the settings of `generate`, except the names of tokens that `stop`. A beam
+        search yields a single piece. A character that is not complete at the end is left out.
+        Raises as `generate` does, at once.
+
+        >>> from transformer_jax import load
+        >>> from transformer_jax.inference.generation_arguments import GenerationRequest
+        >>> writer = load("tests/data/run_folders/lm")
+        >>> list(writer.stream("the", GenerationRequest(max_tokens=5, greedy=True)))
+        [' ', 'a', 'n', 'd', ' ']
+        """
+        ids, arguments = self._arguments(prompt, request or GenerationRequest(), stop, seed)
+        if "search" in arguments:
+            return iter([self._generated(ids, arguments)])
+        return self._streamed(ids, arguments)
+
+    def _arguments(
+        self, prompt: str, request: GenerationRequest, stop: Sequence[str] | None, seed: int
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Return the tokens of a prompt, and the arguments of `generation.generate`."""
+        ids = self._prompt(prompt)
+        if isinstance(stop, str):  # whose letters would be taken for tokens
+            raise TypeError(f"stop must be a list of tokens, got a str; write stop=[{stop!r:.60}]")
+        if stop is not None:
+            request = replace(request, stop=tuple(self._token(name) for name in stop))
+        if not -(2**63) <= seed < 2**63:
+            raise InputError(f"seed must fit into 64 bits; got {seed}")
         arguments = generation_arguments(self.trained, len(ids), request)
-        found = generate(
-            self.trained.model,
-            *self._padded(ids, arguments["max_tokens"]),
-            key=jax.random.key(seed),
-            **arguments,
-        )
+        return ids, arguments | {"key": jax.random.key(seed)}
+
+    def _generated(self, ids: np.ndarray, arguments: dict[str, Any]) -> str:
+        rows = self._padded(ids, arguments["max_tokens"])
+        found = generate(self.trained.model, *rows, **arguments)
         new = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
-        return prompt + self.trained.tokenizer.continuation(ids, new)
+        return self.trained.tokenizer.continuation(ids, new)
+
+    def _streamed(self, ids: np.ndarray, arguments: dict[str, Any]) -> Iterator[str]:
+        new, shown = [], 0
+        rows = self._padded(ids, arguments["max_tokens"])
+        for (token,) in stream(self.trained.model, *rows, **arguments):
+            new.append(int(token))
+            text = self.trained.tokenizer.continuation(ids, new)
+            # A character may span several tokens. It is yielded once it is complete.
+            if not text.endswith("\ufffd"):
+                yield text[shown:]
+                shown = len(text)
 
     def next_tokens(self, prompt: str, count: int = 10) -> list[tuple[str, float]]:
         """Return the `count` likeliest next tokens and their probabilities, the likeliest first.

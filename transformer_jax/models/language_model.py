@@ -1,6 +1,6 @@
 """The language model: a decoder that computes the logits of the next token of a text."""
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
 from flax import nnx
@@ -20,6 +20,15 @@ from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.kv_cache import Cache
 from transformer_jax.nn.layers import Linear
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
+
+
+class LanguageModelOptions(TypedDict, total=False):
+    """The options of a call that do not change which arrays it returns."""
+
+    segment_ids: Int[Array, "B T"] | None
+    last: bool
+    rngs: nnx.Rngs | None
+    implementation: Implementation | None
 
 
 class LanguageModel(nnx.Module):
@@ -50,13 +59,10 @@ class LanguageModel(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"] | None = None,
         *,
-        segment_ids: Int[Array, "B T"] | None = None,
         cache: None = None,
-        last: bool = False,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[False] = False,
         return_states: Literal[False] = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[LanguageModelOptions],
     ) -> Float[Array, "... V"]: ...
 
     @overload
@@ -65,13 +71,60 @@ class LanguageModel(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"] | None = None,
         *,
-        segment_ids: Int[Array, "B T"] | None = None,
+        cache: None = None,
+        return_weights: Literal[True],
+        return_states: Literal[False] = False,
+        **options: Unpack[LanguageModelOptions],
+    ) -> tuple[Float[Array, "... V"], list[Float[Array, "B N T T"]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"] | None = None,
+        *,
+        cache: None = None,
+        return_weights: Literal[False] = False,
+        return_states: Literal[True],
+        **options: Unpack[LanguageModelOptions],
+    ) -> tuple[Float[Array, "... V"], list[Float[Array, "B T D"]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"] | None = None,
+        *,
+        cache: None = None,
+        return_weights: Literal[True],
+        return_states: Literal[True],
+        **options: Unpack[LanguageModelOptions],
+    ) -> tuple[
+        Float[Array, "... V"], list[Float[Array, "B N T T"]], list[Float[Array, "B T D"]]
+    ]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"] | None = None,
+        *,
+        cache: Cache,
+        return_weights: Literal[False] = False,
+        return_states: Literal[False] = False,
+        **options: Unpack[LanguageModelOptions],
+    ) -> tuple[Float[Array, "... V"], Cache]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"] | None = None,
+        *,
         cache: Cache | None = None,
-        last: bool = False,
-        rngs: nnx.Rngs | None = None,
         return_weights: bool = False,
         return_states: bool = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[LanguageModelOptions],
     ) -> Float[Array, "... V"] | tuple[Any, ...]: ...
 
     def __call__(

@@ -4,7 +4,7 @@ Devlin et al., 2019, https://arxiv.org/abs/1810.04805, section 3.1.
 """
 
 from string import ascii_lowercase
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer_jax.functional.feed_forward import ACTIVATIONS
 from transformer_jax.functional.precision import product, wide_dtype
 from transformer_jax.models.config import TextEncoderConfig
-from transformer_jax.models.text_encoder import TextEncoder
+from transformer_jax.models.text_encoder import TextEncoder, TextEncoderOptions
 from transformer_jax.nn.layers import Linear, norm_of
 from transformer_jax.nn.parameters import zeros
 
@@ -65,7 +65,7 @@ class MaskedLanguageModel(nnx.Module):
         *,
         return_weights: Literal[False] = False,
         return_states: Literal[False] = False,
-        **options,
+        **options: Unpack[TextEncoderOptions],
     ) -> Float[Array, "B T V"]: ...
 
     @overload
@@ -73,7 +73,45 @@ class MaskedLanguageModel(nnx.Module):
         self,
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
-        **options,
+        *,
+        return_weights: Literal[True],
+        return_states: Literal[False] = False,
+        **options: Unpack[TextEncoderOptions],
+    ) -> tuple[Float[Array, "B T V"], list[Float[Array, "B N T T"]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: Literal[False] = False,
+        return_states: Literal[True],
+        **options: Unpack[TextEncoderOptions],
+    ) -> tuple[Float[Array, "B T V"], list[Float[Array, "B T D"]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: Literal[True],
+        return_states: Literal[True],
+        **options: Unpack[TextEncoderOptions],
+    ) -> tuple[
+        Float[Array, "B T V"], list[Float[Array, "B N T T"]], list[Float[Array, "B T D"]]
+    ]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: bool = False,
+        return_states: bool = False,
+        **options: Unpack[TextEncoderOptions],
     ) -> Float[Array, "B T V"] | tuple[Any, ...]: ...
 
     def __call__(

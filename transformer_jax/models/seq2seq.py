@@ -1,7 +1,7 @@
 """The encoder-decoder: an encoder reads the source, a decoder computes the logits of the target."""
 
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
@@ -27,6 +27,13 @@ class AttentionMaps(NamedTuple):
     encoder: list[Float[Array, "B N S S"]]
     decoder: list[Float[Array, "B N T T"]]
     cross: list[Float[Array, "B N T S"]]
+
+
+class SequenceToSequenceOptions(TypedDict, total=False):
+    """The options of a call that do not change which arrays it returns."""
+
+    rngs: nnx.Rngs | None
+    implementation: Implementation | None
 
 
 class SequenceToSequence(nnx.Module):
@@ -57,9 +64,8 @@ class SequenceToSequence(nnx.Module):
         target: Int[Array, "B T"],
         is_target: Bool[Array, "B T"],
         *,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[False] = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[SequenceToSequenceOptions],
     ) -> Float[Array, "B T V"]: ...
 
     @overload
@@ -70,10 +76,21 @@ class SequenceToSequence(nnx.Module):
         target: Int[Array, "B T"],
         is_target: Bool[Array, "B T"],
         *,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[True],
-        implementation: Implementation | None = None,
+        **options: Unpack[SequenceToSequenceOptions],
     ) -> tuple[Float[Array, "B T V"], AttentionMaps]: ...
+
+    @overload
+    def __call__(
+        self,
+        source: Int[Array, "B S"],
+        is_source: Bool[Array, "B S"],
+        target: Int[Array, "B T"],
+        is_target: Bool[Array, "B T"],
+        *,
+        return_weights: bool = False,
+        **options: Unpack[SequenceToSequenceOptions],
+    ) -> Float[Array, "B T V"] | tuple[Float[Array, "B T V"], AttentionMaps]: ...
 
     def __call__(
         self,
@@ -122,9 +139,8 @@ class SequenceToSequence(nnx.Module):
         source: Int[Array, "B S"],
         is_source: Bool[Array, "B S"],
         *,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[False] = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[SequenceToSequenceOptions],
     ) -> Float[Array, "B S D"]: ...
 
     @overload
@@ -133,10 +149,19 @@ class SequenceToSequence(nnx.Module):
         source: Int[Array, "B S"],
         is_source: Bool[Array, "B S"],
         *,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[True],
-        implementation: Implementation | None = None,
+        **options: Unpack[SequenceToSequenceOptions],
     ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B N S S"]]]: ...
+
+    @overload
+    def encode(
+        self,
+        source: Int[Array, "B S"],
+        is_source: Bool[Array, "B S"],
+        *,
+        return_weights: bool = False,
+        **options: Unpack[SequenceToSequenceOptions],
+    ) -> Float[Array, "B S D"] | tuple[Float[Array, "B S D"], list[Float[Array, "B N S S"]]]: ...
 
     def encode(
         self,

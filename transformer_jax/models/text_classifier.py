@@ -1,6 +1,6 @@
 """The classifier that is trained from scratch: an encoder with optional regions and n-grams."""
 
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 import jax.numpy as jnp
 from flax import nnx
@@ -27,6 +27,14 @@ class ClassifierStates(NamedTuple):
 
     patches: Float[Array, "B P F"] | None  # the maximum of each feature in a patch; None for tokens
     layers: list[Float[Array, "B P D"]]  # the input of each layer, and the encoder's output
+
+
+class ClassifierOptions(TypedDict, total=False):
+    """The options of a call that do not change which arrays it returns."""
+
+    presence: Float[Array, "B T"] | None
+    rngs: nnx.Rngs | None
+    implementation: Implementation | None
 
 
 class TextClassifier(nnx.Module):
@@ -83,11 +91,9 @@ class TextClassifier(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         *,
-        presence: Float[Array, "B T"] | None = None,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[False] = False,
         return_states: Literal[False] = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[ClassifierOptions],
     ) -> Float[Array, "B C"]: ...
 
     @overload
@@ -96,11 +102,42 @@ class TextClassifier(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         *,
-        presence: Float[Array, "B T"] | None = None,
-        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[True],
+        return_states: Literal[False] = False,
+        **options: Unpack[ClassifierOptions],
+    ) -> tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: Literal[False] = False,
+        return_states: Literal[True],
+        **options: Unpack[ClassifierOptions],
+    ) -> tuple[Float[Array, "B C"], ClassifierStates]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: Literal[True],
+        return_states: Literal[True],
+        **options: Unpack[ClassifierOptions],
+    ) -> tuple[Float[Array, "B C"], list[Float[Array, "B N P P"]], ClassifierStates]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
         return_weights: bool = False,
         return_states: bool = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[ClassifierOptions],
     ) -> Float[Array, "B C"] | tuple[Any, ...]: ...
 
     def __call__(

@@ -5,7 +5,7 @@ loads their weights.
 """
 
 from dataclasses import replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,25 @@ from transformer_jax.nn.parameters import dropout_key
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 HEAD_ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
+
+
+class EncoderClassifierOptions(TypedDict, total=False):
+    """The options of a call that do not change which arrays it returns."""
+
+    segments: Int[Array, "B T"] | None
+    presence: Float[Array, "B T"] | None
+    rngs: nnx.Rngs | None
+    implementation: Implementation | None
+
+
+class TextEncoderOptions(TypedDict, total=False):
+    """The options of a call that do not change which arrays it returns."""
+
+    segments: Int[Array, "B T"] | None
+    presence: Float[Array, "B T"] | None
+    text_ids: Int[Array, "B T"] | None
+    rngs: nnx.Rngs | None
+    implementation: Implementation | None
 
 
 class TextEncoder(nnx.Module):
@@ -64,13 +83,9 @@ class TextEncoder(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         *,
-        segments: Int[Array, "B T"] | None = None,
-        presence: Float[Array, "B T"] | None = None,
-        text_ids: Int[Array, "B T"] | None = None,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[False] = False,
         return_states: Literal[False] = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[TextEncoderOptions],
     ) -> Float[Array, "B T D"]: ...
 
     @overload
@@ -79,13 +94,44 @@ class TextEncoder(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         *,
-        segments: Int[Array, "B T"] | None = None,
-        presence: Float[Array, "B T"] | None = None,
-        text_ids: Int[Array, "B T"] | None = None,
-        rngs: nnx.Rngs | None = None,
+        return_weights: Literal[True],
+        return_states: Literal[False] = False,
+        **options: Unpack[TextEncoderOptions],
+    ) -> tuple[Float[Array, "B T D"], list[Float[Array, "B N T T"]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: Literal[False] = False,
+        return_states: Literal[True],
+        **options: Unpack[TextEncoderOptions],
+    ) -> tuple[Float[Array, "B T D"], list[Float[Array, "B T D"]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: Literal[True],
+        return_states: Literal[True],
+        **options: Unpack[TextEncoderOptions],
+    ) -> tuple[
+        Float[Array, "B T D"], list[Float[Array, "B N T T"]], list[Float[Array, "B T D"]]
+    ]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
         return_weights: bool = False,
         return_states: bool = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[TextEncoderOptions],
     ) -> Float[Array, "B T D"] | tuple[Any, ...]: ...
 
     def __call__(
@@ -203,11 +249,8 @@ class EncoderClassifier(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         *,
-        segments: Int[Array, "B T"] | None = None,
-        presence: Float[Array, "B T"] | None = None,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[False] = False,
-        implementation: Implementation | None = None,
+        **options: Unpack[EncoderClassifierOptions],
     ) -> Float[Array, "B C"]: ...
 
     @overload
@@ -216,12 +259,19 @@ class EncoderClassifier(nnx.Module):
         tokens: Int[Array, "B T"],
         is_token: Bool[Array, "B T"],
         *,
-        segments: Int[Array, "B T"] | None = None,
-        presence: Float[Array, "B T"] | None = None,
-        rngs: nnx.Rngs | None = None,
         return_weights: Literal[True],
-        implementation: Implementation | None = None,
+        **options: Unpack[EncoderClassifierOptions],
     ) -> tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]: ...
+
+    @overload
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        is_token: Bool[Array, "B T"],
+        *,
+        return_weights: bool = False,
+        **options: Unpack[EncoderClassifierOptions],
+    ) -> Float[Array, "B C"] | tuple[Float[Array, "B C"], list[Float[Array, "B N T T"]]]: ...
 
     def __call__(
         self,

@@ -17,8 +17,8 @@ from safetensors import SafetensorError, safe_open
 
 from transformer_jax.runtime.errors import PretrainedError, one_line
 from transformer_jax.runtime.texts import read_text
+from transformer_jax.serialization.folder_files import INDEX, WEIGHTS
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 HEADER_BYTES = 8  # the length of the header, stored before the header

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_jax.pretrained.files import CONFIG, PretrainedError, Settings
+from transformer_jax.pretrained.files import PretrainedError, Settings
+from transformer_jax.serialization.folder_files import CONFIG
 
 GENERATION = "generation_config.json"
 # Fields that are not supported, with the value that has no effect. null has none either.

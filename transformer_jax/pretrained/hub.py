@@ -2,15 +2,16 @@
 
 The hub is asked even if the model is cached, because another program may have cached only some of
 its files. Cached files are not downloaded again. If the hub does not answer within five seconds,
-the cached files are used.
+the cached files are used. Nothing that computes a model is imported here, so that a name or a path
+that is wrong is found at once.
 """
 
 import os
 import threading
 from pathlib import Path
 
-from transformer_jax.pretrained.files import CONFIG, INDEX, PretrainedError
-from transformer_jax.runtime.errors import one_line
+from transformer_jax.runtime.errors import PretrainedError, one_line
+from transformer_jax.serialization.folder_files import CONFIG, INDEX
 
 # The files that are downloaded: no pickles, no exports for other programs, no code.
 FILES = [
@@ -23,16 +24,26 @@ FILES = [
 PATIENCE = 5.0  # seconds
 
 
+def is_local(source: str | Path) -> bool:
+    """Return whether `source` is a path on this machine rather than the name of a hub model.
+
+    >>> is_local("runs/mine"), is_local("models/of/mine"), is_local("bert-base-uncased")
+    (True, True, False)
+    """
+    name = str(source)
+    marked = name.startswith((".", "~", "runs/")) or name.count("/") > 1  # owner/name has one
+    return marked or Path(name).is_absolute() or os.path.exists(name)
+
+
 def folder_of(source: str | Path, revision: str | None = None) -> Path:
     """Return the folder of a model, which is downloaded if `source` is a name on the hub.
 
     Raises PretrainedError if `source` is neither a folder nor a name, or if the model is not cached
     and the hub cannot be reached.
     """
-    path = Path(source)
-    if os.path.isdir(path):
-        return path
-    if os.path.exists(path) or path.is_absolute() or str(source).startswith((".", "~")):
+    if os.path.isdir(source):
+        return Path(source)
+    if is_local(source):
         raise PretrainedError(f"{source} is not a folder; pass one that holds {CONFIG}")
     return _fetched(str(source), revision)
 

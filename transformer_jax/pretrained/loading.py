@@ -18,7 +18,6 @@ from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
 from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.pretrained.family import Family, family_of
 from transformer_jax.pretrained.files import (
-    CONFIG,
     DTYPES,
     Entry,
     PretrainedError,
@@ -30,6 +29,7 @@ from transformer_jax.pretrained.files import (
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.pretrained.output_layer import resolve_output
 from transformer_jax.pretrained.tensor_layout import Shape, Tensor
+from transformer_jax.serialization.folder_files import CONFIG
 from transformer_jax.serialization.run_folder import KINDS as RUN_KINDS
 from transformer_jax.serialization.run_folder import load_model, read_spec
 from transformer_jax.text.pretrained_tokenizer import (

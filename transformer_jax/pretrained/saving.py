@@ -12,10 +12,11 @@ from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.parameters import named_parameters
 from transformer_jax.pretrained.family import Family, family_of_config
-from transformer_jax.pretrained.files import CONFIG, WEIGHTS, Settings
+from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.loading import MODELS
 from transformer_jax.runtime.errors import one_line
 from transformer_jax.runtime.files import write, write_text
+from transformer_jax.serialization.folder_files import CONFIG, WEIGHTS
 from transformer_jax.text.pretrained_tokenizer import PretrainedTokenizer
 
 # Fields of a stack that may be left out. They are compared by the values that follow from them.
@@ -46,7 +47,7 @@ def save_pretrained(
         )
     if classes is not None and (kind != "classifier" or len({*classes}) != config.num_classes):
         raise ValueError(f"classes must be as many different names as the model has; got {classes}")
-    settings = _written(config, family, kind, classes)
+    settings = written_config(config, family, kind, classes)
     named = named_parameters(nnx.state(model, nnx.Param))
     parameters = {name: np.asarray(leaf) for name, leaf in named}
     prefix = "" if kind == "encoder" else family.PREFIX
@@ -66,7 +67,9 @@ def save_pretrained(
         tokenizer.save(folder)
 
 
-def _written(config: Any, family: Family, kind: str, classes: tuple[str, ...] | None) -> dict:
+def written_config(
+    config: Any, family: Family, kind: str, classes: tuple[str, ...] | None = None
+) -> dict[str, Any]:
     """Return the content of config.json; raise ValueError if reading it gives another model."""
     problem = "its settings cannot be represented"
     try:

@@ -1,11 +1,12 @@
-"""The files that make a folder a run folder, and a check for them that loads no model."""
+"""The files that make a folder a run folder, and checks of folders that load no model."""
 
 import os
 from pathlib import Path
 
-from transformer_jax.runtime.errors import RunFolderError
+from transformer_jax.runtime.errors import InputError, RunFolderError
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+INDEX = f"{WEIGHTS}.index.json"  # of published weights in several files
 
 
 def check_run_folder(folder: str | Path, program: str) -> None:
@@ -17,3 +18,9 @@ def check_run_folder(folder: str | Path, program: str) -> None:
                 f"{Path(folder)} is not a run folder: it has no {name}. "
                 f"Pass the --out folder of {program}"
             )
+
+
+def check_new_folder(folder: str | Path) -> None:
+    """Raise InputError if there is a file or folder of this name."""
+    if os.path.lexists(folder):
+        raise InputError(f"{folder} exists; pass the name of a new folder")

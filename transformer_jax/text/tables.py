@@ -8,7 +8,8 @@ own line end only: str.splitlines would also split at U+0085, which occurs in te
 import gzip
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,23 +215,61 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Table:
     """Read a Parquet file, or those of its columns that are named."""
-    try:
-        import pyarrow as pa
+    with readable_by_arrow(path, "Parquet file"):
         import pyarrow.parquet as pq
-    except ModuleNotFoundError:
-        raise DataError(f"{path.name}: Parquet needs pyarrow; pip install pyarrow") from None
-    try:
+
         with pq.ParquetFile(path) as file:
             names = file.schema_arrow.names
             wanted = names if columns is None else [n for n in names if n in columns]
             if len(set(wanted)) < len(wanted):  # as a table without rows, whose names are refused
                 return Table(path.name, names, [[] for _ in names], [], "row")
-            table = file.read(wanted)
-        table.validate(full=True)  # checks UTF-8 too
-        values = [table[name].to_pylist() for name in wanted]
+            return of_arrow(path.name, file.read(wanted), names)
+
+
+@contextmanager
+def readable_by_arrow(path: Path, what: str) -> Iterator[None]:
+    """Raise DataError, which names the path, if pyarrow is missing or the content is damaged."""
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError:
+        raise DataError(f"{path.name}: a {what} needs pyarrow; pip install pyarrow") from None
+    try:
+        yield
+    except DataError:
+        raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno:  # from the system, not the decoder
-            raise
-        raise DataError(f"{path.name}: not a sound Parquet file: {one_line(error)}") from None
-    held = dict(zip(wanted, values, strict=True))
-    return Table(path.name, names, [held.get(n, []) for n in names], range(len(table)), "row")
+            raise DataError(f"{error.filename or path} cannot be read: {error.strerror}") from None
+        raise DataError(f"{path.name}: not a sound {what}: {one_line(error)}") from None
+
+
+def of_arrow(name: str, table: Any, names: Sequence[str]) -> Table:
+    """Return a table of pyarrow with all columns `names`; those that were not read are empty.
+
+    Numbers of classes become the names that `datasets` wrote for them, and -1 None.
+    """
+    table.validate(full=True)  # checks UTF-8 too
+    classes = _class_names(table.schema.metadata)
+    held = {}
+    for column in table.column_names:
+        values = table[column].to_pylist()
+        held[column] = _named(values, classes[column], name) if column in classes else values
+    return Table(name, list(names), [held.get(n, []) for n in names], range(len(table)), "row")
+
+
+def _class_names(metadata: dict[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Return the names of classes by column, as `datasets` writes them into a file."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"].items()
+        return {column: kind["names"] for column, kind in features if "names" in kind}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _named(numbers: list[Any], names: list[str], where: str) -> list[Any]:
+    """Return the names of classes, None for -1, which means that there is none."""
+    if not all(type(number) is int for number in numbers if number is not None):
+        return numbers  # another program wrote the column and kept the names
+    if (most := max((n for n in numbers if n is not None), default=-1)) >= len(names):
+        raise DataError(f"{where}: there is a class {most}, and names of {len(names)} classes")
+    return [None if number is None or number < 0 else names[number] for number in numbers]

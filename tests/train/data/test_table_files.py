@@ -5,12 +5,15 @@ import json
 
 import datasets
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from train.data.dataset import DataError
 from train.data.labels import spelling_notes
 from train.data.load import load
 from train.data.splits import validation_part
+from transformer_jax.text.table_folders import read_whole
 
 TEXTS = [f"text {i}, né à Łódź" for i in range(20)]
 WORDS = ["sea", "land", "air", "sea"] * 5
@@ -244,3 +247,50 @@ def test_a_folder_saved_by_datasets_is_read_with_the_names_of_its_classes(split,
     assert rows(data) == {(t, ("low", "high")[n]) for t, n in zip(TEXTS[:18], labels, strict=False)}
     with pytest.raises(DataError, match=r"2 with a blank label \(rows 18, 19\)"):
         read(tmp_path / "saved")
+
+
+def test_the_names_of_classes_in_a_parquet_file_are_its_labels(tmp_path):
+    names = ["low", "high"]
+    features = datasets.Features(
+        text=datasets.Value("string"), label=datasets.ClassLabel(names=names)
+    )
+    labels = [0, 1] * 9 + [-1, None]
+    table = datasets.Dataset.from_dict({"text": TEXTS, "label": labels}, features=features)
+    table.to_parquet(tmp_path / "train.parquet")
+    data = read(tmp_path / "train.parquet", unlabelled=True)
+    assert data.classes == ("high", "low") and data.unsupervised == TEXTS[18:]
+    assert rows(data) == {(t, names[n]) for t, n in zip(TEXTS[:18], labels, strict=False)}
+
+
+def test_opinions_named_as_in_imdb_have_the_names_of_train_imdb(tmp_path):
+    features = datasets.Features(
+        text=datasets.Value("string"), label=datasets.ClassLabel(names=["neg", "pos"])
+    )
+    table = datasets.Dataset.from_dict({"text": TEXTS, "label": [0, 1] * 10}, features=features)
+    table.to_parquet(tmp_path / "train.parquet")
+    assert read(tmp_path).classes == ("neg", "pos")
+    assert load(str(tmp_path), reviews=True).classes == ("negative", "positive")
+
+
+def test_a_class_without_a_name_is_refused(tmp_path):
+    frame = pa.Table.from_pandas(FRAME.assign(label=[0, 1, 2, 1] * 5), preserve_index=False)
+    features = {"label": {"names": ["low", "high"], "_type": "ClassLabel"}}
+    info = json.dumps({"info": {"features": features}})
+    pq.write_table(frame.replace_schema_metadata({"huggingface": info}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: there is a class 2, and names of 2 classes"):
+        read(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("damage", ["state", "cut", "missing"])
+def test_a_damaged_folder_of_datasets_is_one_line(damage, tmp_path):
+    datasets.Dataset.from_dict({"text": TEXTS, "label": WORDS}).save_to_disk(tmp_path / "saved")
+    (file,) = (tmp_path / "saved").glob("*.arrow")
+    if damage == "state":
+        (tmp_path / "saved" / "state.json").write_text("[]")
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:-700])
+    if damage == "missing":
+        file.unlink()
+    with pytest.raises(DataError) as raised:
+        read_whole(tmp_path / "saved", ["text"])
+    assert "\n" not in str(raised.value) and "saved" in str(raised.value)
