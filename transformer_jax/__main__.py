@@ -62,6 +62,7 @@ def command_parser(name: str) -> CommandParser:
         prog=f"{_program()} {name}",
         description=(module.__doc__ or "").replace(MODULE, _program()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     module.add_arguments(parser)
     parser.set_defaults(run=module.run)

@@ -125,6 +125,8 @@ def test_a_text_may_be_empty_or_begin_with_a_dash(words, texts):
     ("words", "says"),
     [
         (["predict", "RUN", "-bad"], "unrecognized arguments: -bad; put -- before a text that"),
+        (["predict", "RUN", "--skip-bad"], "unrecognized arguments: --skip-bad\n"),
+        (["predict", "RUN", "--tex", "a"], "unrecognized arguments: --tex"),
         (["fill", "RUN", "a", "--", "-b"], "unrecognized arguments: -b"),
         (["fill", "RUN", "a", "b"], "unrecognized arguments: b\n"),
         (["predict", "RUN", "-hated it"], "argument 'ated it'; put -- before a text that begins"),

@@ -46,7 +46,7 @@ def test_every_row_is_written_as_it_was_with_label_and_probability(kind, tmp_pat
         assert note.endswith(f"{name}: 3 rows, with predicted_label and predicted_probability")
         if name == "out.jsonl":
             rows = map(json.loads, (tmp_path / name).read_text().splitlines())
-            found = pd.DataFrame(rows).astype({"id": int, "predicted_probability": float})
+            found = pd.DataFrame(rows).astype({"id": int})
         else:
             delimiter = "\t" if name == "out.tsv" else ";" if "semicolons" in kind else ","
             found = pd.read_csv(tmp_path / name, sep=delimiter, keep_default_na=False)
@@ -112,6 +112,13 @@ def test_a_text_that_looks_like_a_path_is_noted(capsys):
     lines = capsys.readouterr().err.splitlines()
     noted = [line.split()[1] for line in lines if "looks like a file that does not exist" in line]
     assert noted == paths
+    assert main(["explain", RUN, "a.csv"]) == 0
+    assert "note: a.csv looks like a file that does not exist" in capsys.readouterr().err
+
+
+def test_blank_texts_are_counted(capsys):
+    assert main(["predict", RUN, " ", "fine"]) == 0
+    assert "note: 1 of 2 texts are blank" in capsys.readouterr().err
 
 
 def saved(folder, **parts):

@@ -366,7 +366,7 @@ MISTAKES = {
     "--resume of another program": (
         options(program="train.lm"),
         "train --resume run",
-        "is a run of 'train.lm', not of train.imdb",
+        "not of train.imdb; python -m train.lm --resume run resumes it",
     ),
     "--resume of options of another type": (
         edited("run/options.json", lambda tree: tree["options"].update(epochs="three")),

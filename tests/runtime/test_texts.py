@@ -39,6 +39,7 @@ def test_a_byte_order_mark_is_no_part_of_a_text():
         (b"\xfe\xff\0a", "f is UTF-16; convert it to UTF-8"),
         ("a\nb".encode("utf-16-le"), "f, line 1: a NUL byte; convert the file to UTF-8"),
         (b"a\n\0", "f, line 2: a NUL byte"),
+        (b"PK\x03\x04", "f is a workbook or a ZIP archive; save the table as CSV"),
         (b"a\nb\xe4d", "f, line 2: byte 0xe4 is not UTF-8; convert the file to UTF-8"),
         (b"\x1f\x8b\x08\0", "f is compressed by gzip; unpack it"),
     ],

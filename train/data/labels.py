@@ -70,7 +70,8 @@ def classes_of(
     if len(distinct) < 2:
         raise DataError(found)
     if expected not in (None, len(distinct)):
-        raise DataError(f"{found}; for as many classes pass --classes {len(distinct)}")
+        fix = f"for as many classes pass --classes {len(distinct)}"
+        raise DataError("; ".join([found, *spelling_notes(distinct), fix]))
     if expected is None and len(distinct) > max(FEW, len(labels) // 2):
         raise DataError(
             f"{where}: {len(distinct):,} different labels of {len(labels):,} texts are too many to "
@@ -100,12 +101,13 @@ def spelling_notes(raw: Iterable[object]) -> list[str]:
         for _, forms in sorted(by_word.items())
         if len(forms) > 1
     ]
-    return notes + [
-        f"labels that differ only in case are {len(words)} classes: {_listed(words)}; "
-        "write them alike if they are one"
-        for words in by_case.values()
-        if len(words) > 1
-    ]
+    if several := [_listed(words) for words in by_case.values() if len(words) > 1]:
+        shown_first = "; ".join(several[:5]) + "; ..." * (len(several) > 5)
+        notes.append(
+            f"labels that differ only in case are different classes: {shown_first}; write them "
+            "alike if they are one"
+        )
+    return notes
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -131,6 +131,7 @@ def make_parser(
     parser = _Parser(
         prog=f"python -m {program}",
         description=description,
+        allow_abbrev=False,  # a new option would make an abbreviation of another one ambiguous
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"transformer_jax {__version__}")

@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -246,7 +247,9 @@ def _read_options(folder: Path, program: str) -> tuple[dict[str, Any], str]:
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         raise RunError(f"cannot resume {folder}: it has no readable {OPTIONS}") from None
     if began != program:
-        raise RunError(f"{folder} is a run of {began!r:.60}, not of {program}")
+        is_named = isinstance(began, str) and re.fullmatch(r"train\.[a-z]+", began)
+        fix = f"; python -m {began} --resume {folder} resumes it" if is_named else ""
+        raise RunError(f"{folder} is a run of {began!r:.60}, not of {program}{fix}")
     return saved, data_sha256
 
 

@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_run_folder(options.folder, "train.imdb")
+    check_run_folder(options.folder, "train.classify or train.imdb")
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.interpret.activations import read_activations
     from transformer_jax.serialization.run_folder import load_model

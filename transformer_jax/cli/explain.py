@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from transformer_jax.cli import html
-from transformer_jax.cli.arguments import warn_of_sample, warn_of_unknown
+from transformer_jax.cli.arguments import warn_of_paths, warn_of_sample, warn_of_unknown
 from transformer_jax.cli.matrix_text import clip, pad_right, width
 from transformer_jax.cli.terminal import read_lines, writable, write_page
 from transformer_jax.cli.word_colours import colour_of
@@ -68,7 +68,8 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"--top must be 1 or more; got {options.top}")
     if not NODES <= options.steps <= MOST_NODES:
         raise InputError(f"--steps must be {NODES} to {MOST_NODES}; got {options.steps}")
-    check_run_folder(options.folder, "train.imdb")
+    check_run_folder(options.folder, "train.classify or train.imdb")
+    warn_of_paths([options.text])
     text = "\n".join(read_lines("-")) if options.text == "-" else options.text
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.interpret.explain import explain

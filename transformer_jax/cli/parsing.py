@@ -1,6 +1,7 @@
 """The parser of a command: positionals may be placed before, between and behind the options."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -26,7 +27,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and the message, and exit with code 2."""
-        dash = "unrecognized arguments" in message and (" -" in message or "\0" in message)
+        unrecognized = message.partition("unrecognized arguments:")[2]
+        dash = "\0" in unrecognized or re.search(r" -(?!-[a-z][a-z-]*(=|$))", unrecognized)
         for name, text in self.hidden.items():
             message = message.replace(name, text)
         if dash or "ignored explicit argument" in message:

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_run_folder(options.folder, "train.imdb")
+    check_run_folder(options.folder, "train.classify or train.imdb")
     if options.out is not None:
         check_output(options.out, options.file)
     table, texts = _given(options)
@@ -103,11 +103,15 @@ def _given(options: argparse.Namespace) -> tuple[Table, list[str]]:
 
 
 def _with_note(predictions: Iterable["Prediction"]) -> Iterator["Prediction"]:
-    """Yield the predictions, and count those of unknown words on standard error at the end."""
-    texts = unknown = 0
+    """Yield the predictions, and count blank and unknown texts on standard error at the end."""
+    texts = blank = unknown = 0
     for prediction in predictions:
-        texts, unknown = texts + 1, unknown + prediction.is_mostly_unknown
+        texts, blank = texts + 1, blank + (not prediction.text.strip())
+        unknown += prediction.is_mostly_unknown
         yield prediction
+    if blank:
+        note = f"note: {blank:,} of {texts:,} texts are blank, so that the label says nothing"
+        print(note, file=sys.stderr)
     warn_of_unknown(unknown, texts)
 
 

@@ -45,10 +45,11 @@ def write_predictions(out: str, table: Table, predictions: Iterable["Prediction"
                 writer.writerow(header)
             for i, said in enumerate(predictions):
                 row = [column[i] for column in table.values]
-                row += [said.label, f"{said.probability:.6f}"]
                 if writer:
-                    writer.writerow([_cell(value) for value in row])
+                    cells = [_cell(value) for value in row]
+                    writer.writerow([*cells, said.label, f"{said.probability:.6f}"])
                 else:
+                    row += [said.label, round(said.probability, 6)]
                     file.write(json_line(dict(zip(header, row, strict=True))) + "\n")
                 file.flush()
     except OSError as error:

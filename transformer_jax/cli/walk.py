@@ -148,7 +148,7 @@ def _words(texts):
 
 
 def _trained(options):
-    check_run_folder(options.folder, "train.imdb")
+    check_run_folder(options.folder, "train.classify or train.imdb")
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.interpret.activations import attention_parameters, read_activations
     from transformer_jax.serialization.run_folder import load_model

@@ -11,6 +11,7 @@ SIGNATURES = {
     b"\0\0\xfe\xff": "UTF-32; convert it to UTF-8, for example with iconv -f UTF-32 -t UTF-8",
     b"\xff\xfe": "UTF-16; convert it to UTF-8, for example with iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "UTF-16; convert it to UTF-8, for example with iconv -f UTF-16 -t UTF-8",
+    b"PK\x03\x04": "a workbook or a ZIP archive; save the table as CSV",
     b"\x1f\x8b": "compressed by gzip; unpack it, for example with gunzip",
 }
 MARK = "\ufeff"  # U+FEFF, which many editors and spreadsheets write before a text

@@ -62,9 +62,9 @@ class Kind:
 
 # By the `model` of config.json.
 KINDS = {
-    "TextClassifier": Kind(ClassifierSpec, TextClassifier, "train.imdb", "predict"),
+    "TextClassifier": Kind(ClassifierSpec, TextClassifier, "train.classify or train.imdb", "predict"),
     "EncoderClassifier": Kind(
-        EncoderClassifierSpec, EncoderClassifier, "train.imdb", "predict", "published"
+        EncoderClassifierSpec, EncoderClassifier, "train.classify or train.imdb", "predict", "published"
     ),
     "MaskedLanguageModel": Kind(
         MaskedLanguageModelSpec, MaskedLanguageModel, "train.mlm", "fill", "published"
