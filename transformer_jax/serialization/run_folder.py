@@ -60,11 +60,12 @@ class Kind:
     tokenizer: str = "learned"  # one of TOKENIZER_FORMATS
 
 
+CLASSIFIER_PROGRAMS = "train.classify or train.imdb"
 # By the `model` of config.json.
 KINDS = {
-    "TextClassifier": Kind(ClassifierSpec, TextClassifier, "train.classify or train.imdb", "predict"),
+    "TextClassifier": Kind(ClassifierSpec, TextClassifier, CLASSIFIER_PROGRAMS, "predict"),
     "EncoderClassifier": Kind(
-        EncoderClassifierSpec, EncoderClassifier, "train.classify or train.imdb", "predict", "published"
+        EncoderClassifierSpec, EncoderClassifier, CLASSIFIER_PROGRAMS, "predict", "published"
     ),
     "MaskedLanguageModel": Kind(
         MaskedLanguageModelSpec, MaskedLanguageModel, "train.mlm", "fill", "published"

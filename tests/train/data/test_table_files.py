@@ -182,7 +182,9 @@ def test_labels_that_differ_in_case_or_spaces_are_named(tmp_path):
     spaces, case = (note for note in data.notes if "differ" in note)
     assert "only in spaces are read as one: 'air', 'air '" in spaces
     assert "only in case are different classes: 'Sea', 'sea'; write them alike" in case
-    with pytest.raises(DataError, match="got 3: .*; labels that differ only in case are different"):
+    with pytest.raises(
+        DataError, match=r"got 3: .*; labels that differ only in case are different"
+    ):
         read(tmp_path / "a.csv", classes=2)
     assert spelling_notes(["a", "b", "", None, 3]) == []
 
