@@ -7,6 +7,7 @@ import jax
 from flax import nnx
 
 import transformer_jax as tj
+from transformer_jax.attention.mask_rule import Mask
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.models.text_encoder import TextEncoder
 from transformer_jax.nn.config import StackConfig
@@ -16,6 +17,8 @@ def attend(x: jax.Array, is_token: jax.Array) -> jax.Array:
     """Return self-attention, of x [B, T, N, H] or [T, N, H], over the real tokens so far."""
     return tj.dot_product_attention(x, x, x, mask=tj.causal() & tj.padding(is_token))
 
+
+assert_type(~tj.causal() | tj.sliding_window(1, 0), Mask)
 
 key = jax.random.key(0)
 x, is_token = jax.random.normal(key, (2, 5, 4, 8)), jax.random.bernoulli(key, 0.8, (2, 5))

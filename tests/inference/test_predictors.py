@@ -16,7 +16,6 @@ from transformer_jax.inference import classify
 from transformer_jax.inference.classify import Classifier, predict
 from transformer_jax.inference.embed import SentenceEncoder
 from transformer_jax.inference.fill_mask import MaskFiller, fill_masks
-from transformer_jax.inference.generation_arguments import GenerationRequest
 from transformer_jax.inference.load import load
 from transformer_jax.inference.text_generator import TextGenerator
 from transformer_jax.inference.translate import Translator, translate
@@ -184,8 +183,7 @@ def test_a_language_model_continues_a_prompt_as_the_command_does(writer, capsys)
 
 @pytest.mark.parametrize("settings", [{"temperature": 1.5}, {"beams": 2}])
 def test_the_pieces_of_a_continuation_make_the_text(writer, settings):
-    request = GenerationRequest(max_tokens=7, **settings)
-    pieces = list(writer.stream("the film", request, stop=["n"], seed=3))
+    pieces = list(writer.stream("the film", max_tokens=7, stop=["n"], seed=3, **settings))
     whole = writer.generate("the film", max_tokens=7, stop=["n"], seed=3, **settings)
     assert "the film" + "".join(pieces) == whole
     assert len(pieces) == (1 if "beams" in settings else len("".join(pieces)))
@@ -200,13 +198,9 @@ def test_the_pieces_of_a_continuation_make_the_text(writer, settings):
     ],
 )
 def test_a_setting_that_is_wrong_is_named_before_anything_is_generated(writer, settings, says):
-    seed = {"seed": settings.pop("seed")} if "seed" in settings else {}
-    for use in (
-        lambda: writer.generate("the film", **settings, **seed),
-        lambda: writer.stream("the film", GenerationRequest(**settings), **seed),
-    ):
+    for use in (writer.generate, writer.stream):
         with pytest.raises(ValueError, match=says):
-            use()
+            use("the film", **settings)
 
 
 def test_a_prompt_that_fills_the_model_is_not_padded(writer):

@@ -47,7 +47,8 @@ def spec_of(family, rows, **changes):
     _, _, segments, activation = FAMILIES[family]
     stack = StackConfig(2, 8, 2, 12, norm_epsilon=1e-12, activation="gelu")
     text = TextEncoderConfig(rows, 24, stack, num_segments=segments)
-    config = EncoderClassifierConfig(text, 3, "cls", activation)
+    # Training makes the tables of n-grams smaller for several classes, also if there are none.
+    config = EncoderClassifierConfig(text, 3, "cls", activation, ngram_bits=20)
     config = replace(config, **changes)
     return EncoderClassifierSpec(config, ("bad", "so-so", "good: #1"), "head-tail", "imdb", 12)
 

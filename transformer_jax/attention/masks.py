@@ -142,7 +142,7 @@ class _Segments(Mask):
         )
 
 
-def _advise(advice: str):
+def _advise(advice: str) -> Callable[[Callable[P, Mask]], Callable[P, Mask]]:
     """Return a decorator that adds advice to the error of a call that the signature refuses."""
 
     def decorate(function: Callable[P, Mask]) -> Callable[P, Mask]:

@@ -173,9 +173,10 @@ def part(array: Array, block: Block) -> tuple[list[int | Array], list[int]]:
     for size, full, name in ((2, block.T, "queries"), (3, block.S, "keys")):
         if array.shape[size] not in (1, full):
             # Slicing a longer array would silently drop its end.
+            hint = "; pass padding(is_token) to hide padding" if array.dtype == bool else ""
             raise ValueError(
                 f"mask and bias must broadcast to [B, N, T, S] with T={block.T} and S={block.S}; "
-                f"got {array.shape[size]} {name}"
+                f"got {array.shape[size]} {name}{hint}"
             )
     asked = (
         (block.example_start, block.examples),

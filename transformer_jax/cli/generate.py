@@ -60,24 +60,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     folder = folder_of(options.folder)
     # Imported here so that help and mistakes are answered at once.
-    from transformer_jax.inference.generation_arguments import GenerationRequest
     from transformer_jax.inference.load import load
     from transformer_jax.inference.text_generator import TextGenerator
 
     writer = TextGenerator(load(folder, "language"))
-    request = GenerationRequest(
-        options.tokens,
-        None,
-        options.greedy,
-        options.beams,
-        options.temperature,
-        options.top_k,
-        options.top_p,
-        options.min_p,
-        options.repetition_penalty,
-    )
     try:
-        pieces = writer.stream(options.prompt, request, stop=options.stop, seed=options.seed)
+        pieces = writer.stream(
+            options.prompt,
+            seed=options.seed,
+            stop=options.stop,
+            max_tokens=options.tokens,
+            greedy=options.greedy,
+            beams=options.beams,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            top_p=options.top_p,
+            min_p=options.min_p,
+            repetition_penalty=options.repetition_penalty,
+        )
     except PretrainedError:
         raise
     except ValueError as error:

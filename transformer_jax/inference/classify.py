@@ -110,6 +110,9 @@ class Classifier:
             trained.model, trained.tokenizer.pad_id, (longest,), max(batch_tokens, longest)
         )
 
+    def __repr__(self) -> str:
+        return f"Classifier(classes={self.classes})"
+
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the columns of `predict_proba`."""

@@ -64,6 +64,9 @@ class SentenceEncoder:
 
         self._vectors = vectors
 
+    def __repr__(self) -> str:
+        return f"SentenceEncoder(embed_dim={self.embed_dim}, max_length={self.max_length})"
+
     @classmethod
     def load(
         cls, source: str | Path, *, dtype: DTypeLike = jnp.float32, revision: str | None = None

@@ -35,6 +35,10 @@ class MaskFiller:
     def __init__(self, trained: Trained):
         self.trained = trained
 
+    def __repr__(self) -> str:
+        config = self.trained.spec.config
+        return f"MaskFiller(vocab_size={config.vocab_size}, max_length={config.max_length})"
+
     def fill(self, text: str, top: int = 5) -> list[list[Guess]]:
         """Predict the `top` likeliest tokens at each mask of a text, the likeliest first.
 

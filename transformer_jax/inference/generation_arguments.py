@@ -9,7 +9,7 @@ generate(trained.model, prompt[None], key=jax.random.key(0), **arguments)
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.options import LONG, TEMPERATURE
@@ -45,6 +45,19 @@ class GenerationRequest:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+
+
+class GenerationSettings(TypedDict, total=False):
+    """The keyword arguments of `TextGenerator.stream`: fields of `GenerationRequest`."""
+
+    max_tokens: int | None
+    greedy: bool
+    beams: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
 
 
 def generation_arguments(

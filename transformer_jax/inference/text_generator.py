@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
 
 from transformer_jax.generation.generate import generate, next_tokens, stream
-from transformer_jax.inference.generation_arguments import GenerationRequest, generation_arguments
+from transformer_jax.inference.generation_arguments import (
+    GenerationRequest,
+    GenerationSettings,
+    generation_arguments,
+)
 from transformer_jax.inference.texts import as_text
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.run_folder import Trained
@@ -25,6 +29,10 @@ class TextGenerator:
 
     def __init__(self, trained: Trained):
         self.trained = trained
+
+    def __repr__(self) -> str:
+        config = self.trained.spec.config
+        return f"TextGenerator(vocab_size={config.vocab_size}, max_length={config.max_length})"
 
     def generate(
         self,
@@ -72,24 +80,22 @@ class TextGenerator:
     def stream(
         self,
         prompt: str,
-        request: GenerationRequest | None = None,
         *,
-        stop: Sequence[str] | None = None,
         seed: int = 0,
+        stop: Sequence[str] | None = None,
+        **settings: Unpack[GenerationSettings],
     ) -> Iterator[str]:
         """Yield the continuation of a prompt in pieces, as the tokens are drawn.
 
-        The `request` has the settings of `generate`, except the names of tokens that `stop`. A beam
-        search yields a single piece. A character that is not complete at the end is left out.
-        Raises as `generate` does, at once.
+        The arguments are those of `generate`. A beam search yields a single piece. A character that
+        is not complete at the end is left out. Raises as `generate` does, at once.
 
         >>> from transformer_jax import load
-        >>> from transformer_jax.inference.generation_arguments import GenerationRequest
         >>> writer = load("tests/data/run_folders/lm")
-        >>> list(writer.stream("the", GenerationRequest(max_tokens=5, greedy=True)))
+        >>> list(writer.stream("the", max_tokens=5, greedy=True))
         [' ', 'a', 'n', 'd', ' ']
         """
-        ids, arguments = self._arguments(prompt, request or GenerationRequest(), stop, seed)
+        ids, arguments = self._arguments(prompt, GenerationRequest(**settings), stop, seed)
         if "search" in arguments:
             return iter([self._generated(ids, arguments)])
         return self._streamed(ids, arguments)

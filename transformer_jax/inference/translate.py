@@ -31,6 +31,10 @@ class Translator:
     def __init__(self, trained: Trained):
         self.trained = trained
 
+    def __repr__(self) -> str:
+        config = self.trained.spec.config
+        return f"Translator(vocab_size={config.vocab_size}, max_length={config.max_length})"
+
     def translate(self, texts: Iterable[str], *, beams: int = 4, alpha: float = 0.6) -> list[str]:
         """Translate texts by beam search, in the order of the texts.
 

@@ -43,6 +43,10 @@ def export_classifier(run: str | Path, folder: str | Path) -> Trained:
         beside.mkdir(parents=True)
         _write(trained, run, beside, folder.name)
         os.rename(beside, folder)
+    except RunFolderError:
+        raise
+    except ValueError as error:
+        raise RunFolderError(f"{run} cannot be exported: {one_line(error)}") from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return trained

@@ -93,6 +93,7 @@ def written_config(
 def _outputs(config) -> dict:
     """Return the settings that determine the outputs: all but dropout, with defaults resolved."""
     found = {}
+    unused = ("ngram_bits",) if getattr(config, "ngrams", 0) == 0 else ()
     for name, value in vars(config).items():
         if isinstance(value, StackConfig):
             N, K, H, O = value.axes  # noqa: E741 (the letter of the axis)
@@ -100,7 +101,7 @@ def _outputs(config) -> dict:
             found[name] = _outputs(value) | {"axes": (N, K, H, O), "qkv_biases": qkv}
         elif isinstance(value, TextEncoderConfig):
             found[name] = _outputs(value)
-        elif not name.endswith("dropout_rate") and name not in SPELLED_OUT:
+        elif not name.endswith("dropout_rate") and name not in (*SPELLED_OUT, *unused):
             found[name] = value
     return found
 
