@@ -142,5 +142,7 @@ BiasLike = Bias | Float[Array, "..."] | Float[np.ndarray, "..."] | None
 def as_bias(bias: BiasLike) -> Bias | None:
     """Return a bias as a rule: an array becomes `dense_bias`, a rule or None stays as it is."""
     if isinstance(bias, Rule) and not isinstance(bias, Bias):
-        raise TypeError("bias is a mask rule; pass it as mask=")
+        raise TypeError(
+            f"bias must be a bias rule or an array; got {type(bias).__name__}, a mask: pass mask="
+        )
     return bias if bias is None or isinstance(bias, Bias) else dense_bias(bias)
