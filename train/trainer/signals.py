@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = 0.05  # seconds until Stopped is raised again that was lost in a C callback
@@ -55,7 +55,10 @@ def stop_wish() -> Iterator[StopWish]:
         wish.number = number
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        print("\nfinishing this step and saving; repeat Ctrl-C to stop at once", file=sys.stderr)
+        with suppress(RuntimeError):  # it came in the middle of another print
+            print(
+                "\nfinishing this step and saving; repeat Ctrl-C to stop at once", file=sys.stderr
+            )
 
     with _handler(note):
         yield wish
