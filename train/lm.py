@@ -10,6 +10,9 @@ report.html, report.md, report.json, metrics.jsonl and curves.png.
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads
+    from train.trainer.signals import end_on_ctrl_c
+
+    end_on_ctrl_c()
     from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
@@ -18,7 +21,6 @@ import sys
 
 from train.recipes.lm import LanguageModelOptions
 from train.trainer.launcher import Program
-from transformer_jax.runtime.compilation_cache import use_compilation_cache
 
 PROGRAM = Program(
     "train.lm", __doc__, LanguageModelOptions, "train.tasks.language_modeling:LanguageModeling"
@@ -31,5 +33,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    use_compilation_cache()
-    sys.exit(main())
+    sys.exit(PROGRAM.script())

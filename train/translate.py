@@ -11,6 +11,9 @@ references).
 """
 
 if __name__ == "__main__":  # before NumPy and JAX start threads
+    from train.trainer.signals import end_on_ctrl_c
+
+    end_on_ctrl_c()
     from transformer_jax.runtime.malloc import keep_freed_memory
 
     keep_freed_memory()
@@ -19,7 +22,6 @@ import sys
 
 from train.recipes.translate import TranslationOptions
 from train.trainer.launcher import Program
-from transformer_jax.runtime.compilation_cache import use_compilation_cache
 
 PROGRAM = Program(
     "train.translate", __doc__, TranslationOptions, "train.tasks.translation:Translation"
@@ -32,5 +34,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    use_compilation_cache()
-    sys.exit(main())
+    sys.exit(PROGRAM.script())

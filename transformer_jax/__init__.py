@@ -26,6 +26,14 @@ and so can `load`, for a trained model:
     tj.load("runs/NAME", "classifier").predict(["A wonderful film."])
 """
 
+import sys
+
+# A command, started as __main__ says: the imports below take most of a second.
+if sys.argv and sys.argv[0].endswith("-m" if __name__ in sys.orig_argv else "transformer-jax"):
+    from transformer_jax.runtime.ctrl_c import end_on_ctrl_c
+
+    end_on_ctrl_c()
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from transformer_jax import __version__
 from transformer_jax.cli.parsing import CommandParser
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
+from transformer_jax.runtime.ctrl_c import end_on_ctrl_c, interruptible
 from transformer_jax.runtime.errors import (
     InputError,
     PretrainedError,
@@ -88,9 +89,10 @@ def _program() -> str:
 
 def script() -> int:
     """Run a command in a process of its own, and return the exit code."""
+    end_on_ctrl_c()
     keep_freed_memory()
     use_compilation_cache()
-    return main()
+    return interruptible(main)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from train.trainer.faults import faults_of
 from train.trainer.fit import FitResult, fit
 from train.trainer.metrics_log import event_log
 from train.trainer.run import Run
+from train.trainer.signals import stop_if_asked
 from transformer_jax.serialization.run_folder import WEIGHTS, save_specification, save_weights
 
 
@@ -87,6 +88,7 @@ class Task(ABC):
     def train(self) -> None:
         """Build, fit and evaluate, and write the model and the report."""
         with faults_of(self.folder, self.batch_tokens), self.resources:
+            stop_if_asked()
             self.build()
             leaves = jax.tree.leaves(nnx.state(self.model, nnx.Param))
             parameters = sum(leaf.size for leaf in leaves)
@@ -95,6 +97,7 @@ class Task(ABC):
                 f"{self.batch_tokens:,} tokens per batch, {self.dtype}"
             )
             fitted = self.fit()
+            stop_if_asked()
             draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
             report = {
                 **self.evaluate(fitted.params),

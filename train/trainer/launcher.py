@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from train.data.dataset import DataError
+from train.trainer.closed_pipes import outlast_readers
 from train.trainer.options import (
     CommonOptions,
     OptionError,
@@ -29,7 +30,8 @@ from train.trainer.run import (
     refuse_other_data,
     resumed_options,
 )
-from train.trainer.signals import stoppable
+from train.trainer.signals import stop_if_asked, stoppable
+from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.errors import TokenizerError, warnings_as_notes
 
 
@@ -63,6 +65,12 @@ class Program:
     description: str
     options: type[CommonOptions]
     task_name: str  # MODULE:CLASS of a Trainable
+
+    def script(self) -> int:
+        """Train in a process of its own, and return the exit code."""
+        use_compilation_cache()
+        outlast_readers()
+        return self.main()
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Train in a run folder, print any error as one line, and return the exit code."""
@@ -120,7 +128,9 @@ class Program:
                 return
             before = earlier_commands(folder)
         run = Run(self.module, folder, options, began_with, self._command(*arguments), before)
-        self.task(run).train()
+        task = self.task
+        stop_if_asked()  # imports may swallow an exception
+        task(run).train()
 
     @property
     def task(self) -> type[Trainable]:

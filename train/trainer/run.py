@@ -156,6 +156,7 @@ class Run:
 
     def tokenizer(self, learn: Callable[[], Any], load: Callable[[Path], Any]) -> Any:
         """Return the tokenizer of a resumed run, loaded from its folder, else a new one."""
+        stop_if_asked()
         if self.began_with is not None:
             try:
                 return load(self.folder)

@@ -1,11 +1,30 @@
 """Handling of Ctrl-C and SIGTERM: training saves and stops between two steps."""
 
+import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AGAIN = 0.05  # seconds until Stopped is raised again that was lost in a C callback
+
+
+def end_on_ctrl_c() -> None:
+    """End the process on Ctrl-C from now on, with one line; for a program while it imports.
+
+    Nothing is raised, because the importing of modules turns exceptions into others. As
+    `transformer_jax.runtime.ctrl_c`, the import of which already takes most of a second.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def _end(number, frame) -> None:
+    try:
+        os.write(2, b"\nstopped\n" if os.isatty(2) else b"stopped\n")
+    finally:
+        os._exit(128 + number)
 
 
 class Stopped(KeyboardInterrupt):
@@ -36,7 +55,10 @@ def stop_wish() -> Iterator[StopWish]:
         wish.number = number
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
-        print("\nfinishing this step and saving; repeat Ctrl-C to stop at once", file=sys.stderr)
+        with suppress(RuntimeError):  # it came in the middle of another print
+            print(
+                "\nfinishing this step and saving; repeat Ctrl-C to stop at once", file=sys.stderr
+            )
 
     with _handler(note):
         yield wish
@@ -45,9 +67,27 @@ def stop_wish() -> Iterator[StopWish]:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Raise Stopped on either signal, unless a `stop_wish` is active; for a whole program."""
-    with _handler(_Stop()):
-        yield
-        stop_if_asked()
+    stop, show = _Stop(), sys.unraisablehook
+
+    def lost(unraisable):
+        if issubclass(unraisable.exc_type, Stopped):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        else:
+            show(unraisable)
+
+    with _handler(stop), _handler(stop.send_again, (signal.SIGALRM,)):
+        sys.unraisablehook = lost
+        try:
+            yield
+            stop_if_asked()
+        except Exception as error:
+            if stop.number is None:
+                raise
+            # A library turned it into another error, as the importing of a module in C does.
+            raise Stopped(stop.number) from error
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.unraisablehook = show
 
 
 # It remembers the signal, because an exception raised within a C callback, such as one of the
@@ -59,14 +99,19 @@ class _Stop:
 
     def __call__(self, number, frame):
         self.number = number
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise Stopped(number)
+
+    def send_again(self, number, frame):
+        """Send the remembered signal to the present handler, which may be that of `stop_wish`."""
+        signal.raise_signal(self.number)
 
 
 def stop_if_asked() -> None:
-    """Raise Stopped if a signal came whose exception was lost in a C callback."""
+    """Raise Stopped if a signal came whose exception was lost, in a C callback or a library."""
     handler = signal.getsignal(signal.SIGINT)
     if isinstance(handler, _Stop) and handler.number is not None:
-        raise Stopped(handler.number)
+        handler(handler.number, None)
 
 
 @contextmanager
@@ -80,14 +125,14 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def _handler(handler) -> Iterator[None]:
+def _handler(handler, signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
     try:
-        before = [signal.signal(each, handler) for each in SIGNALS]
+        before = [signal.signal(each, handler) for each in signals]
     except ValueError:  # only the main thread can set handlers
         yield
         return
     try:
         yield
     finally:
-        for each, old in zip(SIGNALS, before, strict=True):
+        for each, old in zip(signals, before, strict=True):
             signal.signal(each, old)

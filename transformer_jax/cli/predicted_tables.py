@@ -43,6 +43,7 @@ def write_predictions(out: str, table: Table, predictions: Iterable["Prediction"
             writer = csv.writer(file, delimiter=delimiter) if delimiter else None
             if writer:
                 writer.writerow(header)
+                file.flush()
             for i, said in enumerate(predictions):
                 row = [column[i] for column in table.values]
                 if writer:

@@ -2,11 +2,13 @@
 
 import importlib
 import json
+import os
 import sys
 
 import pytest
 
 from train.recipes.lm import LanguageModelOptions
+from train.trainer.closed_pipes import outlast_readers
 from train.trainer.launcher import Program
 from transformer_jax import __version__
 
@@ -26,6 +28,15 @@ class Begin:
 
 
 PROGRAM = Program("train.lm", "", LanguageModelOptions, "this_test:Begin")
+
+
+class Talk(Begin):
+    """A task that prints, too."""
+
+    def train(self):
+        print("data        said")
+        super().train()
+        print("model       said")
 
 
 @pytest.fixture
@@ -126,3 +137,27 @@ def test_the_version_is_that_of_the_library(name, capsys):
 @PROGRAMS
 def test_the_name_of_the_task_is_that_of_a_class(name):
     assert importlib.import_module(name).PROGRAM.task.result
+
+
+def test_a_run_whose_output_nobody_reads_goes_on_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "this_test", sys.modules[__name__])
+    monkeypatch.setattr(sys, "argv", ["train.lm", "--out", str(tmp_path / "run")])
+    reader, writer = os.pipe()
+    with open(writer, "w", encoding="utf-8") as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        patch.setattr(sys, "stderr", pipe)
+        os.close(reader)
+        assert Program("train.lm", "", LanguageModelOptions, "this_test:Talk").script() == 0
+    assert (tmp_path / "run" / "options.json").exists()
+
+
+def test_what_is_read_of_the_output_comes_line_by_line(monkeypatch):
+    reader, writer = os.pipe()
+    with open(writer, "w", encoding="latin-1") as pipe, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", pipe)
+        patch.setattr(sys, "stderr", None)
+        print("first")
+        outlast_readers()
+        print("zw\xf6lf")
+        assert os.read(reader, 99) == b"first\nzw\xf6lf\n" and sys.stderr is None
+        os.close(reader)

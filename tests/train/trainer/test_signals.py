@@ -2,6 +2,7 @@
 
 import gc
 import signal
+import time
 
 import pytest
 
@@ -25,7 +26,6 @@ def lose(number):
     gc.collect()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_what_a_callback_swallows_is_raised_before_anything_is_written(number, tmp_path):
     with pytest.raises(Stopped) as stopped, stoppable():
@@ -35,7 +35,6 @@ def test_what_a_callback_swallows_is_raised_before_anything_is_written(number, t
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_a_callback_swallows_is_raised_before_training_and_at_the_end():
     with pytest.raises(Stopped), stoppable():
         lose(signal.SIGINT)
@@ -46,6 +45,24 @@ def test_what_a_callback_swallows_is_raised_before_training_and_at_the_end():
         lose(signal.SIGINT)
         reached = True
     assert reached
+
+
+def test_what_a_callback_swallows_is_raised_again_soon():
+    with pytest.raises(Stopped) as stopped, stoppable():
+        lose(signal.SIGTERM)
+        time.sleep(10)
+        raise AssertionError("it was lost")
+    assert stopped.value.number == signal.SIGTERM
+
+
+def test_an_error_that_a_library_makes_of_a_signal_is_no_error_of_the_program():
+    with pytest.raises(Stopped), stoppable():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except Stopped:
+            raise ImportError("initialization failed") from None
+    with pytest.raises(ImportError), stoppable():
+        raise ImportError("a true one")
 
 
 def test_a_signal_within_undisturbed_lines_waits_for_their_end():
