@@ -18,7 +18,7 @@ from transformer_jax.walkthrough.step import Step
 
 RANDOM = np.random.default_rng(0)
 MARKUP = '<script>alert("1")</script>&\'<b>'
-VOID = {"meta"}
+VOID = {"meta", "wbr"}
 
 
 class Page(HTMLParser):

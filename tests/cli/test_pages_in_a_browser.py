@@ -1,5 +1,6 @@
 """The pages of the commands are read in a browser: on a phone, in the light and in the dark."""
 
+import functools
 import json
 import re
 import shutil
@@ -40,7 +41,10 @@ def report(page: Path) -> None:
         },
         "mcnemar": {"b": 9, "c": 1, "p_value": 0.02},
         "command": f"python -m train.imdb --data {'folder/' * 40}",
+        "class_notes": ["fewer than 5% of the training texts are of neutral"],
     }
+    found["data"]["notes"] = ["dropped 1 row of reviews.csv " * 20, f"{'wide' * 40}"]
+    found["settings"]["fit"]["optimizer"]["a_name_longer_than_any_other"] = "wide" * 40
     (run / "report.json").write_text(json.dumps(found))
     steps = [{"step": i, "epoch": 0, "loss": 1 / i} for i in range(1, 9)]
     steps.append({"step": 8, "epoch": 1, "validation_accuracy": 0.5, "validation_loss": 1.0})
@@ -69,12 +73,22 @@ def browser():
         yield browser
 
 
+@pytest.fixture(scope="module")
+def page_of(tmp_path_factory):
+    """Return the address of a page by its name; each is written once for all tests of this file."""
+
+    @functools.cache
+    def address(name: str) -> str:
+        path = tmp_path_factory.mktemp("page") / "page.html"
+        PAGES[name](path)
+        return path.as_uri()
+
+    return address
+
+
 @pytest.fixture(scope="module", params=PAGES)
-def page(request, browser, tmp_path_factory):
-    """A page, written once for all tests of this file."""
-    path = tmp_path_factory.mktemp("page") / "page.html"
-    PAGES[request.param](path)
-    return path.as_uri()
+def page(request, browser, page_of):
+    return page_of(request.param)
 
 
 def test_the_page_says_nothing_on_the_console_and_fetches_nothing(browser, page):
@@ -97,6 +111,13 @@ def test_every_text_can_be_read(browser, page, scheme):
     assert [text for text in texts if text["contrast"] < 4.5] == []
     is_dark = sum(texts[0]["background"]) < 3 * 128
     assert is_dark == (scheme == "dark")
+
+
+@pytest.mark.parametrize("screen", [PHONE, (1200, 800)], ids=["phone", "desk"])
+def test_no_name_in_the_tables_of_a_report_is_broken(browser, page_of, screen):
+    visit = browser.open(page_of("report"), screen=screen)
+    assert visit.broken_words(".facts td:first-child") == []
+    assert visit.width <= screen[0]
 
 
 def test_words_have_the_colours_that_they_have_in_a_terminal(

@@ -41,7 +41,7 @@ def test_a_run_is_a_row_and_rows_are_in_the_order_of_their_dates(tmp_path, capsy
     assert listed(tmp_path, capsys) == [
         "run  data     recipe              accuracy         interval  seconds  date",
         "c    reviews  fast              12.35 BLEU                   1,000.2  2025-12-31",
-        "a             imdb    1.5000 bits per byte                            2026-02-01",
+        "a                     1.5000 bits per byte                            2026-02-01",
         "b    reviews  fast                  92.06%  91.72 to 92.39%  1,010.2  2026-03-01",
     ]
 
@@ -62,6 +62,13 @@ def test_a_run_without_a_result_has_the_step_after_which_it_stopped(tmp_path, ca
     assert "x.csv" in found["a"] and "stopped after step 20 of 184" in found["a"]
     assert "stopped after step 17" in found["b"] and " of " not in found["b"]
     assert "stopped after step 8 of 9" in found["c"]  # extended, and stopped again
+
+
+def test_the_name_of_a_program_stands_for_a_recipe_only_if_it_has_none(tmp_path, capsys):
+    a_run(tmp_path / "a", data="x.csv", recipe=None)
+    a_run(tmp_path / "b", data="sample")
+    found = [line.split()[:4] for line in listed(tmp_path, capsys)[1:]]
+    assert found == [["a", "x.csv", "stopped", "after"], ["b", "sample", "imdb", "stopped"]]
 
 
 def test_a_run_that_another_process_trains_has_not_stopped(tmp_path, capsys):

@@ -54,6 +54,25 @@ return found;
 """
 
 
+# A word that is broken has a box of each line; a dotted name may be broken after a dot.
+BROKEN = """
+const found = [];
+for (const element of document.querySelectorAll(arguments[0])) {
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  for (let node; node = walker.nextNode();) {
+    for (const match of node.data.matchAll(/\\S+/g)) {
+      const range = document.createRange();
+      range.setStart(node, match.index);
+      range.setEnd(node, match.index + match[0].length);
+      const tops = new Set([...range.getClientRects()].map(box => Math.round(box.top)));
+      if (tops.size > 1) found.push(match[0]);
+    }
+  }
+}
+return found;
+"""
+
+
 @dataclass(frozen=True)
 class Visit:
     """A page that is shown in a browser."""
@@ -68,6 +87,10 @@ class Visit:
     def texts(self) -> list[dict[str, Any]]:
         """Return every piece of visible text with its tag, colours, contrast and width."""
         return self.driver.execute_script(COLOURS)
+
+    def broken_words(self, selector: str) -> list[str]:
+        """Return the words of the elements of a CSS selector that take more than one line."""
+        return self.driver.execute_script(BROKEN, selector)
 
     def search(self, words: str, page: str, seconds: float = 30) -> None:
         """Type words into the search of the site, and wait until it finds `page`."""
@@ -101,14 +124,14 @@ class Visit:
 
 
 class Browser:
-    """A browser that opens pages as a phone does, light or dark."""
+    """A browser that opens pages as a phone does, or as another screen; light or dark."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, url: str, scheme: str = "light") -> Visit:
-        """Open a page on a phone in the `scheme` light or dark, with everything unfolded."""
-        wide, high = PHONE
+    def open(self, url: str, scheme: str = "light", screen: tuple[int, int] = PHONE) -> Visit:
+        """Open a page in the `scheme` light or dark, with everything unfolded."""
+        wide, high = screen
         self.driver.execute_cdp_cmd(
             "Emulation.setDeviceMetricsOverride",
             {"width": wide, "height": high, "deviceScaleFactor": 1, "mobile": True},

@@ -176,8 +176,8 @@ def test_the_report_has_the_strongest_words_of_both_kinds_and_what_is_missing():
     assert shown == [
         "good        75.0%",
         "",
-        "for good           against good",
-        "  +2.000  Great      -2.000  good (unknown)",
+        "for good         |  against good",
+        "  +2.000  Great  |    -2.000  good (unknown)",
         "",
         "special tokens: [CLS] +0.250",
         "log odds of good: text 1.500, empty baseline 1.000; "

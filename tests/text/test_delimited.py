@@ -109,7 +109,7 @@ def test_a_file_that_neither_reading_fits_is_refused():
 @pytest.mark.parametrize("blank", ["\n", "\r\n"])
 def test_blank_lines_between_two_stray_quotes_do_not_hide_them(blank):
     found, note = read(table("\t", GIVEN).replace("text 6", f"{blank}text 6"))
-    assert len(found) == 20 and "20 rows" in note and "skipped 1 blank lines" in note
+    assert len(found) == 20 and "20 rows" in note and "skipped 1 blank line" in note
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

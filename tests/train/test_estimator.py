@@ -1,5 +1,6 @@
 """The classifier is a scikit-learn estimator that trains as `train.imdb` does."""
 
+import json
 import pickle
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import transformer_jax as tj
 from train.estimator import TransformerClassifier
+from train.imdb import main as imdb
 from transformer_jax.__main__ import main as use
 
 WORDS = {-1: ("dull", "poor", "awful", "weak"), 1: ("fine", "superb", "lovely", "great")}
@@ -83,6 +85,32 @@ def test_a_saved_classifier_is_a_run_folder(fitted, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("1 ")
     with pytest.raises(FileExistsError):
         fitted.save(tmp_path / "run")
+
+
+def test_a_saved_classifier_is_listed_as_finished_but_not_tested(fitted, tmp_path, capsys):
+    fitted.save(tmp_path / "run")
+    options = json.loads((tmp_path / "run" / "options.json").read_text())
+    assert options["commands"] == []
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert "command" not in report and "test_accuracy" not in report
+    assert use(["runs", str(tmp_path)]) == 0
+    name, data, recipe, _, date = capsys.readouterr().out.splitlines()[1].split()
+    assert (name, data, recipe, date) == ("run", "texts", "fast", report["date"])
+    assert imdb(["--resume", str(tmp_path / "run")]) == 0
+    assert "is finished: 1 epoch, not tested" in capsys.readouterr().out
+
+
+def test_the_settings_of_a_report_are_those_of_the_model_and_its_tokenizer(tmp_path):
+    texts, labels = examples()
+    labels = np.where(np.arange(120) % 3 == 0, 0, labels)
+    few = QUICK | {"tokenizer": "word:1000"}  # more words than there are
+    TransformerClassifier(**few).fit(texts, labels).save(tmp_path / "run")
+    config, report = (
+        json.loads((tmp_path / "run" / name).read_text()) for name in ("config.json", "report.json")
+    )
+    assert report["settings"]["model"] == config["config"]
+    assert config["config"]["num_classes"] == 3
+    assert report["settings"]["tokenizer"] == f"word:{config['config']['vocab_size']}"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from train.data.dataset import Split
+from transformer_jax.runtime.texts import counted
 
 RARE = 0.05  # share of the training texts below which a class is noted
 
@@ -42,8 +43,8 @@ def class_notes(
         if unknown := found - learned:
             number = int(np.isin(split.labels, list(unknown)).sum())
             notes.append(
-                f"{number:,} of the {len(split):,} texts of the {part} are of a class without a "
-                f"training text, {_names(unknown, classes)}: they cannot be classified correctly"
+                f"in the {part}, {number:,} of {counted(len(split), 'text')} cannot be classified "
+                f"correctly: no training text is of {_names(unknown, classes)}"
             )
     return tuple(notes)
 

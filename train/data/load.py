@@ -21,6 +21,7 @@ from train.data.hub import Unreachable, load_imdb
 from train.data.sample_reviews import sample
 from train.data.splits import draw, drop_overlap, split_validation
 from train.data.table_files import Reading, read_tables
+from transformer_jax.runtime.texts import counted
 from transformer_jax.text.table_folders import is_saved, part_files
 from transformer_jax.text.tables import kind_of
 
@@ -177,7 +178,7 @@ def _clean(data: Dataset) -> Dataset:
     def kept(split: Split, others: list[str], what: str, repeated: str) -> Split:
         rows = drop_overlap(split.texts, others)
         if dropped := len(split) - len(rows):
-            notes.append(f"dropped {dropped:,} {what} texts that repeat a {repeated} text")
+            notes.append(f"dropped {counted(dropped, f'{what} text')} repeating a {repeated} text")
         if not len(rows):
             raise DataError(
                 f"{data.name}: every {what} text is also a {repeated} text; pass splits that differ"
@@ -190,7 +191,7 @@ def _clean(data: Dataset) -> Dataset:
         train = kept(train, validation.texts, "training", "validation")
     rows = drop_overlap(data.unsupervised, test)
     if dropped := len(data.unsupervised) - len(rows):
-        notes.append(f"dropped {dropped:,} unlabelled texts that repeat a test text")
+        notes.append(f"dropped {counted(dropped, 'unlabelled text')} repeating a test text")
     unsupervised = [data.unsupervised[i] for i in rows]
     return replace(
         data, train=train, validation=validation, unsupervised=unsupervised, notes=tuple(notes)

@@ -9,6 +9,7 @@ import numpy as np
 
 from train.data.dataset import Dataset
 from train.data.splits import drop_overlap, validation_part
+from transformer_jax.runtime.texts import counted
 
 MEASURED = 1000  # at most so many texts are held out: enough to tell two models apart
 
@@ -39,9 +40,9 @@ def pretraining_texts(data: Dataset, validation_fraction: float, seed: int) -> P
     if not data.unsupervised:
         notes.append(f"{data.name} has no unlabelled texts: only its training texts are used")
     if dropped := len(data.unsupervised) - len(kept):
-        notes.append(f"dropped {dropped:,} unlabelled texts that repeat a validation text")
+        notes.append(f"dropped {counted(dropped, 'unlabelled text')} repeating a validation text")
     order = np.random.default_rng(seed).permutation(len(validation))
     held_out = [validation.texts[i] for i in order[:MEASURED]]
     if empty := sum(not text.strip() for text in (*texts, *held_out)):
-        notes.append(f"{empty:,} texts are empty and give no passage")
+        notes.append(f"no passage comes from {counted(empty, 'empty text')}")
     return PretrainingTexts(texts, held_out, rule, tuple(notes))

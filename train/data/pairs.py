@@ -17,7 +17,7 @@ import numpy as np
 from train.data.dataset import DataError, readable
 from train.data.hub import load_named, text_of
 from train.data.sample_pairs import sample_pairs
-from transformer_jax.runtime.texts import decode, lines_of
+from transformer_jax.runtime.texts import counted, decode, lines_of
 from transformer_jax.text.delimited import read_rows
 
 HELD_OUT = 0.05
@@ -91,7 +91,7 @@ def _from_folder(folder: Path, source: str, target: str) -> Pairs:
     for name, (one, other) in zip(names, parts, strict=True):
         if len(one) != len(other):
             raise DataError(
-                f"{folder}: {name}.{source} has {len(one):,} lines, {name}.{target} "
+                f"{folder}: {name}.{source} has {counted(len(one), 'line')}, {name}.{target} "
                 f"{len(other):,}; each line must be the translation of the other's"
             )
         if not one:
@@ -110,7 +110,7 @@ def _without_held_out(pairs: Pairs) -> Pairs:
     if not kept:
         raise DataError(f"{pairs.name}: every training pair is also a validation or test pair")
     dropped = len(pairs.train[0]) - len(kept)
-    note = f"dropped {dropped:,} training pairs that are also held out"
+    note = f"dropped {counted(dropped, 'training pair')}, also held out"
     return replace(pairs, train=_columns(kept), notes=(*pairs.notes, note)) if dropped else pairs
 
 
@@ -136,9 +136,11 @@ def _from_tsv(path: Path, source: str, target: str, seed: int) -> Pairs:
     rows, notes = read_rows(_text(path), str(path), "\t")
     pairs = dict.fromkeys((row.fields[0], row.fields[1]) for row in rows)  # in order
     if dropped := len(rows) - len(pairs):
-        notes.append(f"dropped {dropped:,} pairs that repeat another one")
+        notes.append(f"dropped {counted(dropped, 'pair')} repeating another one")
     if more := sum(len(row.fields) > 2 for row in rows):
-        notes.append(f"{more:,} rows have more than two columns, of which the first two are read")
+        notes.append(
+            f"in {counted(more, 'row')} of more than two columns, only the first two are read"
+        )
     pairs = list(pairs)
     count = max(1, round(HELD_OUT * len(pairs)))
     if len(pairs) < 3:

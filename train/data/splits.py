@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from train.data.dataset import DataError, Dataset, Split
+from transformer_jax.runtime.texts import counted
 
 
 def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:
@@ -40,8 +41,7 @@ def draw(split: Split, fraction: float, seed: int, part: str) -> tuple[np.ndarra
     joined = _joined(split)
     if len(joined) < 2:
         raise DataError(
-            f"no {part} part can be held out: all {len(split)} texts are equal"
-            f"{f' or of one {split.unit}' if split.groups else ''}; "
+            f"no {part} part can be held out: {_alike(split)}; "
             "at least two different ones are needed, preferably many more"
         )
     target = min(max(1, round(fraction * len(split))), len(split) - 1)
@@ -89,6 +89,13 @@ def _joined(split: Split) -> list[list[int]]:
     return sorted(members.values(), key=lambda rows: min(keys[i] for i in rows))
 
 
+def _alike(split: Split) -> str:
+    """Return the reason why all texts belong together."""
+    if len(split) == 1:
+        return "there is only one text"
+    return f"all {len(split):,} texts are equal{f' or of one {split.unit}' * bool(split.groups)}"
+
+
 def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int) -> str:
     by_group = split.groups is not None and any(split.groups)
     if by_group:
@@ -99,5 +106,5 @@ def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int) -> str:
     held, every = {values[i] for i in rows} - unknown, set(values) - unknown
     return (
         f"by {unit} ({fraction:g} asked for, seed {seed}: {len(held):,} of {len(every):,}, "
-        f"which are {len(rows):,} of {len(split):,} texts{together})"
+        f"that is {len(rows):,} of {counted(len(split), 'text')}{together})"
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from train.data.dataset import DataError, Split, Tables
 from train.data.labels import as_integers, classes_of, read_label, spelling_notes
+from transformer_jax.runtime.texts import counted
 from transformer_jax.text.table_folders import is_saved, part_files, part_of, saved_tables
 from transformer_jax.text.tables import Table, read_table
 
@@ -124,7 +125,7 @@ def _texts_alone(table: Table, reading: Reading, notes: list[str]) -> list[str]:
     texts = table.texts(reading.text_column, "--text-column")
     kept = [text for text in texts if text.strip()]
     if dropped := len(texts) - len(kept):
-        notes.append(f"dropped {dropped:,} blank texts of {table.name}")
+        notes.append(f"dropped {counted(dropped, 'blank text')} of {table.name}")
     return kept
 
 
@@ -168,7 +169,7 @@ def _report_bad(table: Table, bad: dict[str, list[int]], *, skip: bool) -> str:
             listed = ", ".join(numbers) + ", ..." * (len(rows) > SHOWN)
             found.append(f"{len(rows):,} with a blank {what} ({unit} {listed})")
     total = sum(map(len, bad.values()))
-    rows = f"{total:,} row{'s' * (total > 1)}"
+    rows = counted(total, "row")
     if skip:
         return f"dropped {rows} of {table.name}: {' and '.join(found)}"
     ways = "drop them with --skip-bad"

@@ -16,7 +16,7 @@ import numpy as np
 from train.data.dataset import DataError, readable
 from train.data.hub import load_named, text_of
 from train.data.sample_reviews import sample
-from transformer_jax.runtime.texts import decode
+from transformer_jax.runtime.texts import counted, decode
 
 HELD_OUT = 0.1
 PIECE = 2**20  # bytes
@@ -96,11 +96,11 @@ def _from_folder(folder: Path, seed: int) -> Texts:
     held = _held_out(len(files), seed)
     return Texts(
         folder.resolve().name,
-        f"{len(files):,} .txt files of {folder.resolve().name}",
+        f"{counted(len(files), '.txt file')} of {folder.resolve().name}",
         lambda: (_pieces(file) for i, file in enumerate(files) if i not in held),
         lambda: (_pieces(file) for i, file in enumerate(files) if i in held),
         True,
-        f"{len(held):,} of {len(files):,} files, drawn with seed {seed}",
+        f"{len(held):,} of {counted(len(files), 'file')}, drawn with seed {seed}",
     )
 
 
@@ -110,15 +110,15 @@ def _from_hub(name: str, seed: int) -> Texts:
         raise DataError(f"hub:{name} has no split `train` with a column `text`")
     rows = parts["train"]
     if len(rows) < 2:
-        raise DataError(f"hub:{name} has {len(rows)} texts; at least two are needed")
+        raise DataError(f"hub:{name} has {counted(len(rows), 'text')}; at least two are needed")
     held = _held_out(len(rows), seed)
     return Texts(
         name,
-        f"{name} from {origin}, {len(rows):,} texts",
+        f"{name} from {origin}, {counted(len(rows), 'text')}",
         lambda: ([text_of(row, "text", name, i)] for i, row in enumerate(rows) if i not in held),
         lambda: ([text_of(row, "text", name, i)] for i, row in enumerate(rows) if i in held),
         True,
-        f"{len(held):,} of {len(rows):,} texts, drawn with seed {seed}",
+        f"{len(held):,} of {counted(len(rows), 'text')}, drawn with seed {seed}",
     )
 
 

@@ -23,16 +23,18 @@ from train.evaluation.report import (
     ALONE,
     SAMPLE_NOTE,
     SIGNIFICANT,
+    class_notes_of,
     commands_of,
     comparison,
     facts_of,
     interval_text,
     is_sample,
     models_of,
+    notes_of,
 )
 from transformer_jax.cli import html
 from transformer_jax.runtime.files import write_text
-from transformer_jax.runtime.texts import read_text
+from transformer_jax.runtime.texts import counted, read_text
 
 PAGE = "report.html"
 # Variables of the style of a page, by the colour of a plot that they replace.
@@ -65,11 +67,12 @@ def page(
     name, task = (report.get("data") or {}).get("name"), report.get("task", "Text classification")
     test = report.get("test") or {}
     sections = [
-        [f'<p class="alert">{html.escape(SAMPLE_NOTE)}</p>'] if is_sample(report) else [],
+        [html.paragraph(SAMPLE_NOTE, "alert")] if is_sample(report) else [],
         [html.paragraph(sentence(report) or f"Result: {result}.")],
         _comparison(report),
         _curves(metrics_jsonl),
         _confusion(test),
+        _per_class(test, class_notes_of(report)),
         _calibration(test),
         _mistakes(mistakes),
         _made(report),
@@ -84,7 +87,7 @@ def sentence(report: dict[str, Any]) -> str:
     if (ours := models.get("test accuracy")) is None:
         return ""
     texts = (report.get("test") or {}).get("texts")
-    count = "the test texts" if texts is None else f"the {texts:,} test texts"
+    count = "the test texts" if texts is None else f"the {counted(texts, 'test text')}"
     text = f"{ours.accuracy:.2%} of {count} are classified correctly{interval_text(ours.interval)}"
     if (other := models.get("linear baseline")) is None:
         return f"{text}; it was compared with no linear baseline."
@@ -150,17 +153,18 @@ def _confusion(test: dict[str, Any]) -> list[str]:
         f'<div class="wide">\n<table>\n<thead><tr><td class="gap"></td>{head}</tr></thead>\n'
         f"<tbody>\n{chr(10).join(rows)}\n</tbody>\n</table>\n</div>",
         html.paragraph("colour: the share of the texts of a class", "soft"),
-        *_per_class(test),
     ]
 
 
-def _per_class(test: dict[str, Any]) -> list[str]:
+def _per_class(test: dict[str, Any], notes: Sequence[str]) -> list[str]:
+    """Return the notes on classes as alerts, and the table of the scores of each class."""
     header = ["class", "precision", "recall", "F1", "texts"]
     rows = [
         [name, *(f"{row[key]:.4f}" for key in ("precision", "recall", "f1")), f"{row['support']:,}"]
         for name, row in (test.get("per_class") or {}).items()
     ]
-    return [html.text_table(header, rows)] if rows else []
+    alerts = [html.paragraph(note, "alert") for note in notes]
+    return [*alerts, html.text_table(header, rows)] if rows else alerts
 
 
 def _calibration(test: dict[str, Any]) -> list[str]:
@@ -222,8 +226,8 @@ def _made(report: dict[str, Any]) -> list[str]:
     if commands := commands_of(report):
         lines = "\n".join(map(html.escape, commands))
         parts.append(f'<p class="text"><code>{lines}</code></p>')
-    parts += [_facts(facts_of(report)), html.heading("Settings"), _facts(settings)]
-    return parts
+    parts.append(_facts(facts_of(report), notes_of(report)))
+    return [*parts, html.heading("Settings"), _facts(settings)]
 
 
 def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -235,12 +239,19 @@ def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
             yield f"{before}{key}", value
 
 
-def _facts(rows: Sequence[Sequence[str]]) -> str:
-    body = "\n".join(
-        f"<tr><td>{html.escape(name)}</td><td>{html.escape(value)}</td></tr>"
-        for name, value in rows
-    )
+def _facts(rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    """Return a table of names and values; notes are its last row, a list."""
+    cells = [(_breakable(name), html.escape(value)) for name, value in rows]
+    if notes:
+        items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
+        cells.append(("notes", f"<ul>{items}</ul>"))
+    body = "\n".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in cells)
     return f'<div class="wide facts">\n<table>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>'
+
+
+def _breakable(name: str) -> str:
+    """Return a dotted name as HTML that a narrow page may break between its words."""
+    return re.sub("([._])", r"\1<wbr>", html.escape(name))
 
 
 def figure(title: str, draw: Callable[[Axes], None]) -> str:

@@ -31,14 +31,14 @@ ORDER = """
 """.split()
 SHOWN_ABOVE = """
     task data test_accuracy test_accuracy_interval baseline mcnemar alone test command
-    earlier_commands settings
+    earlier_commands settings class_notes
 """.split()
 
 
 def write_report(run: Path, report: dict[str, Any]) -> None:
     """Write `report.json` and, from the same numbers, `report.md` into the run folder.
 
-    Floats keep 6 significant digits; NaN and infinities, which JSON cannot represent, become null.
+    Floats keep 9 significant digits; NaN and infinities, which JSON cannot represent, become null.
     Each file is replaced atomically. The date (UTC) is added if the report has none.
     """
     report = _plain({"date": datetime.now(UTC).date().isoformat()} | report)
@@ -78,6 +78,7 @@ def markdown(report: dict[str, Any]) -> str:
         f"> # ⚠ {SAMPLE_NOTE}" if is_sample(report) else "",
         f"# {task} on {name}" if name else f"# {task}",
         *_verdicts(report),
+        "\n\n".join(f"> **Note:** {_line(note)}" for note in class_notes_of(report)),
         _comparison(report),
         _per_class(test),
         _confusion(test),
@@ -209,10 +210,21 @@ def commands_of(report: dict[str, Any]) -> list[str]:
     return [*report.get("earlier_commands", ()), *([command] if command else [])]
 
 
+def class_notes_of(report: dict[str, Any]) -> list[str]:
+    """Return the notes on classes that have few texts, or none in a part of the data."""
+    return report.get("class_notes") or []
+
+
+def notes_of(report: dict[str, Any]) -> list[str]:
+    """Return the other notes on the data."""
+    notes = (report.get("data") or {}).get("notes") or []
+    return [note for note in notes if note not in class_notes_of(report)]
+
+
 def facts_of(report: dict[str, Any]) -> list[list[str]]:
     """Return the rows of "How it was made": data, recipe, versions, machine and other entries."""
     data, baseline = report.get("data") or {}, report.get("baseline") or {}
-    rows = [[f"data: {key}", _text(value, key)] for key, value in data.items()]
+    rows = [[f"data: {key}", _text(value, key)] for key, value in data.items() if key != "notes"]
     facts = {key: value for key, value in report.items() if key not in SHOWN_ABOVE}
     facts["baseline_validation_accuracy"] = baseline.get("validation")
     rows += [[key.replace("_", " "), _text(value, key)] for key, value in facts.items()]
@@ -221,9 +233,10 @@ def facts_of(report: dict[str, Any]) -> list[list[str]]:
 
 def _made(report: dict[str, Any]) -> str:
     """Return the last section: the command lines and all other entries."""
-    commands, rows = commands_of(report), facts_of(report)
+    commands, rows, notes = commands_of(report), facts_of(report), notes_of(report)
     parts = ["\n".join(["```sh", *commands, "```"])] if commands else []
     parts += [_table(["", ""], rows)] if rows else []
+    parts += ["Notes:", "\n".join(f"- {_line(note)}" for note in notes)] if notes else []
     return "\n\n".join(["## How it was made", *parts]) if parts else ""
 
 
@@ -235,7 +248,11 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(str(text).replace("\\", "\\\\").replace("|", "\\|").split())
+    return _line(text.replace("\\", "\\\\").replace("|", "\\|"))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _text(value: Any, key: str = "") -> str:
@@ -263,7 +280,7 @@ def interval_text(interval: Sequence[float] | None, form: str = " (95% interval 
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for JSON: no NumPy types, floats of 6 significant digits, None for NaN."""
+    """Return a value for JSON: no NumPy types, floats of 9 significant digits, None for NaN."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -271,5 +288,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _plain(value.tolist())
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        return float(f"{value:.9g}") if math.isfinite(value) else None
     return value

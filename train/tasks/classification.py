@@ -21,7 +21,7 @@ from train.evaluation.baseline import compare_with_baseline
 from train.evaluation.examples import examples
 from train.evaluation.metrics import compared, score
 from train.evaluation.mistakes import write_mistakes
-from train.evaluation.report import summary
+from train.evaluation.report import summary, write_report
 from train.objectives.classification import balanced_weights, make_loss
 from train.recipes.classify_options import recipe_of
 from train.tasks.task import Task
@@ -141,10 +141,12 @@ class Classification(Task):
         return {"validation_accuracy": found["accuracy"], "validation_loss": found["log_loss"]}
 
     def train_only(self) -> None:
-        """Build and fit, calibrate and save the weights; score and report nothing."""
+        """Build and fit, calibrate and save the weights; report how, and test nothing."""
         with faults_of(self.folder, self.batch_tokens), self.resources:
             self.build()
-            self.calibrate(self.fit().params)
+            fitted = self.fit()
+            _, weights = self.calibrate(fitted.params)
+            write_report(self.folder, {**self.described(), "weights": weights, **self.made(fitted)})
 
     def calibrate(self, params: nnx.State) -> tuple[nnx.State, dict[str, float]]:
         """Fit the weights of the parts on validation; save the parameters, and return both."""
@@ -155,18 +157,10 @@ class Classification(Task):
         super().keep(params)
         return params, weights
 
-    def evaluate(self, params: nnx.State) -> dict[str, Any]:
-        """Calibrate and save the weights, then score the test texts, which are used only here."""
-        classifier, data = self.classifier, self.data
-        test, unlabelled = self.encoded[2:]
-        params, weights = self.calibrate(params)
-        with ProgressBar(
-            total=len(test), desc="testing", unit="text", leave=False, delay=SHORT
-        ) as bar:
-            probabilities = self.scorer(test, params, done=bar.update)
-        scores = score(probabilities, data.test.labels, data.classes)
-        self.examples = examples(data.test.texts, data.test.labels, probabilities)
-        report = {
+    def described(self) -> dict[str, Any]:
+        """Return the report entries on the data and the recipe."""
+        data, unlabelled = self.data, self.encoded[3]
+        return {
             "data": {
                 "name": data.name,
                 "source": data.source,
@@ -176,11 +170,27 @@ class Classification(Task):
                 "test": len(data.test),
                 **({"unlabelled": len(unlabelled)} if unlabelled else {}),
             },
+            **({"class_notes": list(self.notes)} if self.notes else {}),
             "split_rule": self.split_rule,
             "recipe": self.recipe.name,
             **({"class_weights": "balanced"} if self.balanced else {}),
             **({"pretrained": self.options.pretrained} if self.options.pretrained else {}),
             "buckets": list(self.buckets),
+        }
+
+    def evaluate(self, params: nnx.State) -> dict[str, Any]:
+        """Calibrate and save the weights, then score the test texts, which are used only here."""
+        classifier, data = self.classifier, self.data
+        test = self.encoded[2]
+        params, weights = self.calibrate(params)
+        with ProgressBar(
+            total=len(test), desc="testing", unit="text", leave=False, delay=SHORT
+        ) as bar:
+            probabilities = self.scorer(test, params, done=bar.update)
+        scores = score(probabilities, data.test.labels, data.classes)
+        self.examples = examples(data.test.texts, data.test.labels, probabilities)
+        report = {
+            **self.described(),
             "weights": weights,
             "test_accuracy": scores["accuracy"],
             "test_accuracy_interval": scores["accuracy_interval"],
@@ -228,7 +238,8 @@ class Classification(Task):
 
     @staticmethod
     def result(report: dict[str, Any]) -> str:
-        return f"test accuracy {report['test_accuracy']:.2%}"
+        accuracy = report.get("test_accuracy")  # a run of the estimator has none
+        return "not tested" if accuracy is None else f"test accuracy {accuracy:.2%}"
 
     def summary(self, report: dict[str, Any]) -> str:
         return summary(report)

@@ -27,6 +27,7 @@ from train.trainer.run import Run
 from transformer_jax.generation.generate import generate
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.runtime.texts import counted
 from transformer_jax.serialization.specification import LanguageModelSpec
 from transformer_jax.text.tokenizer import Tokenizer, load_own_tokenizer, train_tokenizer
 
@@ -67,8 +68,9 @@ class LanguageModeling(Task):
         for name, part in (("learn from", train), ("hold out", held_out)):
             if len(part.tokens) <= length:
                 raise OptionError(
-                    f"the part of the texts to {name} has {len(part.tokens)} tokens, but must have "
-                    f"more than one window of {length}; pass more text or a smaller --length"
+                    f"the part of the texts to {name} has {counted(len(part.tokens), 'token')}, "
+                    f"but must have more than one window of {length}; pass more text or a smaller "
+                    "--length"
                 )
         config = replace(self.recipe.model, vocab_size=tokenizer.vocab_size)
         spec = LanguageModelSpec(config, data.name, data.separate)
@@ -78,8 +80,8 @@ class LanguageModeling(Task):
         windows = every_window(held_out.tokens, length, self.rows, self.cls_id)
         self.total_loss = make_evaluation(self.graph, windows)
         print(
-            f"            {len(train.tokens):,} tokens to train, {len(held_out.tokens):,} held "
-            f"out, in windows of {length}"
+            f"            {counted(len(train.tokens), 'token')} to train, "
+            f"{len(held_out.tokens):,} held out, in windows of {length}"
         )
 
     def batches(self, epoch: int) -> LazyBatches:

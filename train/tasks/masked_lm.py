@@ -23,6 +23,7 @@ from train.recipes.mlm import VALIDATION_FRACTION, recipe_of
 from train.tasks.task import Task
 from train.trainer.run import Run
 from transformer_jax.models.masked_language_model import MaskedLanguageModel
+from transformer_jax.runtime.texts import counted
 from transformer_jax.serialization.specification import MaskedLanguageModelSpec
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer
@@ -44,8 +45,9 @@ class MaskedLanguageModeling(Task):
             print(f"note        {note}")
         print(
             f"data        {self.data.source}\n"
-            f"            {len(texts.train):,} texts to train, {len(texts.held_out):,} held out, "
-            f"from the validation texts of train.imdb: {texts.rule}"
+            f"            {counted(len(texts.train), 'text')} to train, "
+            f"{len(texts.held_out):,} held out, from the validation texts of "
+            f"train.imdb: {texts.rule}"
         )
         tokenizer = run.tokenizer(
             lambda: as_published(train_tokenizer(options.tokenizer, texts.train)),
@@ -75,7 +77,7 @@ class MaskedLanguageModeling(Task):
         )
         self.unigram_loss = unigram_loss(self.train_part, self.held_out, self.masking)
         print(
-            f"            {len(self.train_part.tokens):,} tokens to train, "
+            f"            {counted(len(self.train_part.tokens), 'token')} to train, "
             f"{len(self.held_out.tokens):,} held out, in rows of {self.length}, "
             f"{self.recipe.mask_rate:.0%} masked; unigram baseline {self.unigram_loss:.4f} nats "
             "per token"

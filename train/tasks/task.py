@@ -15,6 +15,7 @@ from train.evaluation.html_report import write_page
 from train.evaluation.provenance import training_facts
 from train.evaluation.report import write_report
 from train.optim.precision import compute_dtype
+from train.trainer.config import FitConfig
 from train.trainer.faults import faults_of
 from train.trainer.fit import FitResult, fit
 from train.trainer.metrics_log import event_log
@@ -33,6 +34,7 @@ class Task(ABC):
 
     data: Any  # has a name and a source
     model: nnx.Module  # the model that is saved
+    spec: Any  # of the saved model, once training begins
     loss: Callable  # of the model, a batch and random number generators
     select: str  # the metric of `validate` that selects the weights; higher is better
     written: tuple[str, ...] = (
@@ -101,26 +103,45 @@ class Task(ABC):
             draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
             report = {
                 **self.evaluate(fitted.params),
-                "settings": asdict(self.recipe),
-                "tokenizer": self.tokenizer.spec,
-                "seed": self.options.seed,
                 "parameters": parameters,
-                "compute_dtype": self.dtype,
-                "batch_tokens": self.batch_tokens,
-                "command": self.run.command,
-                **({"earlier_commands": before} if (before := self.run.earlier_commands) else {}),
-                **training_facts(fitted.progress),
+                **self.made(fitted),
             }
             write_report(self.folder, report)
             self.write_page(self.folder, report)
         files = ", ".join(str(self.folder / name) for name in self.written)
         print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
 
+    def made(self, fitted: FitResult) -> dict[str, Any]:
+        """Return the report entries on how the weights were made."""
+        command, before = self.run.command, self.run.earlier_commands
+        return {
+            "settings": self.settings(),
+            "tokenizer": self.tokenizer.spec,
+            "seed": self.options.seed,
+            "compute_dtype": self.dtype,
+            "batch_tokens": self.batch_tokens,
+            **({"command": command} if command else {}),
+            **({"earlier_commands": before} if before else {}),
+            **training_facts(fitted.progress),
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Return the recipe with the sizes of the data: those of the tokenizer and the model."""
+        found = asdict(replace(self.recipe, fit=self.fit_config()))
+        if type(self.spec.config) is type(self.recipe.model):
+            found["model"] = asdict(self.spec.config)
+        known = {"tokenizer": self.tokenizer.spec, "dtype": self.dtype}
+        return found | {name: value for name, value in known.items() if name in found}
+
+    def fit_config(self) -> FitConfig:
+        return replace(self.recipe.fit, dtype=self.dtype)
+
     def fit(self) -> FitResult:
         """Fit the weights of the model that `build` made."""
-        config = replace(self.recipe.fit, dtype=self.dtype)
         with event_log(self.folder, self.options.tensorboard) as log:
-            return fit(self, config, self.folder, log=log, resume=bool(self.options.resume))
+            return fit(
+                self, self.fit_config(), self.folder, log=log, resume=bool(self.options.resume)
+            )
 
     def begin(self, data_sha256: str, spec: Any, *beside: str) -> None:
         """Write options and configuration; raise RunError if the run began with other data."""
@@ -128,6 +149,7 @@ class Task(ABC):
         if self.options.data == "auto":
             resolved["data"] = self.data.name
         self.run.begin(data_sha256, *beside, **resolved)
+        self.spec = spec
         save_specification(self.folder, self.tokenizer, spec)
 
     @property

@@ -24,6 +24,7 @@ from train.trainer.run import Run
 from transformer_jax.inference.translate import translated
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.runtime.files import write_text
+from transformer_jax.runtime.texts import counted
 from transformer_jax.serialization.specification import TranslatorSpec
 from transformer_jax.text.batching import bucket_lengths, epoch_plans, evaluation_plans
 from transformer_jax.text.tokenizer import load_own_tokenizer, train_tokenizer
@@ -43,7 +44,7 @@ class Translation(Task):
         for note in pairs.notes:
             print(f"note        {note}")
         print(
-            f"data        {pairs.source}: {len(pairs.train[0]):,} pairs to train, "
+            f"data        {pairs.source}: {counted(len(pairs.train[0]), 'pair')} to train, "
             f"{len(pairs.validation[0]):,} to validate, {len(pairs.test[0]):,} to test"
         )
         tokenizer = run.tokenizer(

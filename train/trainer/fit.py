@@ -29,6 +29,7 @@ from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import TrainState, copied, make_train_step
 from transformer_jax.parallel.mesh import replicate, split_rows
 from transformer_jax.runtime.progress import ProgressBar
+from transformer_jax.runtime.texts import counted
 
 LOG_EVERY = 10  # steps between lines of metrics.jsonl, and between reads of the loss
 SKIPPED_LIMIT = 10  # the run stops after so many consecutive non-finite losses or gradients
@@ -173,7 +174,9 @@ class _Loop:
         }
         if skipped := len(losses) - len(finite):
             line["skipped"] = skipped
-            self.bar.write(f"step {step}: skipped {skipped} steps with NaN or infinite values")
+            self.bar.write(
+                f"step {step}: skipped {counted(skipped, 'step')} with NaN or infinite values"
+            )
         self.metrics.write(**line)
         if (in_a_row := self.progress.skipped_in_a_row) >= SKIPPED_LIMIT:
             raise TrainingError(

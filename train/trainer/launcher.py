@@ -33,6 +33,7 @@ from train.trainer.run import (
 from train.trainer.signals import stop_if_asked, stoppable
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.errors import TokenizerError, warnings_as_notes
+from transformer_jax.runtime.texts import counted
 
 
 class Trainable(Protocol):
@@ -121,9 +122,9 @@ class Program:
                 except OSError as error:
                     raise RunError(f"cannot write the page of {folder}: {error.strerror}") from None
                 print(
-                    f"{folder} is finished: {report['epochs']} epochs, {self.task.result(report)}; "
-                    f"see {folder / 'report.html'}. Pass --epochs {options.epochs + 1} or more to "
-                    "continue"
+                    f"{folder} is finished: {counted(report['epochs'], 'epoch')}, "
+                    f"{self.task.result(report)}; see {folder / 'report.html'}. Pass --epochs "
+                    f"{options.epochs + 1} or more to continue"
                 )
                 return
             before = earlier_commands(folder)

@@ -149,7 +149,7 @@ class Run:
         content = {
             "program": self.program,
             "data_sha256": data_sha256,
-            "commands": [*self.earlier_commands, self.command],
+            "commands": [*self.earlier_commands, *([self.command] if self.command else [])],
             "options": values,
         }
         write_text(self.folder / OPTIONS, json.dumps(content, indent=2) + "\n")

@@ -25,7 +25,7 @@ describe what the model computes, not what is true, and they depend on the basel
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from transformer_jax.cli import html
@@ -120,10 +120,10 @@ def table(found: "Explanation", top: int) -> Iterator[str]:
         [f"{side} {found.name}", *map(_row, some)]
         for side, some in zip(("for", "against"), found.strongest(top), strict=True)
     )
-    wide = max(map(width, left)) + 4
+    wide = max(map(width, left))
     for i in range(max(len(left), len(right))):
         one, other = (side[i] if i < len(side) else "" for side in (left, right))
-        yield f"{pad_right(one, wide)}{other}".rstrip()
+        yield f"{pad_right(one, wide)}  |  {other}".rstrip()
 
 
 def statement(found: "Explanation") -> Iterator[str]:
@@ -173,14 +173,7 @@ def _row(piece: "Piece") -> str:
 
 def _page(options: argparse.Namespace, found: "Explanation") -> str:
     definitions = HELP[HELP.index("The numbers are") :]
-    strongest = sorted(
-        (piece for side in found.strongest(options.top) for piece in side),
-        key=lambda piece: -(piece.value or 0.0),
-    )
-    cells = [
-        [f"{piece.value:+.3f}", clip(piece.text, WORD), "unknown" if piece.is_unknown else ""]
-        for piece in strongest
-    ]
+    sides = zip(("for", "against"), found.strongest(options.top), strict=True)
     return html.page(
         "Which words moved the decision",
         *map(html.paragraph, statement(found)),
@@ -192,8 +185,17 @@ def _page(options: argparse.Namespace, found: "Explanation") -> str:
             "soft",
         ),
         html.heading("The strongest words"),
-        html.text_table(["log odds", "word", ""], cells),
+        *(_side(f"{side} {found.name}", pieces) for side, pieces in sides if pieces),
         html.heading("Completeness"),
         *map(html.paragraph, account(found)),
         html.details("What the numbers mean", definitions),
     )
+
+
+def _side(title: str, pieces: Sequence["Piece"]) -> str:
+    """Format the strongest words for the class, or those against it, as a table of a page."""
+    cells = [
+        [f"{piece.value:+.3f}", clip(piece.text, WORD), "unknown" if piece.is_unknown else ""]
+        for piece in pieces
+    ]
+    return html.text_table(["log odds", title, ""], cells)

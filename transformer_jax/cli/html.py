@@ -51,6 +51,10 @@ svg text { fill: var(--ink); font: 12px ui-monospace, monospace; }
 svg .axis { stroke: var(--line); fill: none; }
 svg circle { fill: #3b82f6; } svg image { image-rendering: pixelated; }
 .facts td { white-space: normal; text-align: left; overflow-wrap: anywhere; vertical-align: top; }
+.facts td:first-child { overflow-wrap: normal; min-width: 6rem; }
+@media (min-width: 40rem) { .facts td:first-child { white-space: nowrap; }
+  .facts wbr { display: none; } }
+.facts ul { margin: 0; padding-left: 1.2rem; }
 .models td:first-child { white-space: normal; text-align: left; min-width: 8rem; }
 .case { margin: .9rem 0; } .alert { border: 2px solid var(--mark); padding: .3rem .6rem; }
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.runtime.texts import json_line
+from transformer_jax.runtime.texts import counted, json_line
 from transformer_jax.text.tables import Table
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def write_predictions(out: str, table: Table, predictions: Iterable["Prediction"
                 file.flush()
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}") from None
-    return f"wrote {out}: {len(table):,} rows, with {' and '.join(names)}"
+    return f"wrote {out}: {counted(len(table), 'row')}, with {' and '.join(names)}"
 
 
 def _added(table: Table) -> tuple[str, ...]:

@@ -75,7 +75,8 @@ def _row(folder: Path) -> Row | None:
         return None
     data = report.get("data")
     source = data.get("name") if isinstance(data, dict) else given.get("data")
-    recipe = report.get("recipe") or given.get("recipe") or program.rpartition(".")[2]
+    # Programs of one recipe have no such option; their name says what is trained.
+    recipe = report.get("recipe") or given.get("recipe", program.rpartition(".")[2])
     changed = _changed(folder)
     result, interval, seconds = _unfinished(folder, report), "", ""
     if result is None:
@@ -84,7 +85,7 @@ def _row(folder: Path) -> Row | None:
     else:
         date = datetime.fromtimestamp(changed, UTC).date().isoformat()
     name = folder.resolve().name
-    cells = (name, source or "", recipe, result, interval, seconds, date)
+    cells = (name, source or "", recipe or "", result, interval, seconds, date)
     return Row(tuple(clip(str(cell), WIDEST) for cell in cells), (date, changed))
 
 

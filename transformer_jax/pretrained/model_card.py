@@ -79,6 +79,7 @@ def _usage(name: str) -> str:
 
 ```python
 from transformers import pipeline
+from transformer_jax.runtime.texts import counted
 
 classify = pipeline("{TASK}", {json.dumps(name)}, truncation=True)
 classify("A text.")
@@ -91,7 +92,7 @@ def _results(report: dict[str, Any]) -> str:
     if not metrics:
         return ""
     rows = [f"| {name.replace('_', ' ')} | {value:.4f} |" for name, value in metrics.items()]
-    texts = f" on {test['texts']:,} test texts" if "texts" in test else ""
+    texts = f" on {counted(test['texts'], 'test text')}" if "texts" in test else ""
     return "\n".join([f"## Results{texts}", "", "| metric | value |", "| --- | ---: |", *rows])
 
 

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from transformer_jax.runtime.errors import DataError
-from transformer_jax.runtime.texts import lines_of
+from transformer_jax.runtime.texts import counted, lines_of
 
 LONGEST = 2**31 - 1  # characters of a field; the limit of the module csv is 131 thousand
 PAIR = 2  # columns that a row needs in a file without a header
@@ -105,9 +105,10 @@ def read_rows(
         rows, blank, fault = [], 0, error
     literal, empty, literal_fault = _literal(text, layout)
     if literal_fault is None:
-        note = f"quotes are read as characters, one row per line: {len(literal) - headers:,} rows"
+        rows_of_lines = counted(len(literal) - headers, "row")
+        note = f"quotes are read as characters, one row per line: {rows_of_lines}"
         if joined:
-            note += f"; as in CSV they would join lines to {len(rows) - headers:,} rows"
+            note += f"; as in CSV they would join lines to {counted(len(rows) - headers, 'row')}"
         return literal, [note, *skipped(empty)]
     if joined:
         raise DataError(
@@ -221,4 +222,4 @@ def _line_break_notes(rows: list[Row], layout: _Layout) -> list[str]:
 
 def skipped(blank: int) -> list[str]:
     """Return a note on blank lines, if there are any."""
-    return [f"skipped {blank:,} blank lines"] if blank else []
+    return [f"skipped {counted(blank, 'blank line')}"] if blank else []

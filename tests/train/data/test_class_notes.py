@@ -38,7 +38,7 @@ def split(*labels: int) -> Split:
             [0, 1],
             [0, 1],
             [0, 1, 2, 2],
-            ["2 of the 4 texts of the test split are of a class without a training text, good"],
+            ["in the test split, 2 of 4 texts cannot be classified correctly"],
         ),
         (
             [1, 1],
@@ -46,9 +46,9 @@ def split(*labels: int) -> Split:
             [0],
             [
                 "the training part has texts of one class only, fair: no other is learned",
-                "1 of the 2 texts of the validation part are of a class without",
+                "in the validation part, 1 of 2 texts cannot be classified",
                 "the test split has texts of one class only, bad",
-                "1 of the 1 texts of the test split are of a class without a training text, bad",
+                "in the test split, 1 of 1 text cannot be classified correctly: no training text",
             ],
         ),
     ],

@@ -231,8 +231,8 @@ def test_training_and_unlabelled_rows_that_repeat_a_test_text_are_dropped_and_co
     assert data.train.groups == [f"tt{i}" for i in range(20) if i not in (3, 4)]
     assert data.unsupervised == ["new"]
     assert data.notes == (
-        "dropped 2 training texts that repeat a test text",
-        "dropped 1 unlabelled texts that repeat a test text",
+        "dropped 2 training texts repeating a test text",
+        "dropped 1 unlabelled text repeating a test text",
     )
 
 

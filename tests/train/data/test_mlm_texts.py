@@ -46,7 +46,7 @@ def test_empty_texts_are_counted():
     split = Split([text_of(0), " ", text_of(1)], np.array([0, 1, 1]), None)
     data = Dataset("x", "", split, split, ["", text_of(2)], ("a", "b"))
     notes = pretraining_texts(data, 0.4, 0).notes
-    assert "2 texts are empty and give no passage" in notes
+    assert "no passage comes from 2 empty texts" in notes
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -48,7 +48,7 @@ def test_a_folder_is_read_line_by_line(folder):
     assert pairs.train[1] == [f"train\u0085 de {i}" for i in range(5)]
     assert pairs.validation == (["val en 0", "val en 1"], ["val de 0", "val de 1"])
     assert len(pairs.test[0]) == len(pairs.test[1]) == 3
-    assert pairs.notes == ("dropped 1 training pairs that are also held out",)
+    assert pairs.notes == ("dropped 1 training pair, also held out",)
 
 
 def test_a_table_is_split_without_repeats(tmp_path):
@@ -86,10 +86,10 @@ QUOTED = b'"a\tb"\t1\n"two\nlines"\t2\n"a ""word"""\t3\n' + b"\n".join(
     ("content", "texts", "note"),
     [
         (QUOTED, {"a\tb", "two\nlines", 'a "word"'}, "2 of 12 rows have line breaks or tabs"),
-        (b"a\tb\n" * 3 + b"c\td\ne\tf\n", {"a", "c", "e"}, "dropped 2 pairs that repeat"),
+        (b"a\tb\n" * 3 + b"c\td\ne\tf\n", {"a", "c", "e"}, "dropped 2 pairs repeating"),
         (b'"a\tb\nc\td"\ne\tf\n', {'"a', "c", "e"}, "one row per line: 3 rows"),
         (b'"a" b\tb\nc\td\ne\tf\n', {'"a" b', "c", "e"}, "one row per line: 3 rows"),
-        (b"a\tb\tCC-BY\nc\td\ne\tf\n", {"a", "c", "e"}, "1 rows have more than two columns"),
+        (b"a\tb\tCC-BY\nc\td\ne\tf\n", {"a", "c", "e"}, "in 1 row of more than two columns"),
         (b"a\tb\n\nc\td\ne\tf\n\n", {"a", "c", "e"}, "skipped 2 blank lines"),
         (b"\xef\xbb\xbfa\tb\r\nc\td\r\ne\tf", {"a", "c", "e"}, None),
         (gzip.compress(b"a\tb\nc\td\ne\tf"), {"a", "c", "e"}, None),
@@ -205,7 +205,7 @@ def test_pairs_of_the_hub_are_rows(monkeypatch, layout):
     monkeypatch.setattr("train.data.hub.load_parts", lambda name: (parts, "the cache"))
     pairs = load_pairs("hub:some/pairs", "en", "de", 0)
     assert pairs.train == (["new 0", "new 1"], ["neu 0", "neu 1"])
-    assert pairs.notes == ("dropped 1 training pairs that are also held out",)
+    assert pairs.notes == ("dropped 1 training pair, also held out",)
     assert len(pairs.validation[0]) == 2 and len(pairs.test[1]) == 3
     with pytest.raises(DataError, match="no texts in en and fr"):
         load_pairs("hub:some/pairs", "en", "fr", 0)

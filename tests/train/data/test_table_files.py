@@ -199,7 +199,7 @@ def test_the_files_of_a_folder_are_its_parts(tmp_path):
     data = read(tmp_path)
     assert data.train.texts == TEXTS[:10] and data.test.texts == TEXTS[15:]
     assert data.validation.texts == TEXTS[10:15] and data.unsupervised == ["new", "newer"]
-    assert "dropped 1 blank texts of unlabelled.csv" in data.notes
+    assert "dropped 1 blank text of unlabelled.csv" in data.notes
     _, validation, rule = validation_part(data, 0.1, 0)
     assert validation.texts == TEXTS[10:15] and rule == "the validation part is the source's own"
 
@@ -233,8 +233,8 @@ def test_texts_of_two_parts_are_dropped_from_the_one_that_learns(tmp_path):
     FRAME[14:].to_csv(tmp_path / "test.csv", index=False)
     data = read(tmp_path)
     assert data.train.texts == TEXTS[:10] and data.validation.texts == TEXTS[10:14]
-    assert "dropped 1 validation texts that repeat a test text" in data.notes
-    assert "dropped 2 training texts that repeat a validation text" in data.notes
+    assert "dropped 1 validation text repeating a test text" in data.notes
+    assert "dropped 2 training texts repeating a validation text" in data.notes
 
 
 @pytest.mark.parametrize("split", [False, True])

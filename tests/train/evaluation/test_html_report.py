@@ -80,12 +80,22 @@ def test_the_page_has_every_section(run):
         "Calibration", "The most confident mistakes", "How it was made", "Settings",
     ]  # fmt: skip
     assert html.count("<svg") == html.count('role="img" aria-label="') == 3
-    text = " ".join(" ".join(Page(html).text).split())
+    text = " ".join(" ".join(Page(html.replace("<wbr>", "")).text).split())
     for part in (
         "network alone 70.00%", "fit.optimizer.b2 0.99", "seed 5", "(97.5%), but labelled no",
         "best: 50.00% (epoch 1)",
     ):  # fmt: skip
         assert part in text, part
+
+
+def test_the_notes_are_a_list_and_those_on_classes_alerts_beside_the_scores_of_each_class(tmp_path):
+    data = {"notes": ["first <note>", "few texts are of bad", "second"]}
+    report = a_report(data=data, class_notes=["few texts are of bad"])
+    html = page(report, tmp_path / "none", "", None)
+    assert "<ul><li>first &lt;note&gt;</li><li>second</li></ul>" in html
+    alert = '<p class="alert">few texts are of bad</p>\n<div class="wide">\n<table>\n<thead>'
+    assert html.count("few texts are of bad") == 1 and alert in html
+    assert html.index(alert) < html.index('<th scope="col">precision</th>')
 
 
 def test_every_command_line_is_listed_the_first_one_first(run):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from train.evaluation.curves import draw_curves, smooth
+from train.evaluation.html_report import sentence
 from train.evaluation.metrics import compared, mcnemar, score
 from train.evaluation.provenance import machine, versions
 from train.evaluation.report import SAMPLE_NOTE, summary, write_report
@@ -164,11 +165,28 @@ def test_not_a_number_is_written_as_null(tmp_path):
     assert (written["x"], written["y"], written["z"]) == (None, [None, 1], [0, 1])
 
 
-def test_floats_keep_six_significant_digits(tmp_path):
-    write_report(tmp_path, {"small": 1.23456789e-7, "large": 123456.789, "whole": 123456789})
+def test_floats_keep_nine_significant_digits(tmp_path):
+    write_report(tmp_path, {"small": 1.23456789012e-7, "large": 123456.7891, "whole": 1234567890})
     written, _ = read(tmp_path)
-    assert (written["small"], written["large"]) == (1.23457e-7, 123457.0)
-    assert written["whole"] == 123456789
+    assert (written["small"], written["large"]) == (1.23456789e-7, 123456.789)
+    assert written["whole"] == 1234567890
+
+
+def test_an_interval_reads_the_same_on_the_screen_and_in_the_files(tmp_path):
+    report = a_report(test_accuracy_interval=[0.8602503, 0.959])
+    write_report(tmp_path, report)
+    written, text = read(tmp_path)
+    for said in (summary(report), text, sentence(written)):
+        assert "86.03 to 95.90%" in said
+
+
+def test_notes_are_lines_and_those_on_classes_stand_beside_the_result(tmp_path):
+    rare, other = "few texts are of\nbad", "dropped 1 row"
+    data = {"name": "imdb", "notes": [other, rare]}
+    write_report(tmp_path, a_report(data=data, class_notes=[rare]))
+    before, made = read(tmp_path)[1].split("## How it was made")
+    assert before.index("> **Note:** few texts are of bad\n") < before.index("| model |")
+    assert f"\n- {other}\n" in made and "few texts" not in made
 
 
 def test_one_table_holds_both_models(tmp_path):
@@ -270,7 +288,7 @@ def test_everything_given_reaches_the_reader(tmp_path):
     write_report(tmp_path, a_report(test=test, recipe={"layers": 2, "rate": 3e-4}, best_epoch=2))
     _, text = read(tmp_path)
     for part in ("python -m train.imdb", "| seed | 1234 |", "1,234,567", "layers 2, rate 0.0003",
-                 "| data: notes | cleaned |", "| best epoch | 2 |", "Expected calibration error",
+                 "\n- cleaned\n", "| best epoch | 2 |", "Expected calibration error",
                  "| a\\|b | 1 | 2 | 0 |", "| never | – | – | – | 0 |"):  # fmt: skip
         assert part in text
 
