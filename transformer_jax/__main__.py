@@ -1,4 +1,4 @@
-"""Commands that use trained and published models. Each is a module of transformer_jax.cli."""
+"""Use trained and published models. COMMAND --help lists the options of a command."""
 
 import argparse
 import sys

@@ -13,8 +13,9 @@ from transformer_jax.__main__ import COMMANDS, command_parser
 ROOT = Path(__file__).parents[2]
 INTRODUCTION = """# Commands
 
-Every command with its options, as `--help` prints them. Run them in a clone of the repository
-([install](guides/install.md)).
+Every command with its options, as `--help` prints them. The commands under "Use a model" run
+wherever the library is [installed](guides/install.md), and `transformer-jax` is short for
+`python -m transformer_jax`. The others run in a clone of the repository.
 """
 
 
