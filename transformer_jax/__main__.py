@@ -1,9 +1,8 @@
-"""Commands that use trained and published models. Each is a module of transformer_jax.cli."""
+"""Use trained and published models. COMMAND --help lists the options of a command."""
 
 import argparse
 import sys
 from importlib import import_module
-from pathlib import Path
 
 from transformer_jax import __version__
 from transformer_jax.cli.parsing import CommandParser
@@ -17,8 +16,8 @@ from transformer_jax.runtime.errors import (
     warnings_as_notes,
 )
 from transformer_jax.runtime.malloc import keep_freed_memory
+from transformer_jax.runtime.program import MODULE, program
 
-MODULE, SCRIPT = "python -m transformer_jax", "transformer-jax"
 # The module of each command in transformer_jax.cli. Only the module of the given command is
 # imported, because imports take most of the time of a short command.
 COMMANDS = {
@@ -60,8 +59,8 @@ def command_parser(name: str) -> CommandParser:
     """Return the parser of a command; `run` of its options runs it."""
     module = import_module(f"transformer_jax.cli.{COMMANDS[name]}")
     parser = CommandParser(
-        prog=f"{_program()} {name}",
-        description=(module.__doc__ or "").replace(MODULE, _program()),
+        prog=f"{program()} {name}",
+        description=(module.__doc__ or "").replace(MODULE, program()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -72,7 +71,7 @@ def command_parser(name: str) -> CommandParser:
 
 def _list_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands, which prints their list and refuses other names."""
-    parser = argparse.ArgumentParser(prog=_program(), description=__doc__)
+    parser = argparse.ArgumentParser(prog=program(), description=__doc__)
     parser.add_argument("--version", action="version", version=f"transformer_jax {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, stem in COMMANDS.items():
@@ -80,11 +79,6 @@ def _list_parser() -> argparse.ArgumentParser:
         summary = (module.__doc__ or "").partition("\n\n")[0]
         module.add_arguments(commands.add_parser(name, help=summary))
     return parser
-
-
-def _program() -> str:
-    """Return how the user started the commands."""
-    return SCRIPT if Path(sys.argv[0]).stem == SCRIPT else MODULE
 
 
 def script() -> int:

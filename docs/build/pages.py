@@ -1,6 +1,7 @@
 """A hook of MkDocs for pages that need a change before they are shown.
 
-The page of all commands is made from their help. The walkthrough is shown with the output of its
+The page of all commands is made from their help. A search lists guides before other pages, and
+measurements after them. The walkthrough is shown with the output of its
 cells, from the executed walkthrough.ipynb next to it. An index in prose such as scores[1][2] is
 escaped, because Markdown would read it as a link.
 """
@@ -14,6 +15,8 @@ from mkdocs.structure.files import File
 from docs.build.commands import commands_page
 
 FENCE = "````"  # longer than any fence in an output
+# {folder: factor of the score in a search}
+BOOSTS = {"guides": 2, "benchmarks": 0.5, "research": 0.5, "project": 0.5, "results": 0.5}
 CODE_OR_INDEX = re.compile(r"(```.*?```|`[^`\n]*`)|\]\[(\d+)\]", re.DOTALL)
 
 
@@ -25,6 +28,7 @@ def on_files(files, *, config):
 
 def on_page_markdown(markdown: str, *, page, **kwargs) -> str:
     """Return `markdown`, or the contents of the notebook that is paired with the page."""
+    page.meta["search"] = {"boost": BOOSTS.get(page.file.src_uri.partition("/")[0], 1)}
     if page.file.abs_src_path is None:  # made by on_files
         return markdown
     notebook = Path(page.file.abs_src_path).with_suffix(".ipynb")

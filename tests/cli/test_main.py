@@ -28,6 +28,7 @@ USES = {
     "runs": (["FOLDER"], [[]]),
     "export": (["RUN", "new"], []),
 }
+RUNS = Path(__file__).parents[1] / "data" / "run_folders"
 WITH_OPTIONS = [command for command in COMMANDS if USES[command][1]]
 
 
@@ -54,6 +55,13 @@ def test_help_names_the_script_that_was_called(path, monkeypatch, capsys):
             main(words)
         shown = capsys.readouterr().out
         assert shown.startswith("usage: transformer-jax ") and "python -m" not in shown
+
+
+def test_a_message_names_the_script_that_was_called(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/transformer-jax"])
+    assert main(["predict", str(RUNS / "lm"), "fine"]) == 2
+    error = capsys.readouterr().err
+    assert f": transformer-jax generate {RUNS / 'lm'} uses it" in error
 
 
 @pytest.mark.parametrize("command", COMMANDS)

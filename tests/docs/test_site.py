@@ -158,12 +158,15 @@ def test_an_exported_classifier_is_served_as_the_page_shows(tmp_path, monkeypatc
         names,
     )
     with names["server"] as server:
-        thread = threading.Thread(target=server.handle_request)
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        with urllib.request.urlopen(url, json.dumps(texts).encode(), timeout=60) as answer:
-            found = json.load(answer)
-        thread.join()
+        url, answers = f"http://127.0.0.1:{server.server_port}", []
+        for given in (texts, []):
+            thread = threading.Thread(target=server.handle_request)
+            thread.start()
+            with urllib.request.urlopen(url, json.dumps(given).encode(), timeout=60) as answer:
+                answers.append(json.load(answer))
+            thread.join()
+    found, of_none = answers
+    assert of_none == []
     assert [list(row) for row in found] == [["negative", "positive"]] * 3
     rows = [list(row.values()) for row in found]
     np.testing.assert_allclose(rows, classifier.predict_proba(texts), atol=1e-5)
@@ -293,7 +296,18 @@ def test_the_page_of_commands_has_the_help_of_every_program(site):
     assert "--class-weights {balanced}" in text and "python -m bench.startup: Measure" in text
 
 
-SEARCHES = {"sliding window": "/masks/", "class-weights": "/commands/", "dot_product": "/api/"}
+# {what is typed: what an address among the results has}
+SEARCHES = {
+    "sliding window": "/api/masks/",
+    "dot_product": "/api/attention/",
+    "--class-weights": "/guides/own-texts/#labels",
+    "--lora": "/guides/pretrained/#fine-tune-a-classifier",
+    "AutoModelForSequenceClassification": "/guides/pretrained/#share-a-classifier",
+    "TransformerClassifier": "/guides/python/#train-in-scikit-learn",
+    "tj.load": "/api/inference/#transformer_jax.load",
+    "load": "/api/inference/#transformer_jax.load",
+    "transformer-jax": "/guides/install/#the-command-transformer-jax",
+}
 
 
 def test_a_search_finds_what_is_typed(site):
@@ -304,11 +318,11 @@ def test_a_search_finds_what_is_typed(site):
         thread.start()
         try:
             home = f"http://127.0.0.1:{server.server_port}/"
+            visit = browser.open(home)
             for words, page in SEARCHES.items():
-                visit = browser.open(home)
                 visit.search(words, page)
-                assert all(url.startswith((home, "blob:")) for url in visit.requests())
-                assert visit.complaints() == []
+            assert all(url.startswith((home, "blob:")) for url in visit.requests())
+            assert visit.complaints() == []
         finally:
             server.shutdown()
             thread.join()

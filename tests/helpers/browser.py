@@ -94,15 +94,24 @@ class Visit:
 
     def search(self, words: str, page: str, seconds: float = 30) -> None:
         """Type words into the search of the site, and wait until it finds `page`."""
+        from selenium.webdriver.common.keys import Keys
         from selenium.webdriver.support.wait import WebDriverWait
 
         wait = WebDriverWait(self.driver, seconds)
-        self.driver.find_element("css selector", "label.md-header__button[for=__search]").click()
         field = self.driver.find_element("css selector", "[data-md-component=search-query]")
+        if not field.is_displayed():
+            opener = "label.md-header__button[for=__search]"
+            self.driver.find_element("css selector", opener).click()
         wait.until(lambda _: field.is_displayed() and field.is_enabled())
-        field.send_keys(words)
         # In one script, because the results change while the words are typed.
-        links = "return [...document.querySelectorAll('a.md-search-result__link')].map(a => a.href)"
+        links = (
+            "return [...document.querySelectorAll('a.md-search-result__link')]"
+            r".map(a => a.href.replace(/\?[^#]*/, ''))"  # without the words, which it marks
+        )
+        if field.get_property("value"):
+            field.send_keys(Keys.CONTROL + "a", Keys.BACKSPACE)
+            wait.until(lambda driver: not driver.execute_script(links), "old results stay")
+        field.send_keys(words)
         wait.until(
             lambda driver: any(page in link for link in driver.execute_script(links)),
             f"a search for {words} does not find {page}",

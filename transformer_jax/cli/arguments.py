@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from transformer_jax.serialization.run_folder import Trained
 
 LANGUAGE_MODEL = (
-    "run folder of train.lm (its --out), or the folder or hub name of a GPT-2 or Llama model"
+    "run folder of train.lm (its --out), or the folder or hub name of a GPT-2, Llama, SmolLM, "
+    "Qwen2 or Qwen3 model"
 )
 
 PATH = re.compile(

@@ -3,9 +3,9 @@
     python -m transformer_jax export RUN FOLDER
 
 RUN is a run folder of train.classify or train.imdb with --pretrained, for an encoder of BERT,
-RoBERTa or DistilBERT whose first token is pooled (--pooling cls). FOLDER is created; Transformers
-loads it with AutoModelForSequenceClassification and AutoTokenizer. Its README.md is a model card
-with the labels and the results in report.json.
+RoBERTa, XLM-R or DistilBERT whose first token is pooled (--pooling cls). FOLDER is created;
+Transformers loads it with AutoModelForSequenceClassification and AutoTokenizer. Its README.md is a
+model card with the labels and the results in report.json.
 """
 
 import argparse

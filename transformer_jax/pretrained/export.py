@@ -29,8 +29,8 @@ def export_classifier(run: str | Path, folder: str | Path) -> Trained:
     results in report.json if the run has one.
 
     Raises RunFolderError if `run` holds no classifier that Transformers can compute, which are
-    those fine-tuned from BERT, RoBERTa or DistilBERT with the vector of the first token, and
-    InputError if `folder` exists. Nothing is left behind then.
+    those fine-tuned from BERT, RoBERTa, XLM-R or DistilBERT with the vector of the first token,
+    and InputError if `folder` exists. Nothing is left behind then.
     """
     run, folder = Path(run), Path(folder)
     check_new_folder(folder)
@@ -61,7 +61,7 @@ def _refusal(config: Any) -> str | None:
         )
     family = family_of_config(config)
     if family is None or "classifier" not in family.ARCHITECTURES.values():
-        return "its encoder is not that of BERT, RoBERTa or DistilBERT"
+        return "its encoder is not that of BERT, RoBERTa, XLM-R or DistilBERT"
     try:
         written_config(config.text, family, "encoder")
     except ValueError as error:

@@ -32,6 +32,7 @@ from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.parameters import AbstractRngs, named_parameters
 from transformer_jax.runtime.errors import RunFolderError, UnfinishedWarning, one_line
 from transformer_jax.runtime.files import write, write_text
+from transformer_jax.runtime.program import program
 from transformer_jax.runtime.texts import read_text
 from transformer_jax.serialization.folder_files import CONFIG, WEIGHTS, check_run_folder
 from transformer_jax.serialization.specification import (
@@ -223,7 +224,7 @@ def read_spec(path: Path, *kinds: str) -> Spec:
         if isinstance(found, str) and found in KINDS and kinds and found not in kinds:
             raise RunFolderError(
                 f"{path.parent} holds a {found}, not a {' or '.join(kinds)}: "
-                f"python -m transformer_jax {KINDS[found].command} {path.parent} uses it"
+                f"{program()} {KINDS[found].command} {path.parent} uses it"
             )
         if not isinstance(found, str) or found not in KINDS:
             found = usual
