@@ -11,10 +11,11 @@ RARE = 0.05  # share of the training texts below which a class is noted
 
 
 def class_notes(
-    train: Split, validation: Split, test: Split, classes: Sequence[str]
+    train: Split, validation: Split, test: Split, classes: Sequence[str], *, balanced: bool = False
 ) -> tuple[str, ...]:
     """Return a note for each part that has a single class, or not the classes of the training part.
-    A class of fewer than `RARE` of the training texts is noted too.
+    A class of fewer than `RARE` of the training texts is noted too, with an option that helps
+    unless the classes are `balanced` already.
 
     >>> one, both = (Split(["a", "b"], np.array(labels), None) for labels in ([1, 1], [0, 1]))
     >>> class_notes(both, both, one, ("bad", "good"))
@@ -29,7 +30,8 @@ def class_notes(
     if rare := {label for label in learned if shares[label] < RARE}:
         notes.append(
             f"fewer than {RARE:.0%} of the training texts are of {_names(rare, classes)}: see the "
-            "recall of each class in the report; --class-weights balanced gives all the same weight"
+            "recall of each class in the report"
+            + ("" if balanced else "; --class-weights balanced gives all the same weight")
         )
     for part, split in (("validation part", validation), ("test split", test)):
         found = set(split.labels.tolist())

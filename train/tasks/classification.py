@@ -58,7 +58,9 @@ class Classification(Task):
         self.train_split, self.validation, self.split_rule = validation_part(
             data, recipe.validation_fraction, options.seed
         )
-        self.notes = class_notes(self.train_split, self.validation, data.test, data.classes)
+        self.notes = class_notes(
+            self.train_split, self.validation, data.test, data.classes, balanced=self.balanced
+        )
         for note in self.notes:
             print(f"note        {note}")
         print(

@@ -57,3 +57,10 @@ def test_each_part_that_lacks_a_class_has_a_note_of_one_line(train, validation, 
     found = class_notes(split(*train), split(*validation), split(*test), CLASSES)
     assert len(found) == len(notes) and "\n" not in "".join(found)
     assert all(note in line for note, line in zip(notes, found, strict=True))
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_class_weights_are_advised_unless_they_are_given(balanced):
+    train, rest = split(*[0] * 20, 2), split(0, 2)
+    (note,) = class_notes(train, rest, rest, CLASSES, balanced=balanced)
+    assert ("--class-weights" in note) == (not balanced)
