@@ -294,6 +294,9 @@ def test_the_page_of_commands_has_the_help_of_every_program(site):
     for name in ("classify", "imdb", "lm", "mlm", "translate"):
         assert f"usage: python -m train.{name} [-h]" in text
     assert "--class-weights {balanced}" in text and "python -m bench.startup: Measure" in text
+    lines = "".join(re.findall(r"<pre>.*?</pre>", page, re.DOTALL))
+    lines = html.unescape(re.sub(r"<[^>]+>", "", lines)).splitlines()
+    assert len(lines) > 500 and all(len(line) <= 80 for line in lines if not line.startswith("  "))
 
 
 # {what is typed: what an address among the results has}
