@@ -21,7 +21,7 @@ class Ended(BaseException):
 
 @pytest.fixture
 def ctrl_c_ends(monkeypatch):
-    """As in the process of a command: the end of the process is raised as Ended."""
+    """Handle Ctrl-C as a command does, but raise Ended at the end of the process."""
 
     def end(code):
         raise Ended(code)
@@ -124,7 +124,7 @@ SCRIPT = "import sys; sys.argv = ['/bin/transformer-jax', 'runs']; import transf
 def test_ctrl_c_during_imports_is_one_line_of_a_program_and_an_exception_of_a_library(
     words, tmp_path
 ):
-    """In the place of JAX stands a module that sends Ctrl-C, which costs no time."""
+    """A module that sends Ctrl-C stands in the place of JAX, which costs no time."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("import signal; signal.raise_signal(2)")
     done = subprocess.run(

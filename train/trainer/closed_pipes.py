@@ -19,9 +19,10 @@ class _Pipe(io.FileIO):
 
 
 def outlast_readers() -> None:
-    """Discard what is printed once the reader of a standard stream has gone, and raise nothing.
+    """Replace the standard streams by ones that raise nothing once their reader has gone.
 
-    Call it in a process of its own. Every line is written when it ends, also to a file.
+    What is printed is then discarded. Every line is written when it ends, also to a file. For
+    programs in a process of their own.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)

@@ -11,7 +11,7 @@ AGAIN = 0.05  # seconds until Stopped is raised again that was lost in a C callb
 
 
 def end_on_ctrl_c() -> None:
-    """End the process on Ctrl-C from now on, with one line; for a program while it imports.
+    """Set Ctrl-C to end the process with one line; for a program while it imports.
 
     Nothing is raised, because the importing of modules turns exceptions into others. As
     `transformer_jax.runtime.ctrl_c`, the import of which already takes most of a second.
@@ -103,7 +103,7 @@ class _Stop:
         raise Stopped(number)
 
     def send_again(self, number, frame):
-        """Send the remembered signal to the present handler, which may be that of `stop_wish`."""
+        """Repeat the signal for the present handler, which may be that of `stop_wish`."""
         signal.raise_signal(self.number)
 
 

@@ -11,7 +11,7 @@ PATIENCE = 1.0  # seconds from Ctrl-C to the end of a command that an exception 
 
 
 def end_on_ctrl_c() -> None:
-    """End the process on Ctrl-C from now on, with one line; for a command while it imports.
+    """Set Ctrl-C to end the process with one line; for a command while it imports.
 
     Nothing is raised, because the importing of modules turns exceptions into others. A process
     that ignores Ctrl-C, as one in the background may, still does.
