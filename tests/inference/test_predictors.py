@@ -139,6 +139,7 @@ def test_predictions_come_in_the_order_of_the_texts_while_later_ones_are_compute
 ):
     monkeypatch.setattr(classify, "ROWS", 2)
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    monkeypatch.setattr(classify, "SHORT", 0.0)
     found = classifier.stream(TEXTS, progress=True)
     first = next(found)
     assert "predicting: text 2 of 4" in capsys.readouterr().err
