@@ -8,6 +8,7 @@
 It works from a clone of the repository, because `train` is not part of the installed library.
 """
 
+import os
 import re
 from collections.abc import Iterable
 from contextlib import redirect_stdout
@@ -109,6 +110,8 @@ class TransformerClassifier(ClassifierMixin, BaseEstimator):
         Raises FileExistsError if there is such a folder.
         """
         check_is_fitted(self)
+        if os.path.lexists(folder):
+            raise FileExistsError(f"{folder} exists; pass the name of a new folder")
         _write_files(Path(folder), self.run_files_)
 
     def __sklearn_tags__(self) -> Any:

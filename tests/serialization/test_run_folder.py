@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import transformer_jax as tj
 from tests.helpers.run_folders import save_run
+from train.trainer.run import held
 from transformer_jax.__main__ import main
 from transformer_jax.models.config import (
     ClassifierConfig,
@@ -149,3 +150,6 @@ def test_a_command_says_that_training_was_stopped(tmp_path, capsys):
     assert main(["explain", str(tmp_path / "run"), "a fine film"]) == 0
     said = f"note: training of {tmp_path}/run stopped after step 120 of 2,000; --resume"
     assert capsys.readouterr().err.startswith(f"{said} continues it\n")
+    training = pytest.warns(UnfinishedWarning, match=r"is training, .* after step 120 of 2,000")
+    with held(tmp_path / "run", new=False), training:
+        load_model(tmp_path / "run")

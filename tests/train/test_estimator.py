@@ -83,7 +83,7 @@ def test_a_saved_classifier_is_a_run_folder(fitted, tmp_path, capsys):
     assert tj.load(tmp_path / "run", "classifier").classes == ("-1", "1")
     assert use(["predict", str(tmp_path / "run"), "the film was superb"]) == 0
     assert capsys.readouterr().out.startswith("1 ")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(FileExistsError, match="exists; pass the name of a new folder"):
         fitted.save(tmp_path / "run")
 
 

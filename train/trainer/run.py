@@ -25,8 +25,9 @@ from train.trainer.signals import stop_if_asked, undisturbed
 from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
+from transformer_jax.serialization.folder_files import LOCK
 
-OPTIONS, LOCK = "options.json", ".lock"
+OPTIONS = "options.json"
 NOT_SAVED = ("out", "resume", "config")  # options of a command line, not of a run
 
 

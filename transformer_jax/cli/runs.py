@@ -9,7 +9,6 @@ the run ended. A run without a result has the last step that is known of it.
 """
 
 import argparse
-import fcntl
 import json
 import struct
 from collections.abc import Iterator, Sequence
@@ -21,11 +20,10 @@ from transformer_jax.cli.matrix_text import clip, pad_left, pad_right, width
 from transformer_jax.cli.terminal import writable
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.texts import read_text
-from transformer_jax.serialization.folder_files import WEIGHTS
+from transformer_jax.serialization.folder_files import WEIGHTS, is_training
 
 HEADER = ("run", "data", "recipe", "accuracy", "interval", "seconds", "date")
 RIGHT = ("accuracy", "interval", "seconds")  # columns of numbers
-LOCK = ".lock"  # of train/trainer/run.py
 WIDEST = 40  # of a cell
 RESULTS = (  # of a report: the entry, and its format
     ("test_accuracy", "{:.2%}"),
@@ -109,20 +107,10 @@ def _unfinished(folder: Path, report: dict[str, Any]) -> str | None:
     known = isinstance(step, str) and isinstance(steps, str)
     if report and not known:
         return None
-    state = "is training," if _is_training(folder) else "stopped"
+    state = "is training," if is_training(folder) else "stopped"
     if known:
         return f"{state} after step {step} of {steps}"
     return f"{state} after step {_last_step(folder / 'metrics.jsonl')}"
-
-
-def _is_training(folder: Path) -> bool:
-    """Whether a process holds the lock of a run folder, which ends with the process."""
-    try:
-        with open(folder / LOCK, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except OSError as error:
-        return isinstance(error, BlockingIOError)
 
 
 def _metadata(path: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from transformer_jax.runtime.texts import counted
 from transformer_jax.serialization.specification import EncoderClassifierSpec
 
 TASK = "text-classification"
@@ -79,7 +80,6 @@ def _usage(name: str) -> str:
 
 ```python
 from transformers import pipeline
-from transformer_jax.runtime.texts import counted
 
 classify = pipeline("{TASK}", {json.dumps(name)}, truncation=True)
 classify("A text.")

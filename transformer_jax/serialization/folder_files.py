@@ -6,6 +6,7 @@ from pathlib import Path
 from transformer_jax.runtime.errors import InputError, RunFolderError
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+LOCK = ".lock"  # held by the program that trains
 INDEX = f"{WEIGHTS}.index.json"  # of published weights in several files
 
 
@@ -18,6 +19,18 @@ def check_run_folder(folder: str | Path, program: str) -> None:
                 f"{Path(folder)} is not a run folder: it has no {name}. "
                 f"Pass the --out folder of {program}"
             )
+
+
+def is_training(folder: Path) -> bool:
+    """Return whether a program holds the lock of a run folder, which ends with its process."""
+    try:
+        import fcntl  # not on Windows
+
+        with open(folder / LOCK, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except (ImportError, OSError) as error:
+        return isinstance(error, BlockingIOError)
 
 
 def check_new_folder(folder: str | Path) -> None:

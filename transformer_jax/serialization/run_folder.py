@@ -34,7 +34,12 @@ from transformer_jax.runtime.errors import RunFolderError, UnfinishedWarning, on
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.runtime.program import program
 from transformer_jax.runtime.texts import read_text
-from transformer_jax.serialization.folder_files import CONFIG, WEIGHTS, check_run_folder
+from transformer_jax.serialization.folder_files import (
+    CONFIG,
+    WEIGHTS,
+    check_run_folder,
+    is_training,
+)
 from transformer_jax.serialization.specification import (
     ClassifierSpec,
     EncoderClassifierSpec,
@@ -143,8 +148,12 @@ def load_model(folder: str | Path, *kinds: str) -> Trained:
     graph, shapes = nnx.split(abstract, nnx.Param)
     model = nnx.merge(graph, load_weights(folder / WEIGHTS, shapes))
     if after := steps_taken(folder / WEIGHTS):
-        note = f"training of {folder} stopped after step {after[0]:,} of {after[1]:,}"
-        warnings.warn(f"{note}; --resume continues it", UnfinishedWarning, stacklevel=2)
+        note = f"after step {after[0]:,} of {after[1]:,}"
+        if is_training(folder):
+            note = f"{folder} is training, its model is the one {note}"
+        else:
+            note = f"training of {folder} stopped {note}; --resume continues it"
+        warnings.warn(note, UnfinishedWarning, stacklevel=2)
     return Trained(model, tokenizer, spec)
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from train.trainer.options import CommonOptions
 from train.trainer.run import (
-    LOCK,
     OPTIONS,
     Run,
     RunError,
@@ -21,6 +20,7 @@ from train.trainer.run import (
     new_folder,
     resumed_options,
 )
+from transformer_jax.serialization.folder_files import LOCK
 
 HOLD = """
 import sys, time
