@@ -108,6 +108,14 @@ def test_a_process_that_ignores_ctrl_c_still_does(ctrl_c_ends):
     assert interruptible(lambda: send() or 0) == 0
 
 
+@pytest.fixture
+def not_ignored():
+    """Do not ignore Ctrl-C, as the jobs of a shell without a terminal do, and their children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 SCRIPT = "import sys; sys.argv = ['/bin/transformer-jax', 'runs']; import transformer_jax.__main__"
 
 
@@ -122,7 +130,7 @@ SCRIPT = "import sys; sys.argv = ['/bin/transformer-jax', 'runs']; import transf
     ids=lambda words: words[1],
 )
 def test_ctrl_c_during_imports_is_one_line_of_a_program_and_an_exception_of_a_library(
-    words, tmp_path
+    words, tmp_path, not_ignored
 ):
     """A module that sends Ctrl-C stands in the place of JAX, which costs no time."""
     (tmp_path / "jax").mkdir()

@@ -109,7 +109,7 @@ def test_predict_prints_label_and_probability_and_says_what_was_cut(run, capsys)
     assert use(["predict", str(run), "the film was superb", "the plot was awful", ""]) == 0
     said = capsys.readouterr()
     good, bad, empty = said.out.splitlines()
-    assert said.err == ""
+    assert said.err == "note: 1 of 3 texts are blank, so that the label says nothing\n"
     assert good.startswith("good") and bad.startswith("bad")
     assert use(["predict", str(run), "it was superb", "zork quux"]) == 0
     said = capsys.readouterr()
