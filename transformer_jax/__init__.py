@@ -27,14 +27,18 @@ and so can `load`, for a trained model:
 """
 
 import sys
+from pathlib import Path
 
 # A command, started as __main__ says: the imports below take most of a second.
-if sys.argv and sys.argv[0].endswith("-m" if __name__ in sys.orig_argv else "transformer-jax"):
+if sys.argv and (
+    sys.argv[0] == "-m"
+    if __name__ in sys.orig_argv
+    else Path(sys.argv[0]).stem == "transformer-jax"
+):
     from transformer_jax.runtime.ctrl_c import end_on_ctrl_c
 
     end_on_ctrl_c()
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from jax.typing import DTypeLike

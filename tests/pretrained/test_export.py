@@ -39,7 +39,7 @@ REPORT = {
     "data": {"name": "imdb", "source": "stanfordnlp/imdb from the Hugging Face Hub: reviews",
              "train": 12},
     "test": {"texts": 40, "accuracy": 0.925, "log_loss": 0.25, "per_class": {}},
-    "command": "python -m train.imdb --data /home/someone/secret.csv",
+    "command": "python -m train.imdb --data secret.csv",
 }  # fmt: skip
 
 

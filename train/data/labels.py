@@ -53,8 +53,8 @@ def classes_of(
     """Return labels as class indices, and the names of the classes in their order.
 
     Raises DataError if there are not `expected` classes, or without a number, if there are fewer
-    than two or about as many as texts. With `reviews` labels 0 and 1, or neg and
-    pos, are negative and positive.
+    than two or about as many as texts. With `reviews` labels 0 and 1, or neg and pos, are negative
+    and positive.
 
     >>> classes_of(["sad", "glad", "sad"], "a.csv")
     (array([1, 0, 1], dtype=int32), ('glad', 'sad'))

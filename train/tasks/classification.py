@@ -216,7 +216,8 @@ class Classification(Task):
             )
         self.keep_mistakes(params, probabilities)
         # If a finished run is extended, its test accuracy was measured before.
-        if earlier := finished(self.folder, 0):
+        earlier = finished(self.folder, 0) or {}
+        if "test_accuracy" in earlier:  # the estimator measures none
             accuracies = earlier.get("earlier_test_accuracies", [])
             report["earlier_test_accuracies"] = [*accuracies, earlier["test_accuracy"]]
         return report

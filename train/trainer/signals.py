@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -67,15 +67,16 @@ def stop_wish() -> Iterator[StopWish]:
 @contextmanager
 def stoppable() -> Iterator[None]:
     """Raise Stopped on either signal, unless a `stop_wish` is active; for a whole program."""
-    stop, show = _Stop(), sys.unraisablehook
+    stop, show, alarm = _Stop(), sys.unraisablehook, signal.getsignal(signal.SIGALRM)
 
     def lost(unraisable):
         if issubclass(unraisable.exc_type, Stopped):
+            signal.signal(signal.SIGALRM, stop.send_again)
             signal.setitimer(signal.ITIMER_REAL, AGAIN)
         else:
             show(unraisable)
 
-    with _handler(stop), _handler(stop.send_again, (signal.SIGALRM,)):
+    with _handler(stop):
         sys.unraisablehook = lost
         try:
             yield
@@ -86,8 +87,10 @@ def stoppable() -> Iterator[None]:
             # A library turned it into another error, as the importing of a module in C does.
             raise Stopped(stop.number) from error
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             sys.unraisablehook = show
+            if stop.number is not None:  # else the alarm, if there is one, is the caller's
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, alarm)
 
 
 # It remembers the signal, because an exception raised within a C callback, such as one of the
@@ -125,14 +128,14 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def _handler(handler, signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
+def _handler(handler) -> Iterator[None]:
     try:
-        before = [signal.signal(each, handler) for each in signals]
+        before = [signal.signal(each, handler) for each in SIGNALS]
     except ValueError:  # only the main thread can set handlers
         yield
         return
     try:
         yield
     finally:
-        for each, old in zip(signals, before, strict=True):
+        for each, old in zip(SIGNALS, before, strict=True):
             signal.signal(each, old)

@@ -78,7 +78,8 @@ def saved_tables(folder: Path) -> dict[str, Table]:
     if not (folder / PARTS).is_file():
         return {"train": _saved_table(folder, f"{folder.name}/train")}
     names = _from_json(folder / PARTS, "splits", str)
-    return {name: _saved_table(folder / name, f"{folder.name}/{name}") for name in names}
+    # No other folder is read, whatever the file says.
+    return {name: _saved_table(folder / Path(name).name, f"{folder.name}/{name}") for name in names}
 
 
 def _saved_table(folder: Path, name: str) -> Table:

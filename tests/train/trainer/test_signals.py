@@ -93,3 +93,15 @@ def test_without_a_signal_the_old_handlers_stand_again():
         pass
     assert wish.number is None
     assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+def test_the_alarm_of_a_caller_is_left_alone():
+    """As that of a test, which ends one that hangs."""
+    handler, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
+    before = signal.setitimer(signal.ITIMER_REAL, 500)
+    try:
+        with stoppable():
+            assert signal.getsignal(signal.SIGALRM) is handler
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 400
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *(before if timer[0] else (0, 0)))
