@@ -30,10 +30,8 @@ import sys
 from pathlib import Path
 
 # A command, started as __main__ says: the imports below take most of a second.
-if sys.argv and (
-    sys.argv[0] == "-m"
-    if __name__ in sys.orig_argv
-    else Path(sys.argv[0]).stem == "transformer-jax"
+if (sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv) or (
+    Path(*sys.argv[:1]).stem == "transformer-jax"
 ):
     from transformer_jax.runtime.ctrl_c import end_on_ctrl_c
 
