@@ -119,6 +119,8 @@ def test_a_text_that_looks_like_a_path_is_noted(capsys):
 def test_blank_texts_are_counted(capsys):
     assert main(["predict", RUN, " ", "fine"]) == 0
     assert "note: 1 of 2 texts are blank" in capsys.readouterr().err
+    assert main(["explain", RUN, ""]) == 0
+    assert "note: 1 of 1 texts are blank" in capsys.readouterr().err
 
 
 def saved(folder, **parts):

@@ -61,6 +61,13 @@ def warn_of_sample(classifier: "Trained") -> None:
         print(note, file=sys.stderr)
 
 
+def warn_of_blank(blank: int, texts: int) -> None:
+    """Print a note on standard error if texts have no words."""
+    if blank:
+        note = f"note: {blank:,} of {texts:,} texts are blank, so that the label says nothing"
+        print(note, file=sys.stderr)
+
+
 def warn_of_unknown(unknown: int, texts: int) -> None:
     """Print a note on standard error if texts are mostly out of the vocabulary of the model."""
     if unknown:

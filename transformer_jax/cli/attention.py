@@ -45,7 +45,7 @@ from transformer_jax.cli.terminal import writable, write_page
 from transformer_jax.interpret.head_patterns import head_name, head_scores, pca, weight_received
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.files import write
-from transformer_jax.serialization.folder_files import check_run_folder
+from transformer_jax.serialization.folder_files import CLASSIFIER_PROGRAMS, check_run_folder
 
 if TYPE_CHECKING:
     from transformer_jax.interpret.activations import Activations
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_run_folder(options.folder, "train.classify or train.imdb")
+    check_run_folder(options.folder, CLASSIFIER_PROGRAMS)
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.interpret.activations import read_activations
     from transformer_jax.serialization.run_folder import load_model

@@ -29,13 +29,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from transformer_jax.cli import html
-from transformer_jax.cli.arguments import warn_of_paths, warn_of_sample, warn_of_unknown
+from transformer_jax.cli.arguments import (
+    warn_of_blank,
+    warn_of_paths,
+    warn_of_sample,
+    warn_of_unknown,
+)
 from transformer_jax.cli.matrix_text import clip, pad_right, width
 from transformer_jax.cli.terminal import read_lines, writable, write_page
 from transformer_jax.cli.word_colours import colour_of
 from transformer_jax.interpret.attribution import NODES
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.folder_files import check_run_folder
+from transformer_jax.serialization.folder_files import CLASSIFIER_PROGRAMS, check_run_folder
 
 if TYPE_CHECKING:
     from transformer_jax.interpret.explain import Explanation
@@ -68,7 +73,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"--top must be 1 or more; got {options.top}")
     if not NODES <= options.steps <= MOST_NODES:
         raise InputError(f"--steps must be {NODES} to {MOST_NODES}; got {options.steps}")
-    check_run_folder(options.folder, "train.classify or train.imdb")
+    check_run_folder(options.folder, CLASSIFIER_PROGRAMS)
     warn_of_paths([options.text])
     text = "\n".join(read_lines("-")) if options.text == "-" else options.text
     # Imported here so that help and mistakes are answered at once.
@@ -80,6 +85,7 @@ def run(options: argparse.Namespace) -> None:
     if options.html is not None:
         write_page(options.html, _page(options, found))
     warn_of_sample(classifier)
+    warn_of_blank(int(not text.strip()), 1)
     warn_of_unknown(int(found.is_mostly_unknown), 1)
     for line in report(found, options.top, in_colour=wants_colour()):
         print(writable(line))

@@ -14,7 +14,11 @@ import sys
 from transformer_jax.cli.arguments import warn_of_sample
 from transformer_jax.cli.terminal import writable
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.serialization.folder_files import check_new_folder, check_run_folder
+from transformer_jax.serialization.folder_files import (
+    CLASSIFIER_PROGRAMS,
+    check_new_folder,
+    check_run_folder,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_run_folder(options.folder, "train.classify")
+    check_run_folder(options.folder, CLASSIFIER_PROGRAMS)
     check_new_folder(options.out)
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.pretrained.export import export_classifier

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from transformer_jax.cli.arguments import (
     given_texts,
+    warn_of_blank,
     warn_of_paths,
     warn_of_sample,
     warn_of_unknown,
@@ -29,7 +30,7 @@ from transformer_jax.cli.predicted_tables import check_output, write_predictions
 from transformer_jax.cli.terminal import writable
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.texts import json_line
-from transformer_jax.serialization.folder_files import check_run_folder
+from transformer_jax.serialization.folder_files import CLASSIFIER_PROGRAMS, check_run_folder
 from transformer_jax.text.table_folders import is_tabular, read_whole
 from transformer_jax.text.tables import Table
 
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    check_run_folder(options.folder, "train.classify or train.imdb")
+    check_run_folder(options.folder, CLASSIFIER_PROGRAMS)
     if options.out is not None:
         check_output(options.out, options.file)
     table, texts = _given(options)
@@ -109,9 +110,7 @@ def _with_note(predictions: Iterable["Prediction"]) -> Iterator["Prediction"]:
         texts, blank = texts + 1, blank + (not prediction.text.strip())
         unknown += prediction.is_mostly_unknown
         yield prediction
-    if blank:
-        note = f"note: {blank:,} of {texts:,} texts are blank, so that the label says nothing"
-        print(note, file=sys.stderr)
+    warn_of_blank(blank, texts)
     warn_of_unknown(unknown, texts)
 
 

@@ -26,7 +26,7 @@ from transformer_jax.cli.matrix_text import clip, show_step, wrap
 from transformer_jax.cli.terminal import did_you_mean, writable, write_page
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.runtime.errors import InputError, TokenizerError
-from transformer_jax.serialization.folder_files import check_run_folder
+from transformer_jax.serialization.folder_files import CLASSIFIER_PROGRAMS, check_run_folder
 from transformer_jax.walkthrough.attention_steps import (
     attention_steps,
     context_step,
@@ -148,7 +148,7 @@ def _words(texts):
 
 
 def _trained(options):
-    check_run_folder(options.folder, "train.classify or train.imdb")
+    check_run_folder(options.folder, CLASSIFIER_PROGRAMS)
     # Imported here so that help and mistakes are answered at once.
     from transformer_jax.interpret.activations import attention_parameters, read_activations
     from transformer_jax.serialization.run_folder import load_model

@@ -6,6 +6,7 @@ from pathlib import Path
 from transformer_jax.runtime.errors import InputError, RunFolderError
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+CLASSIFIER_PROGRAMS = "train.classify or train.imdb"  # that write run folders of classifiers
 LOCK = ".lock"  # held by the program that trains
 INDEX = f"{WEIGHTS}.index.json"  # of published weights in several files
 

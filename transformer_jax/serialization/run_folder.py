@@ -35,6 +35,7 @@ from transformer_jax.runtime.files import write, write_text
 from transformer_jax.runtime.program import program
 from transformer_jax.runtime.texts import read_text
 from transformer_jax.serialization.folder_files import (
+    CLASSIFIER_PROGRAMS,
     CONFIG,
     WEIGHTS,
     check_run_folder,
@@ -66,7 +67,6 @@ class Kind:
     tokenizer: str = "learned"  # one of TOKENIZER_FORMATS
 
 
-CLASSIFIER_PROGRAMS = "train.classify or train.imdb"
 # By the `model` of config.json.
 KINDS = {
     "TextClassifier": Kind(ClassifierSpec, TextClassifier, CLASSIFIER_PROGRAMS, "predict"),
