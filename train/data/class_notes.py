@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from train.data.dataset import Split
-from transformer_jax.runtime.texts import counted
+from transformer_jax.runtime.counted import counted
 
 RARE = 0.05  # share of the training texts below which a class is noted
 

@@ -21,7 +21,7 @@ from train.data.hub import Unreachable, load_imdb
 from train.data.sample_reviews import sample
 from train.data.splits import draw, drop_overlap, split_validation
 from train.data.table_files import Reading, read_tables
-from transformer_jax.runtime.texts import counted
+from transformer_jax.runtime.counted import counted
 from transformer_jax.text.table_folders import is_saved, part_files
 from transformer_jax.text.tables import kind_of
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from train.data.dataset import Dataset
 from train.data.splits import drop_overlap, validation_part
-from transformer_jax.runtime.texts import counted
+from transformer_jax.runtime.counted import counted
 
 MEASURED = 1000  # at most so many texts are held out: enough to tell two models apart
 

@@ -17,7 +17,8 @@ import numpy as np
 from train.data.dataset import DataError, readable
 from train.data.hub import load_named, text_of
 from train.data.sample_pairs import sample_pairs
-from transformer_jax.runtime.texts import counted, decode, lines_of
+from transformer_jax.runtime.counted import counted
+from transformer_jax.runtime.texts import decode, lines_of
 from transformer_jax.text.delimited import read_rows
 
 HELD_OUT = 0.05

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from train.data.dataset import DataError, Dataset, Split
-from transformer_jax.runtime.texts import counted
+from transformer_jax.runtime.counted import counted
 
 
 def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, Split, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from train.data.dataset import DataError, Split, Tables
 from train.data.labels import as_integers, classes_of, read_label, spelling_notes
-from transformer_jax.runtime.texts import counted
+from transformer_jax.runtime.counted import counted
 from transformer_jax.text.table_folders import is_saved, part_files, part_of, saved_tables
 from transformer_jax.text.tables import Table, read_table
 

@@ -16,7 +16,8 @@ import numpy as np
 from train.data.dataset import DataError, readable
 from train.data.hub import load_named, text_of
 from train.data.sample_reviews import sample
-from transformer_jax.runtime.texts import counted, decode
+from transformer_jax.runtime.counted import counted
+from transformer_jax.runtime.texts import decode
 
 HELD_OUT = 0.1
 PIECE = 2**20  # bytes

@@ -33,8 +33,9 @@ from train.evaluation.report import (
     notes_of,
 )
 from transformer_jax.cli import html
+from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.files import write_text
-from transformer_jax.runtime.texts import counted, read_text
+from transformer_jax.runtime.texts import read_text
 
 PAGE = "report.html"
 # Variables of the style of a page, by the colour of a plot that they replace.

@@ -27,7 +27,7 @@ from train.trainer.run import Run
 from transformer_jax.generation.generate import generate
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.language_model import LanguageModel
-from transformer_jax.runtime.texts import counted
+from transformer_jax.runtime.counted import counted
 from transformer_jax.serialization.specification import LanguageModelSpec
 from transformer_jax.text.tokenizer import Tokenizer, load_own_tokenizer, train_tokenizer
 

@@ -23,7 +23,7 @@ from train.recipes.mlm import VALIDATION_FRACTION, recipe_of
 from train.tasks.task import Task
 from train.trainer.run import Run
 from transformer_jax.models.masked_language_model import MaskedLanguageModel
-from transformer_jax.runtime.texts import counted
+from transformer_jax.runtime.counted import counted
 from transformer_jax.serialization.specification import MaskedLanguageModelSpec
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
 from transformer_jax.text.tokenizer import train_tokenizer

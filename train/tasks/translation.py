@@ -23,8 +23,8 @@ from train.tasks.task import Task
 from train.trainer.run import Run
 from transformer_jax.inference.translate import translated
 from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.files import write_text
-from transformer_jax.runtime.texts import counted
 from transformer_jax.serialization.specification import TranslatorSpec
 from transformer_jax.text.batching import bucket_lengths, epoch_plans, evaluation_plans
 from transformer_jax.text.tokenizer import load_own_tokenizer, train_tokenizer

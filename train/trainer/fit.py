@@ -28,8 +28,8 @@ from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import TrainState, copied, make_train_step
 from transformer_jax.parallel.mesh import replicate, split_rows
+from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.progress import ProgressBar
-from transformer_jax.runtime.texts import counted
 
 LOG_EVERY = 10  # steps between lines of metrics.jsonl, and between reads of the loss
 SKIPPED_LIMIT = 10  # the run stops after so many consecutive non-finite losses or gradients

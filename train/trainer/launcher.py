@@ -32,8 +32,8 @@ from train.trainer.run import (
 )
 from train.trainer.signals import stop_if_asked, stoppable
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
+from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.errors import TokenizerError, warnings_as_notes
-from transformer_jax.runtime.texts import counted
 
 
 class Trainable(Protocol):

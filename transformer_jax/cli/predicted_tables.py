@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.runtime.texts import counted, json_line
+from transformer_jax.runtime.texts import json_line
 from transformer_jax.text.tables import Table
 
 if TYPE_CHECKING:

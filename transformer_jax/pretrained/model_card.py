@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from transformer_jax.runtime.texts import counted
+from transformer_jax.runtime.counted import counted
 from transformer_jax.serialization.specification import EncoderClassifierSpec
 
 TASK = "text-classification"

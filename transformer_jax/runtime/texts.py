@@ -24,16 +24,6 @@ class EncodingError(ValueError):
     """Bytes that are not UTF-8; the message is one line with the place and a way to fix it."""
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural unless the number is 1.
-
-    >>> counted(1, "test text"), counted(1000, "test text"), counted(2, "class")
-    ('1 test text', '1,000 test texts', '2 classes')
-    """
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{ending}"
-
-
 def decode(content: bytes, where: str, *, line: int = 1) -> str:
     """Decode UTF-8 without its byte order mark; raise EncodingError, which names `where`.
 

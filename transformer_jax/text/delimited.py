@@ -25,8 +25,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.errors import DataError
-from transformer_jax.runtime.texts import counted, lines_of
+from transformer_jax.runtime.texts import lines_of
 
 LONGEST = 2**31 - 1  # characters of a field; the limit of the module csv is 131 thousand
 PAIR = 2  # columns that a row needs in a file without a header
