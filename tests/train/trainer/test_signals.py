@@ -96,7 +96,7 @@ def test_without_a_signal_the_old_handlers_stand_again():
 
 
 def test_the_alarm_of_a_caller_is_left_alone():
-    """As that of a test, which ends one that hangs."""
+    """A timer of the caller ends a test that hangs."""
     handler, timer = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)
     before = signal.setitimer(signal.ITIMER_REAL, 500)
     try:
