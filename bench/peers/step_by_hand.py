@@ -39,7 +39,7 @@ from transformer_jax.functional.pooling import POOLINGS
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.nn.parameters import parameter_name
+from transformer_jax.parallel.axes import parameter_name
 from transformer_jax.text.batching import Batch
 from transformer_jax.text.tokenizer import Tokenizer
 

@@ -28,7 +28,8 @@ from transformer_jax.models.config import (
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.nn.parameters import AbstractRngs, named_parameters
+from transformer_jax.nn.parameters import AbstractRngs
+from transformer_jax.parallel.axes import named_parameters
 from transformer_jax.serialization.run_folder import load_classifier
 from transformer_jax.serialization.specification import ClassifierSpec, EncoderClassifierSpec
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer

@@ -16,24 +16,22 @@ import pytest
 
 from tests.helpers import record_behaviour as behaviour
 from tests.helpers.kills import ROOT
-from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
+from transformer_jax.parallel.mesh import mesh_sizes, parse_mesh, place, split_rows
 from transformer_jax.text.batching import Batches, evaluation_plans, in_order
 
 SHARDED = """
 import jax, numpy as np
-from transformer_jax.parallel.mesh import num_devices, replicate, split_rows
-assert num_devices() == 2
-rows = split_rows({"x": np.arange(6).reshape(6, 1)})["x"]
-assert [s.data.shape for s in rows.addressable_shards] == [(3, 1), (3, 1)]
-assert len({s.device for s in rows.addressable_shards}) == 2
-whole = replicate(np.arange(6))
-assert [s.data.shape for s in whole.addressable_shards] == [(6,), (6,)]
-for rows in (1, 3, 4):
-    batch = split_rows({"x": np.ones((rows, 2), np.float32), "is_row": np.ones(rows, bool)})
-    filled = rows + rows % 2
-    assert [s.data.shape for s in batch["x"].addressable_shards] == [(filled // 2, 2)] * 2
-    assert batch["is_row"].tolist() == [True] * rows + [False] * (filled - rows)
-    assert batch["x"].sum() == 2 * rows
+from transformer_jax.parallel.mesh import place, split_rows, use_mesh
+params = {"head": {"kernel": np.ones((4, 6), np.float32)}}
+with use_mesh("data=2,fsdp=2,tensor=2"):
+    kernel = place(params)["head"]["kernel"]
+    assert {s.data.shape for s in kernel.addressable_shards} == {(2, 3)}
+    for rows in (1, 3, 4, 8):
+        batch = split_rows({"x": np.ones((rows, 2), np.float32), "is_row": np.ones(rows, bool)})
+        filled = rows + -rows % 4
+        assert [s.data.shape for s in batch["x"].addressable_shards] == [(filled // 4, 2)] * 8
+        assert batch["is_row"].tolist() == [True] * rows + [False] * (filled - rows)
+        assert batch["x"].sum() == 2 * rows
 """
 BEHAVIOUR = ROOT / "tests/contracts/test_behaviour.py"
 # Their batches have a number of rows that three devices cannot share evenly.
@@ -108,15 +106,48 @@ def measured(folder):
     return [line[name] for line in lines for name in ("loss", "validation_loss") if name in line]
 
 
-def test_rows_lie_on_both_devices_and_weights_on_each():
-    run(["-c", SHARDED], 2)
+def test_rows_and_parameters_are_split_over_their_axes_of_the_mesh():
+    run(["-c", SHARDED], 8)
 
 
-def test_one_device_is_left_alone():
-    if num_devices() > 1:
-        pytest.skip("there are more devices here")
+def test_without_a_mesh_nothing_is_changed():
     tree = {"x": np.arange(3)}
-    assert split_rows(tree) is tree and replicate(tree) is tree
+    assert split_rows(tree) is tree and place(tree) is tree
+
+
+@pytest.mark.parametrize(
+    ("text", "devices", "message"),
+    [
+        ("data=2,model=4", 8, r"no axis 'model'; pass sizes of data, fsdp, tensor"),
+        ("data=2,data=4", 8, r"has data twice"),
+        ("data=0", 8, r"size of data must be 1 or more, or -1"),
+        ("fsdp=x", 8, r"size of fsdp must be 1 or more, or -1 for the rest; got 'x'"),
+        ("data=-1,fsdp=-1", 8, r"only one axis can have the rest \(-1\); got data, fsdp"),
+        ("fsdp=3", 8, r"--mesh fsdp=3 needs a multiple of 3 devices, and there are 8"),
+        ("data=2,fsdp=3", 8, r"needs 6 devices, and there are 8"),
+        ("tensor=2", 1, r"needs a multiple of 2 devices, and there is 1"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_a_one_line_error(text, devices, message):
+    with pytest.raises(ValueError, match=message) as error:
+        mesh_sizes(text, devices)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "devices", "sizes"),
+    [
+        (None, 8, (8, 1, 1)),
+        ("data=2,fsdp=4,tensor=1", 8, (2, 4, 1)),
+        ("fsdp=4", 8, (2, 4, 1)),
+        ("data=2,fsdp=-1", 8, (2, 4, 1)),
+        (" data=1 , tensor=8 ", 8, (1, 1, 8)),
+        ("data=1", 1, (1, 1, 1)),
+    ],
+)
+def test_the_rest_of_a_mesh_is_data_unless_it_is_asked_for(text, devices, sizes):
+    assert tuple(mesh_sizes(text, devices).values()) == sizes
+    assert set(parse_mesh(text)) == {"data", "fsdp", "tensor"}
 
 
 def test_results_of_rows_that_fill_the_devices_are_left_out():

@@ -25,7 +25,8 @@ from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.lora import Lora, merged
-from transformer_jax.nn.parameters import AbstractRngs, named_parameters
+from transformer_jax.nn.parameters import AbstractRngs
+from transformer_jax.parallel.axes import named_parameters
 from transformer_jax.pretrained import PretrainedError
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.runtime.errors import RunFolderError

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from transformer_jax.nn.parameters import parameter_name
+from transformer_jax.parallel.axes import parameter_name
 
 LEAST, MOST = 0.05, 20.0
 LINEAR = ("kernel", "weight", "bias")  # scaling these parameters of a part scales its logits

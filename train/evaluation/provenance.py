@@ -10,7 +10,6 @@ from typing import Any
 import jax
 
 from train.trainer.checkpoints import Progress
-from transformer_jax.parallel.mesh import num_devices
 from transformer_jax.runtime.malloc import freed_memory_is_kept
 from transformer_jax.runtime.processor import cores, processor_name
 
@@ -32,7 +31,7 @@ def training_facts(progress: Progress) -> dict[str, Any]:
     """Return the entries of every report on how its weights were trained."""
     return {
         "freed_memory_kept": freed_memory_is_kept(),
-        "devices": num_devices(),
+        "devices": jax.device_count(),
         "steps": progress.step,
         "skipped_steps": progress.skipped,
         "epochs": progress.epoch,

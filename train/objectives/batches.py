@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from transformer_jax.parallel.mesh import split_rows
+from transformer_jax.parallel.mesh import gather, keep_whole, settled, split_rows
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,11 @@ def make_sums(
 
     @jax.jit
     def of_batch(params, batch):
-        return sums(nnx.merge(graph, params), batch)
+        return keep_whole(sums(nnx.merge(graph, gather(params)), batch))
 
     def total(params) -> list[float]:
-        found = [map(float, of_batch(params, split_rows(b))) for b in batches]
+        found = [settled(of_batch(params, split_rows(b))) for b in batches]
+        found = [map(float, sums) for sums in found]
         return [sum(column) for column in zip(*found, strict=True)]
 
     return total

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 
 from train.optim.config import Rates
-from transformer_jax.nn.parameters import parameter_name
+from transformer_jax.parallel.axes import parameter_name
 
 LAYER = re.compile(r"(?:^|\.)encoder\.layers\.(\d+)\.")
 

@@ -13,7 +13,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 from train.optim.config import OptimizerConfig, Rates
 from train.optim.layer_rates import moving, scale_by_rates
 from train.optim.param_groups import DECAYED, group_of
-from transformer_jax.nn.parameters import parameter_name
+from transformer_jax.parallel.axes import parameter_name
 
 
 def learning_rate_schedule(config: OptimizerConfig, total_steps: int) -> Callable:

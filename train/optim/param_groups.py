@@ -17,7 +17,7 @@ own rules, which go by the number of axes, would include tables and leave out at
 
 from flax import nnx
 
-from transformer_jax.nn.parameters import named_parameters
+from transformer_jax.parallel.axes import named_parameters
 
 DECAYED = ("matrix", "kernel", "head")
 

@@ -32,7 +32,7 @@ class ClassifyOptions(CommonOptions):
     """The options of `train.classify`."""
 
     may_change = CommonOptions.may_change | {"no_baseline", "gpt2_files", "pretrained"}
-    later = frozenset({"class_weights", "encoding", "skip_bad"})
+    later = CommonOptions.later | frozenset({"class_weights", "encoding", "skip_bad"})
     groups: ClassVar = {"fine-tuning": ("pretrained", *OF_PRETRAINED)}
     reviews: ClassVar[bool] = False  # whether labels 0 and 1 are opinions, and IMDb has a name
 

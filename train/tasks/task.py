@@ -21,6 +21,7 @@ from train.trainer.fit import FitResult, fit
 from train.trainer.metrics_log import event_log
 from train.trainer.run import Run
 from train.trainer.signals import stop_if_asked
+from transformer_jax.parallel.mesh import current_sizes, whole_share
 from transformer_jax.serialization.run_folder import WEIGHTS, save_specification, save_weights
 
 
@@ -98,6 +99,7 @@ class Task(ABC):
                 f"model       {parameters:,} parameters, {self.tokenizer.spec}, "
                 f"{self.batch_tokens:,} tokens per batch, {self.dtype}"
             )
+            self.say_mesh()
             fitted = self.fit()
             stop_if_asked()
             draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
@@ -111,6 +113,13 @@ class Task(ABC):
         files = ", ".join(str(self.folder / name) for name in self.written)
         print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
 
+    def say_mesh(self) -> None:
+        """Print the mesh, and which share of the trained parameters it does not split."""
+        if sizes := current_sizes():
+            shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            whole = whole_share(nnx.state(self.trained, nnx.Param))
+            print(f"mesh        {shown}; {whole:.1%} of the parameters are whole on every device")
+
     def made(self, fitted: FitResult) -> dict[str, Any]:
         """Return the report entries on how the weights were made."""
         command, before = self.run.command, self.run.earlier_commands
@@ -120,6 +129,7 @@ class Task(ABC):
             "seed": self.options.seed,
             "compute_dtype": self.dtype,
             "batch_tokens": self.batch_tokens,
+            **({"mesh": sizes} if (sizes := current_sizes()) else {}),
             **({"command": command} if command else {}),
             **({"earlier_commands": before} if before else {}),
             **training_facts(fitted.progress),

@@ -27,7 +27,7 @@ from train.trainer.faults import TrainingError
 from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import TrainState, copied, make_train_step
-from transformer_jax.parallel.mesh import replicate, split_rows
+from transformer_jax.parallel.mesh import place, split_rows
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.progress import ProgressBar
 
@@ -104,8 +104,8 @@ class _Loop:
         optimizer = make_optimizer(config.optimizer, self.total_steps)
         self.schedule = learning_rate_schedule(config.optimizer, self.total_steps)
         graph, params = nnx.split(objective.trained, nnx.Param)
-        state = TrainState.first(params, optimizer)
-        self.state, self.best = replicate((state, copied(params)))
+        params = place(params)
+        self.state, self.best = TrainState.first(params, optimizer), copied(params)
         self.train_step = make_train_step(graph, objective.loss, optimizer, config)
         self.progress = Progress()
         if resume:

@@ -3,10 +3,13 @@
 import pkgutil
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+import jax
 
 from train.data.dataset import DataError
 from train.trainer.closed_pipes import outlast_readers
@@ -31,6 +34,7 @@ from train.trainer.run import (
     resumed_options,
 )
 from train.trainer.signals import stop_if_asked, stoppable
+from transformer_jax.parallel.mesh import mesh_sizes, use_mesh
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.errors import TokenizerError, warnings_as_notes
@@ -131,7 +135,8 @@ class Program:
         run = Run(self.module, folder, options, began_with, self._command(*arguments), before)
         task = self.task
         stop_if_asked()  # imports may swallow an exception
-        task(run).train()
+        with on_mesh(options.mesh):
+            task(run).train()
 
     @property
     def task(self) -> type[Trainable]:
@@ -140,3 +145,17 @@ class Program:
 
     def _command(self, *arguments: object) -> str:
         return shlex.join(["python", "-m", self.module, *map(str, arguments)])
+
+
+@contextmanager
+def on_mesh(text: str | None) -> Iterator[None]:
+    """Set the mesh of a run for the duration of the context.
+
+    Raises OptionError if the devices do not fill it.
+    """
+    try:
+        mesh_sizes(text, jax.device_count())
+    except ValueError as error:
+        raise OptionError(str(error)) from None
+    with use_mesh(text):
+        yield

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar, get_args
 
 from train.trainer.config import FitConfig
 from transformer_jax import __version__
+from transformer_jax.parallel.mesh import parse_mesh
 
 MOST = 2**31  # seeds beyond 32 bits would coincide, and no array has an axis this long
 
@@ -49,8 +50,10 @@ class CommonOptions:
 
     # Options that may differ when a run is resumed, those that runs of version 0.1.0 lack, and the
     # groups of options in the help.
-    may_change: ClassVar = frozenset({"data", "epochs", "checkpoint_minutes", "tensorboard"})
-    later: ClassVar[frozenset[str]] = frozenset()
+    may_change: ClassVar = frozenset(
+        {"data", "epochs", "checkpoint_minutes", "tensorboard", "mesh"}
+    )
+    later: ClassVar[frozenset[str]] = frozenset({"mesh"})
     groups: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     epochs: int | None = option(
@@ -84,6 +87,12 @@ class CommonOptions:
         "minutes between checkpoints (default: 5); every best validation score is also saved",
         least=0,
     )
+    mesh: str | None = option(
+        None,
+        "AXIS=N,...",
+        "sizes of the device mesh: data, fsdp and tensor, such as data=2,fsdp=4; -1: the rest "
+        "(default: data = all devices)",
+    )
     tensorboard: bool = option(False, help="also write TensorBoard events (needs tensorboardX)")
 
     def __post_init__(self):
@@ -97,6 +106,7 @@ class CommonOptions:
                 raise OptionError(f"{flag} must be {bound}; got {value}")
             if must is not None and not must[0](value):
                 raise OptionError(f"{flag} must be {must[1]}; got {value}")
+        parse_mesh(self.mesh)
 
     def check_paths(self) -> None:
         """Raise DataError or OptionError if a path does not exist or cannot be what it must be."""

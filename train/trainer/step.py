@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 
 from train.trainer.config import FitConfig
-from transformer_jax.parallel.mesh import keep_replicated
+from transformer_jax.parallel.mesh import gather, keep_at_rest, keep_like, keep_whole
 
 
 class TrainState(NamedTuple):
@@ -26,14 +26,14 @@ class TrainState(NamedTuple):
 
         The average has its own buffers, because it is donated together with the parameters.
         """
-        state = jax.jit(optimizer.init)(params)
+        state = jax.jit(lambda params: keep_like(optimizer.init(params), params))(params)
         return cls(jnp.zeros((), jnp.int32), params, copied(params), state)
 
 
 @jax.jit
 def copied(params: Any) -> Any:
     """Return a copy of `params` with buffers of its own."""
-    return jax.tree.map(jnp.copy, params)
+    return keep_at_rest(jax.tree.map(jnp.copy, params))
 
 
 def make_train_step(
@@ -48,7 +48,7 @@ def make_train_step(
 
     def objective(params, batch, step):
         # Parameters are float32; they are cast once, here, to the dtype of the computation.
-        cast = jax.tree.map(lambda p: p.astype(config.dtype), params)
+        cast = gather(jax.tree.map(lambda p: p.astype(config.dtype), params))
         rngs = nnx.Rngs(dropout=jax.random.fold_in(key, step))
         return loss(nnx.merge(graph, cast), batch, rngs)
 
@@ -63,7 +63,12 @@ def make_train_step(
         finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
         # A skipped step still counts: dropout and the order of batches depend on its number.
-        kept = keep_replicated(kept._replace(step=state.step + 1))
-        return kept, jnp.where(finite, value, jnp.nan)
+        kept = TrainState(
+            keep_whole(state.step + 1),
+            keep_at_rest(kept.params),
+            keep_at_rest(kept.average),
+            keep_like(kept.optimizer, params),
+        )
+        return kept, keep_whole(jnp.where(finite, value, jnp.nan))
 
     return jax.jit(train_step, donate_argnums=0)

@@ -14,7 +14,14 @@ from transformer_jax.inference.texts import as_text, as_texts
 from transformer_jax.interpret.explain import Explanation, explain
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.parallel.mesh import replicate, split_rows
+from transformer_jax.parallel.mesh import (
+    gather,
+    keep_whole,
+    place,
+    settled,
+    split_rows,
+    use_any_mesh,
+)
 from transformer_jax.runtime.progress import SHORT, ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import (
@@ -63,8 +70,8 @@ class Scorer:
 
         @jax.jit
         def probabilities(params, tokens, is_token):
-            logits = nnx.merge(graph, params)(tokens, is_token)
-            return jax.nn.softmax(logits.astype(jnp.float32))
+            logits = nnx.merge(graph, gather(params))(tokens, is_token)
+            return keep_whole(jax.nn.softmax(logits.astype(jnp.float32)))
 
         self._probabilities = probabilities
 
@@ -81,18 +88,20 @@ class Scorer:
         `params` replaces the weights of the model, and `buckets` the lengths of batches, if they
         are given. `done` is called after each batch with its number of texts.
         """
-        params = replicate(self.params if params is None else params)
+        params = self.params if params is None else params
         buckets = self.buckets if buckets is None else buckets
         plans = evaluation_plans([len(ids) for ids in encoded], buckets, self.batch_tokens)
         batches = Batches(plans, encoded, None, self.pad_id)
 
         def computed() -> Iterator[tuple[Batch, Any]]:
+            placed = place(params)
             for batch in batches:
                 inputs = split_rows((batch.tokens, batch.is_token))
-                yield batch, self._probabilities(params, *inputs)
+                yield batch, settled(self._probabilities(placed, *inputs))
                 done(int(batch.is_example.sum()))
 
-        return in_order(computed(), len(encoded))
+        with use_any_mesh():
+            return in_order(computed(), len(encoded))
 
 
 class Classifier:

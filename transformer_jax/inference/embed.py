@@ -20,7 +20,7 @@ from transformer_jax.inference.load import load
 from transformer_jax.inference.sentence_files import SIMILARITIES, Pooling, read_pooling
 from transformer_jax.inference.texts import as_texts
 from transformer_jax.models.text_encoder import TextEncoder
-from transformer_jax.parallel.mesh import replicate, split_rows
+from transformer_jax.parallel.mesh import gather, keep_whole, place, split_rows, use_any_mesh
 from transformer_jax.runtime.progress import SHORT, ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import (
@@ -55,12 +55,12 @@ class SentenceEncoder:
 
         @jax.jit
         def vectors(params, tokens, is_token):
-            x = nnx.merge(graph, params)(tokens, is_token)
+            x = nnx.merge(graph, gather(params))(tokens, is_token)
             x = POOLINGS[pooling.name](x, is_token).astype(jnp.float32)
             if pooling.normalised:
                 # The vector of a text without tokens is zero, and stays zero.
                 x = x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), SMALLEST_NORM)
-            return x[:, : pooling.truncate_dim]
+            return keep_whole(x[:, : pooling.truncate_dim])
 
         self._vectors = vectors
 
@@ -126,13 +126,16 @@ class SentenceEncoder:
         buckets = bucket_lengths(round_lengths(lengths, self.max_length), self.max_length, BUCKETS)
         plans = evaluation_plans(lengths, buckets, max(batch_tokens, buckets[-1]))
         batches = Batches(plans[::-1], encoded, None, self.tokenizer.pad_id)
-        params = replicate(self.params)
+        with use_any_mesh():
+            params = place(self.params)
         with ProgressBar(
             total=len(texts), desc="embedding", unit="text", leave=False, delay=SHORT,
             disable=not progress,
         ) as bar:  # fmt: skip
             for batch in batches:
-                vectors = self._vectors(params, *split_rows((batch.tokens, batch.is_token)))
+                with use_any_mesh():
+                    inputs = split_rows((batch.tokens, batch.is_token))
+                    vectors = self._vectors(params, *inputs)
                 rows = np.flatnonzero(batch.is_example)
                 yield batch.index[rows], np.asarray(vectors)[rows]
                 bar.update(len(rows))

@@ -16,7 +16,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.precision import wide_dtype
-from transformer_jax.nn.parameters import kernel, named_parameters, parameter_name, zeros
+from transformer_jax.nn.parameters import kernel, zeros
+from transformer_jax.parallel.axes import named_parameters, parameter_name
 
 ALPHA = 16.0
 

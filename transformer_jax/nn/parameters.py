@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,15 +55,3 @@ def bias_of(use: bool, *shape: int) -> nnx.Param | None:
 def read(parameter: nnx.Param | None) -> Array | None:
     """Return the array of a parameter, or None if there is no parameter."""
     return None if parameter is None else parameter[...]
-
-
-def parameter_name(path: tuple) -> str:
-    """Return the dotted name of a parameter, such as encoder.layers.0.attention.out_kernel."""
-    keys = (getattr(entry, "key", None) for entry in path)
-    return ".".join(str(key) for key in keys if key is not None)
-
-
-def named_parameters(params: nnx.State) -> list[tuple[str, Any]]:
-    """Return every parameter with its dotted name, in the order of the tree."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(params)
-    return [(parameter_name(path), leaf) for path, leaf in flat]

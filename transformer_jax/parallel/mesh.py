@@ -1,46 +1,222 @@
-"""Data parallelism: the rows of a batch are split over the devices, all else is on each of them.
+"""The device mesh: data, FSDP and tensor parallelism, and where each array lies on it.
 
-The compiled function is the same as for one device: XLA sees where its arguments are, and adds up
-the results of the devices. With one device these functions do nothing.
+    data     the rows of a batch are split; every part of the mesh has all parameters
+    fsdp     the rows of a batch are split, and at rest the parameters too: each is gathered
+             before it is used (fully sharded data parallelism, ZeRO stage 3)
+    tensor   heads, hidden features and the vocabulary are split, at rest and at work
+
+The compiled functions are the same as for one device: XLA sees where their arguments lie, and adds
+the collectives. The mesh is the one of `jax.set_mesh`. Without a mesh, no function here changes
+anything.
+
+Sources: Xu et al., 2021, https://arxiv.org/abs/2105.04663 (GSPMD); Rajbhandari et al., 2020,
+https://arxiv.org/abs/1910.02054 (ZeRO); Shoeybi et al., 2019, https://arxiv.org/abs/1909.08053
+(tensor parallelism).
 """
 
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer_jax.parallel.axes import axes_of, parameter_name
+
+AXES = ("data", "fsdp", "tensor")
+ROWS = ("data", "fsdp")  # the axes over which the rows of a batch are split
+# From the axes of parameters to those of the mesh, in a computation and outside of one.
+AT_WORK = {"heads": "tensor", "hidden": "tensor", "vocab": "tensor"}
+AT_REST = AT_WORK | {"embed": "fsdp"}
 
 
-def num_devices() -> int:
-    """Return the number of devices of this process."""
-    return jax.local_device_count()
+def parse_mesh(text: str | None) -> dict[str, int]:
+    """Return the sizes of the axes in a text such as "data=2,fsdp=4"; -1 stands for the rest.
+
+    An axis that is not named has size 1, but `data` has the rest, unless another axis has it.
+    Raises ValueError if an axis is unknown or named twice, or a size is not possible.
+
+    >>> parse_mesh("fsdp=4")
+    {'data': -1, 'fsdp': 4, 'tensor': 1}
+    """
+    found: dict[str, int] = {}
+    for part in filter(None, (text or "").split(",")):
+        name, _, size = (each.strip() for each in part.partition("="))
+        if name not in AXES:
+            raise ValueError(
+                f"--mesh has no axis {name!r:.40}; pass sizes of {', '.join(AXES)}, such as "
+                "data=2,fsdp=4"
+            )
+        if name in found:
+            raise ValueError(f"--mesh has {name} twice: {text!r:.60}")
+        if not size.lstrip("-").isdecimal() or (int(size) < 1 and int(size) != -1):
+            raise ValueError(
+                f"--mesh: the size of {name} must be 1 or more, or -1 for the rest; "
+                f"got {size!r:.40}"
+            )
+        found[name] = int(size)
+    rest = [name for name, size in found.items() if size == -1]
+    if len(rest) > 1:
+        raise ValueError(f"--mesh: only one axis can have the rest (-1); got {', '.join(rest)}")
+    return {"data": 1 if rest else -1, "fsdp": 1, "tensor": 1} | found
 
 
-def replicate(tree: Any) -> Any:
-    """Place the same arrays on every device: parameters, optimizer state."""
-    return tree if num_devices() == 1 else jax.device_put(tree, _sharding())
+def mesh_sizes(text: str | None, devices: int) -> dict[str, int]:
+    """Return the sizes of the axes of a mesh of so many devices, without -1; see `parse_mesh`.
+
+    Raises ValueError if the product of the sizes is not the number of devices.
+
+    >>> mesh_sizes("fsdp=4", devices=8)
+    {'data': 2, 'fsdp': 4, 'tensor': 1}
+    """
+    sizes = parse_mesh(text)
+    given = math.prod(size for size in sizes.values() if size != -1)
+    filled = {name: devices // given if n == -1 else n for name, n in sizes.items()}
+    if math.prod(filled.values()) != devices:
+        needed = f"a multiple of {given} devices" if -1 in sizes.values() else f"{given} devices"
+        raise ValueError(
+            f"--mesh {text} needs {needed}, and there {'is' if devices == 1 else 'are'} {devices}; "
+            "change a size, or pass -1 for one of them"
+        )
+    return filled
+
+
+def make_mesh(sizes: Mapping[str, int]) -> Mesh:
+    """Return the mesh of all devices with these sizes, for `jax.set_mesh`."""
+    kinds = (AxisType.Auto,) * len(AXES)  # XLA places what the functions here do not
+    return jax.make_mesh(tuple(sizes[name] for name in AXES), AXES, axis_types=kinds)
+
+
+@contextmanager
+def use_mesh(text: str | None = None) -> Iterator[None]:
+    """Set the mesh of all devices for the duration of the context, by default with data = all.
+
+    With a single device no mesh is set. Raises ValueError as `mesh_sizes` does.
+    """
+    sizes = mesh_sizes(text, jax.device_count())
+    if jax.device_count() == 1:
+        yield
+        return
+    with jax.set_mesh(make_mesh(sizes)):
+        yield
+
+
+@contextmanager
+def use_any_mesh() -> Iterator[None]:
+    """Set a mesh with data = all for the duration of the context, unless a mesh is set already."""
+    if current_sizes() or jax.process_count() > 1:
+        yield
+        return
+    with use_mesh():
+        yield
+
+
+def current_sizes() -> dict[str, int]:
+    """Return the sizes of the axes of the mesh that is set, or an empty dictionary."""
+    return dict(jax.sharding.get_abstract_mesh().shape)
+
+
+def num_row_parts() -> int:
+    """Return the number of parts into which the rows of a batch are split."""
+    sizes = current_sizes()
+    return math.prod(sizes.get(axis, 1) for axis in ROWS)
+
+
+def spec_of(name: str, shape: tuple[int, ...], rules: Mapping[str, str], sizes: Any) -> P:
+    """Return where a parameter lies, on a mesh with these sizes, by one of the two maps.
+
+    An axis that its part of the mesh does not divide stays whole. Axes of size 1 and trailing axes
+    that are not split are left out, as XLA does: another spelling would compile a step twice.
+
+    >>> spec_of("head.kernel", (64, 96), AT_REST, {"data": 1, "fsdp": 4, "tensor": 2})
+    PartitionSpec('fsdp', 'tensor')
+    """
+    axes = [rules.get(axis) for axis in axes_of(name, len(shape))]
+    split = [
+        axis if axis and sizes[axis] > 1 and size % sizes[axis] == 0 else None
+        for axis, size in zip(axes, shape, strict=True)
+    ]
+    while split and split[-1] is None:
+        split.pop()
+    return P(*split)
+
+
+def place(params: Any) -> Any:
+    """Return parameters placed where they lie at rest."""
+    return params if not current_sizes() else jax.tree.map(_put, params, _specs(params, AT_REST))
+
+
+def gather(params: Any) -> Any:
+    """Constrain parameters to where they lie at work, inside a compiled function.
+
+    Without this line at the top of an objective, XLA gathers the batch instead of the parameters.
+    """
+    return _constrained(params, lambda: _specs(params, AT_WORK))
+
+
+def keep_at_rest(params: Any) -> Any:
+    """Constrain parameters to where they lie at rest, inside a compiled function."""
+    return _constrained(params, lambda: _specs(params, AT_REST))
+
+
+def keep_like(tree: Any, params: Any) -> Any:
+    """Constrain arrays that have the name and the shape of a parameter to lie as it does at rest.
+
+    All other arrays are whole on every device. For the optimizer state, inside a compiled function.
+    """
+    return _constrained(tree, lambda: _specs_like(tree, params))
+
+
+def keep_whole(tree: Any) -> Any:
+    """Constrain arrays to be whole on every device, so that every process can read them."""
+    return _constrained(tree, lambda: jax.tree.map(lambda _: P(), tree))
 
 
 def split_rows(batch: Any) -> Any:
-    """Split the first axis of each NumPy array into equal parts over the devices.
+    """Split the first axis of each NumPy array into equal parts over the axes `ROWS` of the mesh.
 
-    Rows of zeros are added where it has no equal parts. A zero is False in the masks of a batch, so
-    that these rows have no weight in a loss and are no results.
+    Every process has the whole batch, and each device takes its rows of it. Rows of zeros are added
+    where there are no equal parts. A zero is False in the masks of a batch, so that these rows have
+    no weight in a loss and are no results.
     """
-    devices = num_devices()
-    if devices == 1:
+    sizes = current_sizes()
+    if not sizes:
         return batch
+    parts = num_row_parts()
+    rows = NamedSharding(jax.sharding.get_mesh(), P(tuple(a for a in ROWS if sizes[a] > 1) or None))
 
-    def filled(x):
-        return np.pad(x, [(0, -len(x) % devices), *[(0, 0)] * (x.ndim - 1)])
+    def split(x):
+        x = np.pad(x, [(0, -len(x) % parts), *[(0, 0)] * (np.ndim(x) - 1)])
+        return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
 
-    return jax.device_put(jax.tree.map(filled, batch), _sharding("rows"))
+    return jax.tree.map(split, batch)
 
 
-def keep_replicated(tree: Any) -> Any:
-    """Keep results whole on every device, inside a compiled function."""
-    return tree if num_devices() == 1 else jax.lax.with_sharding_constraint(tree, _sharding())
+def settled(tree: Any) -> Any:
+    """Return results that later ones do not depend on, after waiting for them if they need that.
+
+    On the devices that XLA makes of a CPU, the threads of two programs with collectives can wait
+    for each other forever.
+    """
+    on_cpu = current_sizes() and jax.default_backend() == "cpu"
+    return jax.block_until_ready(tree) if on_cpu else tree
+
+
+def to_host(x: Any) -> np.ndarray:
+    """Return an array as NumPy, gathered from all devices; every process must call it."""
+    return np.asarray(x if getattr(x, "is_fully_addressable", True) else _gathered(x))
+
+
+def whole_share(params: Any) -> float:
+    """Return the share of the parameters that are whole on every device at rest."""
+    specs = jax.tree.leaves(_specs(params, AT_REST), is_leaf=lambda x: isinstance(x, P))
+    leaves = jax.tree.leaves(params)
+    whole = sum(x.size for x, spec in zip(leaves, specs, strict=True) if not spec)
+    return whole / max(sum(x.size for x in leaves), 1)
 
 
 def vary_like(tree: Any, like: Any) -> Any:
@@ -56,5 +232,40 @@ def vary_like(tree: Any, like: Any) -> Any:
     return jax.tree.map(lambda x: jnp.where(zero == 0, x, x), tree)
 
 
-def _sharding(*axes: str) -> NamedSharding:
-    return NamedSharding(Mesh(np.array(jax.local_devices()), ("rows",)), PartitionSpec(*axes))
+@jax.jit
+def _gathered(x: Any) -> Any:
+    return keep_whole(x)
+
+
+def _put(x: Any, spec: P) -> jax.Array:
+    sharding = NamedSharding(jax.sharding.get_mesh(), spec)
+    if getattr(x, "is_fully_addressable", True):
+        x = np.asarray(x)  # each process gives its devices their parts, without a collective
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+    return jax.device_put(x, sharding)
+
+
+def _constrained(tree: Any, specs: Callable[[], Any]) -> Any:
+    return jax.lax.with_sharding_constraint(tree, specs()) if current_sizes() else tree
+
+
+def _specs(params: Any, rules: Mapping[str, str]) -> Any:
+    sizes = current_sizes()
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: spec_of(parameter_name(path), x.shape, rules, sizes), params
+    )
+
+
+def _specs_like(tree: Any, params: Any) -> Any:
+    """Return the specs of arrays, of which those of a parameter's name and shape lie as it does."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(params)
+    shapes = {parameter_name(path): x.shape for path, x in flat}
+    sizes = current_sizes()
+
+    def spec(path, x):
+        name = parameter_name(path)
+        while name and shapes.get(name) != x.shape:
+            name = name.partition(".")[2]  # an optimizer of several groups puts theirs in front
+        return spec_of(name, x.shape, AT_REST, sizes) if name else P()
+
+    return jax.tree_util.tree_map_with_path(spec, tree)

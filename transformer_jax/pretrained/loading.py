@@ -15,7 +15,8 @@ from jax.typing import DTypeLike
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
-from transformer_jax.nn.parameters import AbstractRngs, named_parameters
+from transformer_jax.nn.parameters import AbstractRngs
+from transformer_jax.parallel.axes import named_parameters
 from transformer_jax.pretrained.family import Family, family_of
 from transformer_jax.pretrained.files import (
     DTYPES,

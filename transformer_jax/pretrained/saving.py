@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.nn.config import StackConfig
-from transformer_jax.nn.parameters import named_parameters
+from transformer_jax.parallel.axes import named_parameters
 from transformer_jax.pretrained.family import Family, family_of_config
 from transformer_jax.pretrained.files import Settings
 from transformer_jax.pretrained.loading import MODELS

@@ -29,7 +29,9 @@ from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
-from transformer_jax.nn.parameters import AbstractRngs, named_parameters
+from transformer_jax.nn.parameters import AbstractRngs
+from transformer_jax.parallel.axes import named_parameters
+from transformer_jax.parallel.mesh import to_host
 from transformer_jax.runtime.errors import RunFolderError, UnfinishedWarning, one_line
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.runtime.program import program
@@ -105,7 +107,7 @@ def save_weights(path: Path, params: nnx.State, after: tuple[int, int] | None = 
     because a process may be killed between the writes of two.
     """
     counts = None if after is None else {k: str(n) for k, n in zip(COUNTS, after, strict=True)}
-    arrays = {name: np.asarray(leaf) for name, leaf in named_parameters(params)}
+    arrays = {name: to_host(leaf) for name, leaf in named_parameters(params)}
     try:
         write(path, lambda beside: save_file(arrays, beside, counts))
     except SafetensorError as error:  # it wraps the operating system's error

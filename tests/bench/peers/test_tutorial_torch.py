@@ -28,7 +28,8 @@ from train.optim.optimizers import make_optimizer as our_optimizer
 from train.recipes.imdb import TUTORIAL
 from train.trainer.step import TrainState, make_train_step
 from transformer_jax.models.text_classifier import TextClassifier
-from transformer_jax.nn.parameters import AbstractRngs, parameter_name
+from transformer_jax.nn.parameters import AbstractRngs
+from transformer_jax.parallel.axes import parameter_name
 from transformer_jax.text.batching import Batch
 from transformer_jax.text.tokenizer import train_tokenizer
 

@@ -27,7 +27,7 @@ from train.recipes.imdb import FINETUNE, FINETUNE_LORA
 from transformer_jax.__main__ import main as use
 from transformer_jax.functional.pooling import mean_pool
 from transformer_jax.nn.lora import Lora, input_axes, merged
-from transformer_jax.nn.parameters import named_parameters
+from transformer_jax.parallel.axes import named_parameters
 from transformer_jax.pretrained import from_pretrained
 from transformer_jax.serialization.run_folder import load_classifier
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer

@@ -22,7 +22,7 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.lora import Lora
-from transformer_jax.nn.parameters import parameter_name
+from transformer_jax.parallel.axes import parameter_name
 
 STACK = StackConfig(1, 12, 2, 24, norm="pre", final_norm=True)
 GATED = StackConfig(

@@ -32,7 +32,8 @@ from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.layers import Linear
-from transformer_jax.nn.parameters import AbstractRngs, parameter_name
+from transformer_jax.nn.parameters import AbstractRngs
+from transformer_jax.parallel.axes import parameter_name
 from transformer_jax.text.batching import Batch
 from transformer_jax.text.tokenizer import train_tokenizer
 
