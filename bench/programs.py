@@ -40,12 +40,12 @@ LARGE_LM = "--layers 12 --embed-dim 768 --heads 12 --length 1024 --batch-tokens 
 # Name, program, its arguments and its steps; those after None are left out by --small.
 RUNS = (
     ("language model, default", "lm", "", 200),
-    ("masked language model, default", "mlm", "", 200),
+    ("masked language model, default", "mlm", "", 120),
     ("translator, default", "translate", "", 200),
     ("classifier, default", "imdb", "--no-baseline", 200),
     None,
-    ("language model, size of GPT-2", "lm", LARGE_LM, 60),
-    ("language model, size of GPT-2, --remat", "lm", f"{LARGE_LM} --remat", 60),
+    ("language model, size of GPT-2", "lm", LARGE_LM, 36),
+    ("language model, size of GPT-2, --remat", "lm", f"{LARGE_LM} --remat", 36),
 )
 
 
