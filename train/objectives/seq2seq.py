@@ -94,15 +94,17 @@ def summed_losses(
     return sums, is_target.sum()
 
 
-def make_mean_loss(smoothing: float) -> Callable:
-    """Return the training loss: the label-smoothed cross-entropy per token, in nats.
+def make_loss(smoothing: float) -> Callable:
+    """Return the training loss: the label-smoothed cross-entropy in nats, and the number of tokens.
 
     Source: Szegedy et al., 2016, https://arxiv.org/abs/1512.00567, section 7.
     """
 
-    def loss(model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
+    def loss(
+        model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         (total,), number = summed_losses(model, batch, [smoothing], rngs)
-        return total / jnp.maximum(number, 1)
+        return total, number
 
     return loss
 
