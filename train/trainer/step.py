@@ -43,8 +43,8 @@ def copied(params: Any) -> Any:
     return keep_at_rest(jax.tree.map(jnp.copy, params))
 
 
-def mean(total: Float[Array, ""], weight: Shaped[Array, ""]) -> Float[Array, ""]:
-    """Return the mean loss from the sum of the losses and that of their weights."""
+def mean(total: Float[Array, "..."], weight: Shaped[Array, ""]) -> Float[Array, "..."]:
+    """Return the mean of losses, or its gradient, from that of their sum and the sum of weights."""
     return total / jnp.maximum(weight, 1)
 
 
@@ -60,29 +60,28 @@ def make_gradient(
 
     def prepared(params):
         # Parameters are float32; they are cast once, here, to the dtype of the computation.
-        cast = jax.tree.map(lambda p: p.astype(config.dtype), params)
-        return at_work(cast)
+        return at_work(jax.tree.map(lambda p: p.astype(config.dtype), params))
 
     def at_work(tree):
         return gather(tree, layers=not config.remat)
 
-    def sums(prepared, batch, key):
-        model = nnx.merge(graph, prepared)
+    def sums(ready, batch, dropout):
+        model = nnx.merge(graph, ready)
         if config.remat:
             model.set_attributes(Encoder, Decoder, raise_if_not_found=False, remat=True)
-        return loss(model, batch, nnx.Rngs(dropout=key))
+        return loss(model, batch, nnx.Rngs(dropout=dropout))
 
     def of_batch(params, batch, step):
-        key_of_step = jax.random.fold_in(key, step)
-        return jax.value_and_grad(lambda p: mean(*sums(prepared(p), batch, key_of_step)))(params)
+        dropout = jax.random.fold_in(key, step)
+        return jax.value_and_grad(lambda p: mean(*sums(prepared(p), batch, dropout)))(params)
 
     def of_microbatches(params, batch, step):
-        weights = prepared(params)
+        ready = prepared(params)  # gathered once
         keys = jax.random.split(jax.random.fold_in(key, step), N)
         parts = jax.tree.map(lambda x: x.reshape(-1, N, *x.shape[1:]).swapaxes(0, 1), batch)
 
         def add(gradient, part):
-            found, more = jax.value_and_grad(sums, has_aux=True)(weights, *part)
+            found, more = jax.value_and_grad(sums, has_aux=True)(ready, *part)
             more = jax.tree.map(lambda g, p: g.astype(p.dtype), at_work(more), params)
             return jax.tree.map(jnp.add, gradient, keep_at_rest(more)), found
 
