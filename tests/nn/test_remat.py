@@ -1,4 +1,4 @@
-"""What a stack keeps for its backward pass when it computes its layers again there."""
+"""Stacks that compute their layers again in the backward pass, and what they keep for it."""
 
 import jax
 import jax.numpy as jnp

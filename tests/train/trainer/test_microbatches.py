@@ -152,7 +152,7 @@ def test_the_gradient_is_that_of_the_whole_batch():
 
 
 def test_gradients_are_added_in_float32():
-    """In bfloat16 the sum 256 + 1 is 256."""
+    """The sum 256 + 1 is 256 in bfloat16."""
 
     def loss(model, batch, rngs):
         return (model.kernel[0, 0] * batch).sum(), jnp.float32(1)
@@ -165,7 +165,7 @@ def test_gradients_are_added_in_float32():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_are_computed_again(kind):
-    """In the jaxpr: a compiler for a CPU may compute them once."""
+    """The jaxpr tells: a compiler for a CPU may compute them once."""
     plain, again = (count(*gradient_of(task_of(kind, 0.3), remat=remat)) for remat in (False, True))
     # A third more, but for the last product of each layer, and what is outside of the layers.
     assert 1.2 < again.flops / plain.flops < 4 / 3
