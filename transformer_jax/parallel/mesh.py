@@ -239,6 +239,8 @@ def _gathered(x: Any) -> Any:
 
 def _put(x: Any, spec: P) -> jax.Array:
     sharding = NamedSharding(jax.sharding.get_mesh(), spec)
+    if isinstance(x, jax.Array) and x.sharding.is_equivalent_to(sharding, x.ndim):
+        return x
     if getattr(x, "is_fully_addressable", True):
         x = np.asarray(x)  # each process gives its devices their parts, without a collective
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])

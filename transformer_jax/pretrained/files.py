@@ -52,6 +52,20 @@ class Entry:
             raise PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}")
         return flat.reshape(self.shape)
 
+    def read_part(self, index: tuple[slice, ...]) -> np.ndarray:
+        """Read the part of the tensor in a slice of each axis.
+
+        Raises PretrainedError if the file is too short.
+        """
+        # The slices of safetensors cannot have the dtype bfloat16 in NumPy. Of a mapped file only
+        # the pages with these rows are read.
+        dtype = np.dtype(DTYPES[self.dtype])
+        try:
+            mapped = np.memmap(self.path, dtype, "r", self.start, self.shape)
+        except ValueError:
+            raise PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}") from None
+        return np.array(mapped[index])
+
 
 class Settings:
     """The values of a config.json, with checks of their types.
