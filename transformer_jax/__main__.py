@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 
 from transformer_jax import __version__
+from transformer_jax.cli.arguments import add_mesh, on_mesh
 from transformer_jax.cli.parsing import CommandParser
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.ctrl_c import end_on_ctrl_c, interruptible
@@ -37,6 +38,8 @@ COMMANDS = {
     "export": "export",
 }
 
+ON_MESH = ("predict", "generate", "next", "translate", "embed", "similar", "fill")
+
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -45,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_parser(arguments[0])
     options = parser.parse(arguments[1:])
     try:
-        with warnings_as_notes():
+        with warnings_as_notes(), on_mesh(getattr(options, "mesh", None)):
             options.run(options)
     except (RunFolderError, PretrainedError, TokenizerError, InputError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -65,6 +68,8 @@ def command_parser(name: str) -> CommandParser:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
+    if name in ON_MESH:
+        add_mesh(parser)
     parser.set_defaults(run=module.run)
     return parser
 

@@ -25,18 +25,21 @@ def keep_cache(cache: Cache) -> Cache:
     """Constrain a cache to be split by rows and by heads over the mesh."""
     return replace(
         cache,
-        layers=keep_rows(cache.layers, heads=1),
+        layers=keep_rows(cache.layers, tensor_axis=1),
         lengths=keep_rows(cache.lengths),
-        memory=keep_rows(cache.memory, heads=2),
+        memory=keep_rows(cache.memory, tensor_axis=2),
         is_memory=keep_rows(cache.is_memory),
     )
 
 
 def keep_state(state: GenerationState) -> GenerationState:
     """Constrain a state to be split by rows over the mesh, and its cache by heads too."""
-    rows = keep_rows((state.logits, state.is_used, state.is_done, state.lengths))
-    logits, is_used, is_done, lengths = rows
-    sums = keep_rows(state.log_probability)
     return GenerationState(
-        logits, keep_cache(state.cache), is_used, is_done, lengths, sums, state.key
+        keep_rows(state.logits, tensor_axis=1),
+        keep_cache(state.cache),
+        keep_rows(state.is_used, tensor_axis=1),
+        keep_rows(state.is_done),
+        keep_rows(state.lengths),
+        keep_rows(state.log_probability),
+        state.key,
     )

@@ -90,11 +90,11 @@ def first_rows(tree: Any, count: int) -> Any:
     return jax.tree.map(lambda x: x if len(x) == count else x[:count], tree)
 
 
-def keep_rows(tree: Any, heads: int | None = None) -> Any:
+def keep_rows(tree: Any, tensor_axis: int | None = None) -> Any:
     """Constrain arrays to be split by rows, inside a compiled function.
 
-    The axis `heads`, if it is given, is split too, as the heads of the parameters are. An axis that
-    its part of the mesh does not divide stays whole.
+    The axis `tensor_axis`, of heads or of the vocabulary, is split over `tensor`. An axis that its
+    part of the mesh does not divide stays whole.
     """
     sizes = current_sizes()
     if not sizes:
@@ -105,8 +105,8 @@ def keep_rows(tree: Any, heads: int | None = None) -> Any:
         split: list[Any] = [None] * x.ndim
         if rows and x.shape[0] % num_row_parts() == 0:
             split[0] = rows
-        if heads is not None and sizes["tensor"] > 1 and x.shape[heads] % sizes["tensor"] == 0:
-            split[heads] = "tensor"
+        if tensor_axis is not None and x.shape[tensor_axis] % sizes["tensor"] == 0:
+            split[tensor_axis] = "tensor"
         return jax.lax.with_sharding_constraint(x, P(*split))
 
     return jax.tree.map(constrained, tree)

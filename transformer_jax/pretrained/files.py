@@ -49,7 +49,7 @@ class Entry:
         # Not memory-mapped: the pages of the file would take memory in addition to the copy.
         flat = np.fromfile(self.path, dtype, count, offset=self.start)
         if flat.size != count:
-            raise PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}")
+            raise self._cut()
         return flat.reshape(self.shape)
 
     def read_part(self, index: tuple[slice, ...]) -> np.ndarray:
@@ -63,8 +63,11 @@ class Entry:
         try:
             mapped = np.memmap(self.path, dtype, "r", self.start, self.shape)
         except ValueError:
-            raise PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}") from None
+            raise self._cut() from None
         return np.array(mapped[index])
+
+    def _cut(self) -> PretrainedError:
+        return PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}")
 
 
 class Settings:
