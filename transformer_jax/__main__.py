@@ -3,6 +3,7 @@
 import argparse
 import sys
 from importlib import import_module
+from types import ModuleType
 
 from transformer_jax import __version__
 from transformer_jax.cli.arguments import add_mesh, on_mesh
@@ -67,9 +68,7 @@ def command_parser(name: str) -> CommandParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    module.add_arguments(parser)
-    if name in ON_MESH:
-        add_mesh(parser)
+    _add_arguments(parser, name, module)
     parser.set_defaults(run=module.run)
     return parser
 
@@ -82,8 +81,14 @@ def _list_parser() -> argparse.ArgumentParser:
     for name, stem in COMMANDS.items():
         module = import_module(f"transformer_jax.cli.{stem}")
         summary = (module.__doc__ or "").partition("\n\n")[0]
-        module.add_arguments(commands.add_parser(name, help=summary))
+        _add_arguments(commands.add_parser(name, help=summary), name, module)
     return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, name: str, module: ModuleType) -> None:
+    module.add_arguments(parser)
+    if name in ON_MESH:
+        add_mesh(parser)
 
 
 def script() -> int:
