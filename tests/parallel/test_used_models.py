@@ -112,7 +112,6 @@ def uses_of_a_language_model():
     sampled = {"sampling": generation.Sampling(top_p=0.9), "key": jax.random.key(3)}
     searched = {"search": generation.BeamSearch(3), "stop": (2,)}
     yield from generation.generate(model, **batch)
-    yield from generation.generate(model, **batch, **sampled)
     yield from generation.generate(model, **batch, **searched)
     yield np.stack(list(generation.stream(model, **batch, **sampled)))
     yield from generation.next_tokens(model, PROMPTS, PROMPTS > 0, 3)
@@ -156,6 +155,20 @@ def check_collectives():
     assert largest <= PROMPTS.shape[0] * 8, shapes  # less than any kernel, or the keys of a row
 
 
+def check_transformations():
+    """On a mesh generation can be compiled by its caller; a caller's own mesh changes nothing."""
+    model = load_model(RUNS / "lm").model
+
+    def generate(tokens):
+        return generation.generate(model, tokens, tokens > 0, max_tokens=6).tokens
+
+    right = generate(PROMPTS)
+    with use_mesh(MESH):
+        assert np.array_equal(jax.jit(generate)(PROMPTS), right)
+    with jax.set_mesh(jax.make_mesh((8,), ("x",))):
+        assert np.array_equal(generate(PROMPTS), right)
+
+
 def check_commands(capsys):
     words = ["generate", str(RUNS / "lm"), "the", "--tokens", "5", "--greedy", "--mesh", MESH]
     assert main(words) == 0
@@ -170,6 +183,7 @@ def check_on_eight_devices(arguments):
     check_uses(uses_of_a_language_model)
     check_uses(uses_of_other_models)
     check_collectives()
+    check_transformations()
     with contextlib.redirect_stdout(io.StringIO()) as out:
         check_commands(out.getvalue)
     assert finetune([*arguments, "--mesh", "data=2,fsdp=2,tensor=2"]) == 0

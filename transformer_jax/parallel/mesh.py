@@ -116,8 +116,12 @@ def use_any_mesh() -> Iterator[None]:
 
 
 def current_sizes() -> dict[str, int]:
-    """Return the sizes of the axes of the mesh that is set, or an empty dictionary."""
-    return dict(jax.sharding.get_abstract_mesh().shape)
+    """Return the sizes of the axes of the mesh that is set, or an empty dictionary.
+
+    A mesh with other axes is that of a user's own program, and counts as none.
+    """
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    return sizes if set(AXES) <= set(sizes) else {}
 
 
 def num_row_parts() -> int:

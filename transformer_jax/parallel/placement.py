@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import Tracer
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -63,18 +62,16 @@ def gathered(params: Any) -> Any:
     """
     if not current_sizes():
         return params
-    if _is_traced(params):
-        return gather(params)
-    return settled(_gathered(place(params)))
+    return _gathered(params) if _is_transformed() else settled(_gathered(place(params)))
 
 
 def split_filled(*arrays: Any) -> tuple[Any, ...]:
     """Split the rows of arrays as `split_rows` does, but fill them with copies of the first row.
 
-    A loop that ends with its longest row is not prolonged by a copy. Traced arrays stay as they
-    are.
+    A loop that ends with its longest row is not prolonged by a copy. Under a transformation of JAX
+    the arrays stay as they are.
     """
-    if not current_sizes() or _is_traced(arrays):
+    if not current_sizes() or _is_transformed():
         return arrays
     rows = np.arange(len(arrays[0]) + -len(arrays[0]) % num_row_parts())
     rows[len(arrays[0]) :] = 0
@@ -117,5 +114,10 @@ def _gathered(params: Any) -> Any:
     return gather(params)
 
 
-def _is_traced(tree: Any) -> bool:
-    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree))
+def _is_transformed() -> bool:
+    """Return whether the caller is compiled or mapped, so that it cannot place arrays itself."""
+    try:
+        jax.sharding.get_mesh()
+    except ValueError:
+        return True
+    return False
