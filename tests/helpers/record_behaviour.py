@@ -281,7 +281,8 @@ COMMANDS = (
     "train.classify", "train.imdb", "train.lm", "train.mlm", "train.translate", "transformer_jax",
     "bench.ablation", "bench.attention", "bench.calibration", "bench.claims", "bench.generation",
     "bench.gpu", "bench.imdb_race",
-    "bench.loss_curves", "bench.mistakes", "bench.pretrained", "bench.report",
+    "bench.loss_curves", "bench.mistakes", "bench.pretrained", "bench.programs",
+    "bench.report",
     "bench.scaling", "bench.training_step", "bench.utilization",
 )  # fmt: skip
 

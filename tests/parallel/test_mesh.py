@@ -68,13 +68,13 @@ def test_three_devices_give_the_recorded_losses_and_predictions():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("devices", [2, 3, 5, 7])
-def test_every_program_and_command_behaves_as_recorded(devices):
-    assert "16 passed" in behaviour_tests(devices, BEHAVIOUR, "-k", "recorded_losses or earlier")
+def test_every_program_and_command_behaves_as_recorded():
+    """Seven divides no batch and no axis."""
+    assert "16 passed" in behaviour_tests(7, BEHAVIOUR, "-k", "recorded_losses or earlier")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lm", "mlm", "translate", "imdb"])
+@pytest.mark.parametrize("name", ["lm", "imdb"])
 def test_a_run_goes_on_with_another_number_of_devices(name, tmp_path):
     """The first epoch is on one device and the second on three, or the other way round."""
     behaviour.write_data(tmp_path)

@@ -105,7 +105,7 @@ def check_damage(folder):
 
 
 def uses_of_a_language_model():
-    """What every use of a language model gives, of three texts at once and of a prompt."""
+    """Every use of a language model: of three texts at once, and of a prompt."""
     writer = load(RUNS / "lm", "language")
     model = writer.trained.model
     batch = {"tokens": PROMPTS, "is_token": PROMPTS > 0, "max_tokens": 6}

@@ -1,0 +1,193 @@
+"""Measure the share of a device's peak that the training programs reach.
+
+    python -m bench.programs                    on a GPU: sizes of GPT-2 and BERT, and the defaults
+    python -m bench.programs --small --docs D   the defaults, a few steps: to check that it runs
+
+Every program is run as from its command line, on generated texts, with a mesh of the one device.
+The first half of its steps compiles and fills caches, the second half is timed. Its arithmetic is
+three times that of the forward pass (`costs.formulas.training_flops`), padding included; the
+optimizer and the head of the masked language model do not count. The ceiling is the fastest of
+several square matrix products in the dtype of the program. The numbers are written to
+docs/results/programs.json, the table to docs/benchmarks/programs.md.
+"""
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+
+from bench.pages.markdown import how_measured, table
+from bench.pages.program import Program
+from bench.utilization import EDGES, LARGE, ceiling
+from train.trainer import fit
+from transformer_jax.costs.formulas import training_flops
+from transformer_jax.runtime.errors import InputError
+from transformer_jax.serialization.folder_files import CONFIG
+from transformer_jax.serialization.run_folder import read_spec
+
+MESH = "data=1,fsdp=1,tensor=1"
+LARGE_LM = "--layers 12 --embed-dim 768 --heads 12 --length 1024 --batch-tokens 32768 --muon-rate 0"
+# Name, program, its arguments and its steps; those after None are left out by --small.
+RUNS = (
+    ("language model, default", "lm", "", 200),
+    ("masked language model, default", "mlm", "", 120),
+    ("translator, default", "translate", "", 200),
+    ("classifier, default", "imdb", "--no-baseline", 200),
+    None,
+    ("language model, size of GPT-2", "lm", LARGE_LM, 36),
+    ("language model, size of GPT-2, --remat", "lm", f"{LARGE_LM} --remat", 36),
+)
+
+
+class Stopwatch:
+    """A wrapper of the training step that times the second half of the steps of a run."""
+
+    def __init__(self, steps: int):
+        self.half, self.steps = steps // 2, steps
+        self.shapes: Counter[tuple[int, ...]] = Counter()  # of the timed batches
+        self.seen: set[tuple[int, ...]] = set()
+        self.count = 0
+        self.began = self.ended = 0.0
+
+    def make(self, make: Any, *arguments: Any) -> Any:
+        """Return the training step of `make`, timed."""
+        step = make(*arguments)
+
+        def timed(state, batch):
+            shape = tuple(np.shape(jax.tree.leaves(batch)[0]))
+            result = step(state, batch)
+            self.count += 1
+            if self.count <= self.half or shape not in self.seen:  # it was compiled now
+                jax.block_until_ready(result)
+                self.began = time.perf_counter()
+                self.shapes.clear()
+            else:
+                self.shapes[shape] += 1
+            self.seen.add(shape)
+            if self.count == self.steps:
+                jax.block_until_ready(result)
+                self.ended = time.perf_counter()
+            return result
+
+        return timed
+
+
+def measure(name: str, program: str, arguments: str, steps: int, dtype: str, most: float) -> dict:
+    """Run a program and return its rate of arithmetic, and the share of the ceiling `most`."""
+    watch = Stopwatch(steps)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        given = ["--data", "sample", "--out", str(folder), "--mesh", MESH, "--dtype", dtype]
+        given += ["--max-steps", str(steps), *arguments.split()]
+        module = importlib.import_module(f"train.{program}")
+        patched = mock.patch.object(
+            fit, "make_train_step", partial(watch.make, fit.make_train_step)
+        )
+        with patched:
+            code = module.main(given)
+        if code != 0 or watch.count != steps:
+            raise InputError(f"train.{program} ended after {watch.count} of {steps} steps")
+        config: Any = read_spec(folder / CONFIG).config
+    seconds = watch.ended - watch.began
+    flops = sum(n * training_flops(config, T, batch=B) for (B, T), n in watch.shapes.items())
+    tokens = sum(n * B * T for (B, T), n in watch.shapes.items())
+    return {
+        "name": name,
+        "command": f"python -m train.{program} --mesh {MESH} --dtype {dtype} {arguments}".rstrip(),
+        "steps": sum(watch.shapes.values()),
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+        "flops_per_second": flops / seconds,
+        "share": flops / seconds / most,
+    }
+
+
+def measured(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the ceiling and every program."""
+    runs = RUNS[: RUNS.index(None)] if options.small else [run for run in RUNS if run]
+    edges = (256,) if options.small else EDGES.get(jax.default_backend(), LARGE)
+    most = ceiling(options.dtype, edges, rounds=1 if options.small else 9)
+    found = []
+    for name, program, arguments, steps in runs:
+        if options.programs and program not in options.programs:
+            continue
+        steps = 4 if options.small else steps
+        found.append(measure(name, program, arguments, steps, options.dtype, most))
+        print(line(found[-1]), flush=True)
+    return PROGRAM.stamp(options) | {"dtype": options.dtype, "ceiling": most, "programs": found}
+
+
+def line(found: dict[str, Any]) -> str:
+    return (
+        f"{found['name']}: {found['tokens_per_second']:,.0f} tokens/s, "
+        f"{found['flops_per_second'] / 1e12:.3g} TFLOP/s, {found['share']:.1%} of the ceiling"
+    )
+
+
+def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    best = max(results["programs"], key=lambda run: run["share"])
+    yield "# The training programs on an accelerator"
+    yield ""
+    yield (
+        "This page shows the share of an accelerator's peak that the training programs reach, run "
+        "from their command lines with a mesh of one device. The highest is "
+        f"{best['share']:.1%} ({best['name']}). The default models are small: a step of theirs is "
+        "too little work for an accelerator."
+    )
+    yield from ("", f"The ceiling is {results['ceiling'] / 1e12:,.0f} TFLOP/s: the fastest of ")
+    yield (
+        f"several square matrix products in {results['dtype']}. The arithmetic is three times that "
+        "of the forward pass, padding included."
+    )
+    yield ""
+    yield from table(
+        ["", "tokens/s", "TFLOP/s", "share"],
+        (
+            [run["name"], f"{run['tokens_per_second']:,.0f}",
+             f"{run['flops_per_second'] / 1e12:.3g}", f"{run['share']:.1%}"]
+            for run in results["programs"]
+        ),
+    )  # fmt: skip
+    yield from how_measured(
+        "programs.json",
+        [
+            f"{results['command']}  # {results['date']}, {results['seconds']} s",
+            *(f"{run['command']}" for run in results["programs"]),
+        ],
+        [f"- {'; '.join(results['machine']['devices'])}"],
+    )
+
+
+PROGRAM = Program(
+    "programs",
+    __doc__,
+    "results/programs.json",
+    "benchmarks/programs.md",
+    ("machine", "programs", "ceiling"),
+    page,
+    has_small=True,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = PROGRAM.parser()
+    add = parser.add_argument
+    add("--dtype", choices=("float32", "bfloat16"), default="bfloat16", help="default: bfloat16")
+    add("--programs", nargs="+", choices=("lm", "mlm", "translate", "imdb"), help="default: all")
+    options = PROGRAM.parse(parser, arguments)
+    return PROGRAM.run(options, partial(measured, options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
