@@ -212,7 +212,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a_beam_keeps_the_cache_of_another", "beam_search.step",
-        "jnp.ones((B * W, 1), bool), cache.rows(rows))",
+        "jnp.ones((B * W, 1), bool), cache.rows(beam))",
         "jnp.ones((B * W, 1), bool), cache)",
         "test_beams_of_a_language_model_go_on_from_one_another",
     ),

@@ -116,8 +116,12 @@ def use_any_mesh() -> Iterator[None]:
 
 
 def current_sizes() -> dict[str, int]:
-    """Return the sizes of the axes of the mesh that is set, or an empty dictionary."""
-    return dict(jax.sharding.get_abstract_mesh().shape)
+    """Return the sizes of the axes of the mesh that is set, or an empty dictionary.
+
+    A mesh with other axes is that of a user's own program, and counts as none.
+    """
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    return sizes if set(AXES) <= set(sizes) else {}
 
 
 def num_row_parts() -> int:
@@ -242,6 +246,8 @@ def _gathered(x: Any) -> Any:
 
 def _put(x: Any, spec: P) -> jax.Array:
     sharding = NamedSharding(jax.sharding.get_mesh(), spec)
+    if isinstance(x, jax.Array) and x.sharding.is_equivalent_to(sharding, x.ndim):
+        return x
     if getattr(x, "is_fully_addressable", True):
         x = np.asarray(x)  # each process gives its devices their parts, without a collective
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
