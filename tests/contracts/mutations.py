@@ -742,6 +742,12 @@ MUTATIONS = [
         "len(ids)",
         "test_prompts_of_one_padded_length_share_what_is_compiled",
     ),
+    Mutation(
+        "a_layer_keeps_what_it_computes_again", "rematerialised",
+        "return nnx.remat(again, graph_updates=False)(module, x, rngs)",
+        "return again(module, x, rngs)",
+        "test_each_layer_keeps_its_input_alone[Decoder]",
+    ),
     # What programs say
     Mutation(
         "the_time_left_counts_compilation", "ProgressBar.uncounted",
