@@ -74,7 +74,7 @@ def generate(
     graph, params = nnx.split(model, nnx.Param)
     params, rows = gathered(params), split_filled(_array(tokens), is_token)
     found = _generate(graph, params, *rows, key_for(options, key), options=options)
-    return first_rows(found, len(is_token))
+    return first_rows(found, is_token.shape[0])
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="options")
@@ -235,7 +235,7 @@ def generate_target(
     params, rows = gathered(params), split_filled(_array(source), _array(is_source))
     key = key_for(options, key)
     found = _generate_target(graph, params, *rows, key, begin=begin, options=options)
-    return first_rows(found, len(source))
+    return first_rows(found, np.shape(source)[0])
 
 
 @partial(jax.jit, static_argnums=0, static_argnames=("begin", "options"))
@@ -263,7 +263,7 @@ def next_tokens(
     graph, params = nnx.split(model, nnx.Param)
     rows = split_filled(_array(tokens), is_token)
     found = _next_tokens(graph, gathered(params), *rows, count=count)
-    return first_rows(found, len(is_token))
+    return first_rows(found, is_token.shape[0])
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="count")

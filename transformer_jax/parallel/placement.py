@@ -84,7 +84,8 @@ def first_rows(tree: Any, count: int) -> Any:
     The results are whole on every device, and no later program waits for theirs: see `settled`.
     """
     tree = settled(tree)
-    return jax.tree.map(lambda x: x if len(x) == count else x[:count], tree)
+    # By their shape, because a number of rows may be symbolic, which `len` is not.
+    return jax.tree.map(lambda x: x if x.shape[0] == count else x[:count], tree)
 
 
 def keep_rows(tree: Any, tensor_axis: int | None = None) -> Any:
