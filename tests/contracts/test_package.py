@@ -22,12 +22,9 @@ PURE = [
         if path.stem != "__init__"
     ),
     *(
-        "costs/activations",
         "costs/devices",
         "costs/jaxpr",
-        "costs/mesh",
         "costs/power_laws",
-        "costs/step_time",
         "generation/sampling",
         "generation/beam_search",
         "nn/kv_cache",

@@ -1,5 +1,6 @@
 """The cost of training on a mesh: bytes, collectives and time, against the compiled step."""
 
+import dataclasses
 import json
 import math
 import os
@@ -12,12 +13,19 @@ import pytest
 
 from tests.helpers.kills import ROOT
 from transformer_jax.__main__ import main
-from transformer_jax.cli.mesh_figures import Training
+from transformer_jax.cli.mesh_cost import fit, mesh_rows
+from transformer_jax.cli.mesh_figures import Training, mesh_figures
 from transformer_jax.costs import mesh as costs
 from transformer_jax.costs.devices import DEVICES
 from transformer_jax.costs.mesh import Collective
 from transformer_jax.costs.step_time import StepTime, step_time, traffic_bytes
-from transformer_jax.models.config import LanguageModelConfig
+from transformer_jax.models.config import (
+    ClassifierConfig,
+    EncoderClassifierConfig,
+    LanguageModelConfig,
+    SequenceToSequenceConfig,
+    TextEncoderConfig,
+)
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.parallel.mesh import AXES
@@ -72,7 +80,7 @@ def training(text, **changes):
 
 @pytest.fixture(scope="module")
 def compiled():
-    """What the child prints for each mesh."""
+    """The figures that the child prints for each mesh."""
     environment = {"JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, *MESHES],
@@ -185,6 +193,13 @@ def test_heads_that_do_not_divide_are_computed_on_every_device():
     assert four.share.vocab_size == 128 // 4 and four.share.decoder.embed_dim == D
 
 
+def test_keys_that_do_not_divide_have_a_gradient_from_each_part_of_the_heads():
+    stack = dataclasses.replace(STACK, num_kv_heads=2)
+    found = training("tensor=4", config=dataclasses.replace(CONFIG, decoder=stack))
+    assert named(found)["sums, backward", "all-reduce", ("tensor",)][0] == 2 * 4 + 1
+    assert found.share.decoder.num_heads == found.share.decoder.num_kv_heads == 1
+
+
 def test_bfloat16_halves_what_moves_and_adds_weights_at_work():
     wide, narrow = training("fsdp=8"), training("fsdp=8", dtype="bfloat16")
     for first, second in zip(wide.collectives(), narrow.collectives(), strict=True):
@@ -242,34 +257,57 @@ def cost(capsys, *arguments):
     return types.SimpleNamespace(code=code, out=out, err=err)
 
 
-LARGE = ["llama2-7b", "--batch", 1024, "--length", 4096, "--dtype", "bfloat16"]
-
-
 def test_the_command_shows_bytes_collectives_time_and_the_limit(capsys):
-    mesh = ["--mesh", "data=64,fsdp=8", "--device", "h100"]
-    shown = cost(capsys, *LARGE, *mesh).out
-    assert max(map(len, shown.splitlines())) <= 100
-    assert "512 x NVIDIA H100 SXM: data 64, fsdp 8, tensor 1; 2 rows" in shown
-    assert "80.0 GB   fits with remat only" in shown
-    assert "all-gather over fsdp" in shown and re.search(r"binds +compute +compute", shown)
-    found = json.loads(cost(capsys, *LARGE, *mesh, "--json").out)["mesh"]
-    assert (
-        sum(found["state_bytes"].values()) == 5 * 4 * 6_738_415_616 // 8 + 7 * 5 * 4 * 266_240 // 8
+    mesh = ["--mesh", "data=64,fsdp=8", "--device", "h100", "--json"]
+    shown = cost(capsys, "gpt2", "--batch", 8192, "--length", 1024, "--dtype", "bfloat16", *mesh)
+    found = json.loads(shown.out)["mesh"]
+    split = (50_257 + 1024) * 768 + 12 * 12 * 768**2  # tables and matrices
+    on_device = split // 8 + 12 * (4 + 5 + 4) * 768 + 2 * 768
+    assert sum(found["state_bytes"].values()) == 5 * 4 * on_device
+    assert found["rows"] == 16 and found["devices"] == 512
+    plain, remat = found["plain"], found["remat"]
+    assert remat["bytes"] < plain["bytes"] and remat["flops"] > plain["flops"]
+    assert plain["limit"] == "compute" and plain["seconds"]["overlapped"] == (
+        pytest.approx(plain["flops"] / (1979e12 / 2))
     )
-    assert found["remat"]["fits"] and not found["plain"]["fits"]
-    assert found["plain"]["seconds"]["overlapped"] == found["plain"]["seconds"]["compute"]
+    lines = list(mesh_rows(found, "bfloat16"))
+    assert max(map(len, lines)) <= 100
+    text = "\n".join(lines)
+    assert "512 x NVIDIA H100 SXM: data 64, fsdp 8, tensor 1; 16 rows" in text
+    assert "all-gather over fsdp" in text and re.search(r"binds +compute +compute", text)
+    assert "80.0 GB   fits" in text
 
 
 def test_a_model_that_does_not_fit_is_said(capsys):
-    shown = cost(capsys, *LARGE, "--mesh", "data=8", "--device", "tpu-v5e")
-    assert shown.code == 0 and "16.0 GB   DOES NOT FIT" in shown.out
+    """A device alone is a mesh of one."""
+    sizes = ["--batch", 64, "--length", 512]
+    shown = cost(capsys, "distilbert", "--device", "tpu-v5e", *sizes).out
+    assert "  none" in shown and "16.0 GB   fits with remat only" in shown
+    found = {"plain": {"fits": False}, "remat": {"fits": False}}
+    assert fit(found) == "DOES NOT FIT"
 
 
-def test_a_device_alone_is_a_mesh_of_one(capsys):
-    found = json.loads(cost(capsys, "bert-base", "--device", "a100", "--json").out)["mesh"]
-    assert found["devices"] == 1 and found["plain"]["collectives"] == []
-    shown = cost(capsys, "bert-base", "--device", "a100").out
-    assert "  none" in shown and "80.0 GB   fits\n" in shown
+TEXT = TextEncoderConfig(128, T, dataclasses.replace(STACK, norm="post"))
+KINDS = {
+    "TextClassifier": ClassifierConfig(
+        128, T, encoder=STACK, region_width=3, region_features=16, patch_width=4, ngrams=2
+    ),
+    "EncoderClassifier": EncoderClassifierConfig(TEXT),
+    "MaskedLanguageModel": TEXT,
+    "SequenceToSequence": SequenceToSequenceConfig(128, T, STACK, STACK),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_model_has_a_cost(kind):
+    described = types.SimpleNamespace(model=kind, config=KINDS[kind])
+    given = {"batch": 8, "length": T, "dtype": "float32", "device": "h100"}
+    options = types.SimpleNamespace(mesh="data=2,fsdp=2,tensor=2", **given)
+    found = mesh_figures(described, options)
+    kinds = {one["kind"] for one in found["plain"]["collectives"]}
+    assert kinds == {"all-gather", "reduce-scatter", "all-reduce"}
+    assert 0 < found["remat"]["activation_bytes"] < found["plain"]["activation_bytes"]
+    assert found["state_bytes"]["parameters"] < 1_000_000  # without n-grams: a solver fits them
 
 
 @pytest.mark.parametrize(

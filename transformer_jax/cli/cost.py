@@ -9,6 +9,11 @@ r"""Show the cost of a transformer: parameters, operations and bytes.
 
 All numbers are computed from the sizes of the model. Nothing is downloaded, and the model does not
 run. A multiply-add counts as two operations.
+
+--mesh counts what the training programs hold on each device: parameters, their average, the best
+average so far, and the two moments of AdamW, in float32 and split as in training; the gradient, the
+weights at work, and what JAX keeps for the gradient. Times are limits: published peaks of --device
+that no program reaches. It is assumed that XLA makes reduce-scatters, as on accelerators.
 """
 
 import argparse

@@ -51,7 +51,7 @@ def _byte_rows(found: dict[str, Any], dtype: str) -> Iterator[str]:
     yield _pair("  weights at work", remat["work_bytes"], plain["work_bytes"], dtype)
     yield _pair("  kept for the gradient", remat["activation_bytes"], plain["activation_bytes"])
     yield _pair("  all", remat["bytes"], plain["bytes"])
-    yield row("  memory of a device", bytes_text(found["memory_bytes"]), _fit(found))
+    yield row("  memory of a device", bytes_text(found["memory_bytes"]), fit(found))
     more = found["stored_weights_bytes"]
     yield row("  attention that stores T x S", f"+{bytes_text(more)}", "reference, not blockwise")
 
@@ -60,7 +60,7 @@ def _pair(label: str, first: int, second: int, beside: str = "") -> str:
     return f"{row(label, bytes_text(first))}{bytes_text(second):>18}   {beside}".rstrip()
 
 
-def _fit(found: dict[str, Any]) -> str:
+def fit(found: dict[str, Any]) -> str:
     """Return whether training fits the memory of a device."""
     if found["plain"]["fits"]:
         return "fits"

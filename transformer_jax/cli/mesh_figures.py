@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from transformer_jax.costs.mesh import (
     Collective,
     Shapes,
     Sizes,
+    Work,
     collectives,
     gradient_bytes,
     share_of_device,
@@ -50,6 +51,7 @@ MODELS: dict[Any, Callable] = {
     "MaskedLanguageModel": MaskedLanguageModel,
     "LanguageModel": LanguageModel,
     "SequenceToSequence": SequenceToSequence,
+    "TextEncoder": TextEncoder,
     LanguageModelConfig: LanguageModel,
     SequenceToSequenceConfig: SequenceToSequence,
     TextEncoderConfig: TextEncoder,
@@ -69,12 +71,9 @@ class Training:
 
     @cached_property
     def shapes(self) -> Shapes:
-        """The shapes of the parameters that gradient steps train, by name.
-
-        The n-gram part of a classifier is fitted by a solver, and is not among them.
-        """
+        """The shapes of the trained parameters by name."""
         named = named_parameters(_abstract(self.model, self.config)[1])
-        return {name: leaf.shape for name, leaf in named if "evidence." not in name}
+        return {name: leaf.shape for name, leaf in named}
 
     @cached_property
     def share(self) -> Any:
@@ -88,18 +87,18 @@ class Training:
 
     def collectives(self, *, remat: bool = False, scatters: bool = True) -> list[Collective]:
         """Return the collective operations of a step."""
+        tokens = self.rows * formulas.encoder_length(self.config, self.length)
         classifies = isinstance(self.config, ClassifierConfig | EncoderClassifierConfig)
-        tied = self.model is not TextEncoder and getattr(self.config, "tied_head", False)
-        return collectives(
-            self.shapes,
-            self.sizes,
-            self.rows * formulas.encoder_length(self.config, self.length),
-            head_tokens=self.rows if classifies else None,
-            tied_head=tied,
+        writes = self.model in (LanguageModel, MaskedLanguageModel, SequenceToSequence)
+        work = Work(
+            tokens,
+            head_tokens=self.rows if classifies else tokens,
             dtype=self.dtype,
+            lookups=2 if self.model is SequenceToSequence else 1,
+            tied_head=writes and getattr(self.config, "tied_head", True),
             remat=remat,
-            scatters=scatters,
         )
+        return collectives(self.shapes, self.sizes, work, scatters=scatters)
 
 
 def mesh_figures(described: Any, options: argparse.Namespace) -> dict[str, Any]:
@@ -118,6 +117,8 @@ def mesh_figures(described: Any, options: argparse.Namespace) -> dict[str, Any]:
         raise ValueError("--dtype float16 is not for training; pass float32 or bfloat16")
     config = described.config
     model = MODELS[getattr(described, "model", type(config))]
+    if getattr(config, "ngrams", 0):
+        config = replace(config, ngrams=0)  # a solver fits them, not gradient steps
     rows = -(-options.batch // parts)  # a batch is filled with rows that do not count
     training = Training(model, config, sizes, rows, options.length, options.dtype)
     blockwise, reference = map(training.activations, ("blockwise", "reference"))

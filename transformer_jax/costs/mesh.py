@@ -10,7 +10,8 @@ How a parameter is split comes from `parallel.mesh.spec_of`, by its name and sha
                  the input of each matrix whose output it splits
     time         operations by the peak, bytes by the memory bandwidth, collectives by the network
 
-Only what grows with the model counts: the loss, norms and other scalars are left out.
+Only what grows with the model counts: the loss, norms and other scalars are left out, and so are
+a sum for each token by label smoothing, and for each key that stays whole where heads are split.
 
 Sources: Rajbhandari et al., 2020, https://arxiv.org/abs/1910.02054 (bytes of FSDP); Shoeybi et al.,
 2019, https://arxiv.org/abs/1909.08053 (all-reduces of tensor parallelism); Patarasuk and Yuan,
@@ -144,59 +145,70 @@ def share_of_device(config: Any, shapes: Shapes, sizes: Sizes) -> Any:
         changes["vocab_size"] = divided("token.embedding", -2, config.vocab_size)
     if changes["num_heads"] % changes["num_kv_heads"]:  # heads are split, keys and values are not
         changes["num_kv_heads"] = changes["num_heads"]
-    return resized(config, **changes)
+    return resized(config, sizes=changes)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a device in a training step, as far as its collectives depend on it."""
+
+    tokens: int
+    head_tokens: int  # of which a head computes logits
+    dtype: str = "float32"
+    lookups: int = 1  # in the table of the tokens: 2 in an encoder-decoder
+    tied_head: bool = False  # the head over the vocabulary uses the table of the tokens
+    remat: bool = False
+
+    def size(self, elements: int) -> int:
+        """Return the bytes of so many elements."""
+        return elements * jnp.dtype(self.dtype).itemsize
+
+    def uses(self, name: str) -> int:
+        """Return how often a step uses a parameter; each use has a gradient of its own."""
+        return self.lookups + self.tied_head if TABLE.fullmatch(name) else 1
+
+    def times(self, name: str) -> int:
+        """Return how often the forward pass is computed at a parameter."""
+        return 2 if self.remat and ".layers." in name else 1
 
 
 def collectives(
-    shapes: Shapes,
-    sizes: Sizes,
-    tokens: int,
-    *,
-    head_tokens: int | None = None,
-    tied_head: bool = False,
-    dtype: str = "float32",
-    remat: bool = False,
-    scatters: bool = True,
+    shapes: Shapes, sizes: Sizes, work: Work, *, scatters: bool = True
 ) -> list[Collective]:
-    """Return the collective operations of a training step in which a device has so many tokens.
+    """Return the collective operations of a training step.
 
-    A head computes `head_tokens` of them, by default all. With `remat` the weights of the layers
-    are gathered twice, and their sums computed twice. Without `scatters` a gradient is reduced on
-    all devices and then cut, as XLA does on CPUs; otherwise by a reduce-scatter.
+    With `remat` the weights of the layers are gathered twice, and their sums computed twice.
+    Without `scatters` a gradient is reduced on all devices and then cut, as XLA does on CPUs;
+    otherwise by a reduce-scatter.
     """
-    table = max(filter(TABLE.fullmatch, shapes), default=None) if tied_head else None
     return [
-        *_weights(shapes, sizes, dtype, remat),
-        *_gradients(shapes, sizes, dtype, scatters, table),
-        *_sums(shapes, sizes, (tokens, head_tokens or tokens), dtype, remat, table),
+        *_weights(shapes, sizes, work),
+        *_gradients(shapes, sizes, work, scatters),
+        *_sums(shapes, sizes, work),
     ]
 
 
-def _weights(shapes: Shapes, sizes: Sizes, dtype: str, remat: bool) -> Iterable[Collective]:
+def _weights(shapes: Shapes, sizes: Sizes, work: Work) -> Iterable[Collective]:
     """Yield the all-gather of the parameters that FSDP splits."""
     found = []
     for name, shape in shapes.items():
         if "fsdp" in spec_of(name, shape, AT_REST, sizes):
-            size = size_on_device(name, shape, AT_WORK, sizes) * jnp.dtype(dtype).itemsize
-            found += [size] * (2 if remat and ".layers." in name else 1)
+            size = work.size(size_on_device(name, shape, AT_WORK, sizes))
+            found += [size] * work.times(name)
     yield from _some("weights for work", "all-gather", ("fsdp",), found)
 
 
-def _gradients(
-    shapes: Shapes, sizes: Sizes, dtype: str, scatters: bool, table: str | None
-) -> Iterable[Collective]:
+def _gradients(shapes: Shapes, sizes: Sizes, work: Work, scatters: bool) -> Iterable[Collective]:
     """Yield the reductions of the gradients over the rows of the batch."""
     scattered, reduced, whole = [], [], []
     rows = tuple(axis for axis in ROWS if sizes[axis] > 1)
     for name, shape in shapes.items():
-        size = size_on_device(name, shape, AT_WORK, sizes) * jnp.dtype(dtype).itemsize
-        # The lookup in a table and a head that shares it have a gradient each.
-        uses = 2 if name == table else 1
+        size = work.size(size_on_device(name, shape, AT_WORK, sizes))
         if scatters and "fsdp" in spec_of(name, shape, AT_REST, sizes):
-            scattered += [size] * uses
-            reduced += [size // sizes["fsdp"]] * uses
+            scattered += [size] * work.uses(name)
+            reduced += [size // sizes["fsdp"]] * work.uses(name)
         else:
-            whole += [size] * uses
+            whole += [size] * work.uses(name)
     if rows:
         yield from _some("gradients", "reduce-scatter", ("fsdp",), scattered)
         yield from _some("gradients", "all-reduce", rows, whole)
@@ -204,34 +216,36 @@ def _gradients(
             yield from _some("gradients", "all-reduce", ("data",), reduced)
 
 
-def _sums(
-    shapes: Shapes,
-    sizes: Sizes,
-    tokens: tuple[int, int],
-    dtype: str,
-    remat: bool,
-    table: str | None,
-) -> Iterable[Collective]:
+def _sums(shapes: Shapes, sizes: Sizes, work: Work) -> Iterable[Collective]:
     """Yield the sums over devices that tensor parallelism needs, forward and backward."""
     forward, backward, softmax = [], [], []
-    every, of_head = tokens
     for name, shape in shapes.items():
         axes, spec = axes_of(name, len(shape)), spec_of(name, shape, AT_WORK, sizes)
-        if "tensor" not in spec or "embed" not in axes:
+        if "embed" not in axes:
             continue
         embed = axes.index("embed")
-        is_head = HEAD.fullmatch(name)
-        is_shared = name == table
-        size = (of_head if is_head else every) * shape[embed] * jnp.dtype(dtype).itemsize
+        if "tensor" not in spec:
+            if _serves_split_heads(name, shapes, sizes):
+                backward.append(work.size(work.tokens * shape[embed]))
+            continue
+        is_table, is_head = TABLE.fullmatch(name), HEAD.fullmatch(name)
+        is_tied = is_table and work.tied_head
+        size = work.size((work.head_tokens if is_head else work.tokens) * shape[embed])
         if spec.index("tensor") < embed:
-            forward += [size] * (2 if remat and ".layers." in name else 1)
-        if spec.index("tensor") > embed or is_shared:
+            forward += [size] * (work.lookups if is_table else work.times(name))
+        if spec.index("tensor") > embed or is_tied:
             backward.append(size)
-        if is_head or is_shared:  # the largest logit, the sum of exponentials, the target's logit
-            softmax += [4 * of_head] * 3
+        if is_head or is_tied:  # the largest logit, the sum of exponentials, the target's logit
+            softmax += [4 * work.head_tokens] * 3
     yield from _some("sums, forward", "all-reduce", ("tensor",), forward)
     yield from _some("sums, backward", "all-reduce", ("tensor",), backward)
     yield from _some("softmax of the tokens", "all-reduce", ("tensor",), softmax)
+
+
+def _serves_split_heads(name: str, shapes: Shapes, sizes: Sizes) -> bool:
+    """Return whether keys or values that stay whole have a gradient from each part of the heads."""
+    query = re.sub(r"(key|value)_kernel$", "query_kernel", name)
+    return query != name and "tensor" in spec_of(query, shapes[query], AT_WORK, sizes)
 
 
 def _some(what: str, kind: str, axes: tuple[str, ...], found: list[int]) -> Iterable[Collective]:
