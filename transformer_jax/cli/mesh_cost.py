@@ -42,15 +42,15 @@ def mesh_rows(found: dict[str, Any], dtype: str) -> Iterator[str]:
 
 
 def _byte_rows(found: dict[str, Any], dtype: str) -> Iterator[str]:
-    yield f"Bytes on a device{'remat':>31}{'no remat':>18}"
+    yield f"Bytes on a device{'no remat':>31}{'remat':>18}"
     plain, remat = found["plain"], found["remat"]
     for name, size in found["state_bytes"].items():
         yield _pair(f"  {name}", size, size, "float32")
     gradient = found["gradient_bytes"]
     yield _pair("  gradient", gradient, gradient, "float32")
-    yield _pair("  weights at work", remat["work_bytes"], plain["work_bytes"], dtype)
-    yield _pair("  kept for the gradient", remat["activation_bytes"], plain["activation_bytes"])
-    yield _pair("  all", remat["bytes"], plain["bytes"])
+    yield _pair("  weights at work", plain["work_bytes"], remat["work_bytes"], dtype)
+    yield _pair("  kept for the gradient", plain["activation_bytes"], remat["activation_bytes"])
+    yield _pair("  all", plain["bytes"], remat["bytes"])
     yield row("  memory of a device", bytes_text(found["memory_bytes"]), fit(found))
     more = found["stored_weights_bytes"]
     yield row("  attention that stores T x S", f"+{bytes_text(more)}", "reference, not blockwise")
@@ -68,7 +68,7 @@ def fit(found: dict[str, Any]) -> str:
 
 
 def _collective_rows(found: dict[str, Any]) -> Iterator[str]:
-    yield "Collectives of a step: arrays, bytes received by a device, time by bandwidth"
+    yield "Collectives without remat: arrays, bytes received by a device, time by bandwidth"
     for one in found["plain"]["collectives"]:
         label = f"  {one['kind']} over {', '.join(one['axes'])}"
         numbers = f"{one['number']:>8,}{bytes_text(one['bytes']):>12}"
@@ -78,9 +78,9 @@ def _collective_rows(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _time_rows(found: dict[str, Any]) -> Iterator[str]:
-    yield f"Time of a step, at the published peaks{'remat':>10}{'no remat':>18}"
+    yield f"Time of a step, at the published peaks{'no remat':>10}{'remat':>18}"
     remat, plain = found["remat"]["seconds"], found["plain"]["seconds"]
     for name, label in SECONDS.items():
-        first, second = seconds_text(remat[name]), seconds_text(plain[name])
+        first, second = seconds_text(plain[name]), seconds_text(remat[name])
         yield f"{row(f'  {label}', first)}{second:>18}"
-    yield row("  binds", found["remat"]["limit"]) + f"{found['plain']['limit']:>18}"
+    yield row("  binds", found["plain"]["limit"]) + f"{found['remat']['limit']:>18}"

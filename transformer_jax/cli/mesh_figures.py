@@ -97,6 +97,7 @@ class Training:
             lookups=2 if self.model is SequenceToSequence else 1,
             tied_head=writes and getattr(self.config, "tied_head", True),
             remat=remat,
+            norm=formulas.stacks_of(self.config)[0].norm,
         )
         return collectives(self.shapes, self.sizes, work, scatters=scatters)
 
@@ -147,7 +148,8 @@ def _step(training: Training, device: Device, kept: Activations, *, remat: bool)
         training.share, training.length, batch=training.rows, remat=remat
     )
     updated = sum(size for name, size in state.items() if name != BEST)
-    traffic = traffic_bytes(updated, gradient, work, activation, remat=remat)
+    all_work = work_bytes(shapes, sizes, dtype)
+    traffic = traffic_bytes(updated, gradient, all_work, kept.total(), remat=remat)
     time = step_time(flops, traffic, operations, sizes, device, dtype)
     total = sum(state.values()) + gradient + work + activation
     return {

@@ -158,6 +158,7 @@ class Work:
     lookups: int = 1  # in the table of the tokens: 2 in an encoder-decoder
     tied_head: bool = False  # the head over the vocabulary uses the table of the tokens
     remat: bool = False
+    norm: str = "pre"  # of the layers
 
     def size(self, elements: int) -> int:
         """Return the bytes of so many elements."""
@@ -171,13 +172,21 @@ class Work:
         """Return how often the forward pass is computed at a parameter."""
         return 2 if self.remat and ".layers." in name else 1
 
+    def sums(self, name: str) -> int:
+        """Return how often the products of a parameter are summed over devices in that."""
+        if TABLE.fullmatch(name):
+            return self.lookups
+        # No gradient needs the last sum of a pre-norm layer a second time.
+        is_last = self.norm == "pre" and name.endswith("feed_forward.out_kernel")
+        return 1 if is_last else self.times(name)
+
 
 def collectives(
     shapes: Shapes, sizes: Sizes, work: Work, *, scatters: bool = True
 ) -> list[Collective]:
     """Return the collective operations of a training step.
 
-    With `remat` the weights of the layers are gathered twice, and their sums computed twice.
+    With `remat` the weights of the layers are gathered, and their products summed, a second time.
     Without `scatters` a gradient is reduced on all devices and then cut, as XLA does on CPUs;
     otherwise by a reduce-scatter.
     """
@@ -232,7 +241,7 @@ def _sums(shapes: Shapes, sizes: Sizes, work: Work) -> Iterable[Collective]:
         is_tied = is_table and work.tied_head
         size = work.size((work.head_tokens if is_head else work.tokens) * shape[embed])
         if spec.index("tensor") < embed:
-            forward += [size] * (work.lookups if is_table else work.times(name))
+            forward += [size] * work.sums(name)
         if spec.index("tensor") > embed or is_tied:
             backward.append(size)
         if is_head or is_tied:  # the largest logit, the sum of exponentials, the target's logit

@@ -46,10 +46,11 @@ def traffic_bytes(state: int, gradient: int, work: int, activations: int, *, rem
     """Return the bytes of memory that a step reads and writes on a device at least.
 
     The state (`mesh.state_bytes`, without the best weights) and the gradient are read and written
-    once; the weights at work are written once, and read in the forward and in the backward pass,
-    with `remat` twice; what is kept for the gradient is written and read.
+    once. The weights at work are written once and read in the forward and in the backward pass;
+    what is kept for the gradient is written once and read once. `work` and `activations` are those
+    without remat: with it the weights are gathered and read, and the rest is written, once more.
     """
-    return 2 * state + 2 * gradient + (3 + remat) * work + 2 * activations
+    return 2 * state + 2 * gradient + (3 + 2 * remat) * work + (2 + remat) * activations
 
 
 def step_time(
