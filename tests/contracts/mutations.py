@@ -761,6 +761,22 @@ MUTATIONS = [
         "return None",
         "test_a_command_says_that_training_was_stopped",
     ),
+    # The cost of training on a mesh
+    Mutation(
+        "a_tied_table_has_one_gradient", "Work",
+        "return self.lookups + self.tied_head if", "return self.lookups if",
+        "test_fsdp_gathers_each_matrix_once_and_scatters_its_gradient",
+    ),
+    Mutation(
+        "a_ring_moves_all_of_an_array", "Collective",
+        "(n - 1) / n * self.size", "self.size",
+        "test_a_ring_moves_its_share_by_the_slowest_of_its_links",
+    ),
+    Mutation(
+        "a_device_computes_all_heads", "share_of_device",
+        'divided("attention.query_kernel", 1, N)', "N",
+        "test_heads_that_do_not_divide_are_computed_on_every_device",
+    ),
 ]  # fmt: skip
 
 

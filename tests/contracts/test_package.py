@@ -22,6 +22,7 @@ PURE = [
         if path.stem != "__init__"
     ),
     *(
+        "costs/devices",
         "costs/jaxpr",
         "costs/power_laws",
         "generation/sampling",
