@@ -1,7 +1,7 @@
 """Measure the share of a device's peak that the training programs reach.
 
-    python -m bench.programs                    on a GPU: sizes of GPT-2 and BERT, and the defaults
-    python -m bench.programs --small --docs D   the defaults, a few steps: to check that it runs
+    python -m bench.programs                    a model of the size of GPT-2, and the defaults
+    python -m bench.programs --small --docs D   the defaults, a few steps, to check that it runs
 
 Every program is run as from its command line, on generated texts, with a mesh of the one device.
 The first half of its steps compiles and fills caches, the second half is timed. Its arithmetic is
@@ -30,6 +30,7 @@ from bench.pages.markdown import how_measured, table
 from bench.pages.program import Program
 from bench.utilization import EDGES, LARGE, ceiling
 from train.trainer import fit
+from transformer_jax.costs.devices import DEVICES
 from transformer_jax.costs.formulas import training_flops
 from transformer_jax.runtime.errors import InputError
 from transformer_jax.serialization.folder_files import CONFIG
@@ -139,37 +140,50 @@ def line(found: dict[str, Any]) -> str:
 
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
-    best = max(results["programs"], key=lambda run: run["share"])
+    runs, devices = results["programs"], "; ".join(results["machine"]["devices"])
+    best, peak = max(runs, key=lambda run: run["share"]), published_peak(devices, results["dtype"])
     yield "# The training programs on an accelerator"
     yield ""
     yield (
         "This page shows the share of an accelerator's peak that the training programs reach, run "
-        "from their command lines with a mesh of one device. The highest is "
-        f"{best['share']:.1%} ({best['name']}). The default models are small: a step of theirs is "
-        "too little work for an accelerator."
+        "from their command lines with a mesh of one device. It is for readers who train on one. "
+        f"The highest share is {best['share']:.1%} ({best['name']}). The default models are made "
+        "for a CPU: one of their steps is too little work for an accelerator."
     )
-    yield from ("", f"The ceiling is {results['ceiling'] / 1e12:,.0f} TFLOP/s: the fastest of ")
+    yield ""
     yield (
-        f"several square matrix products in {results['dtype']}. The arithmetic is three times that "
-        "of the forward pass, padding included."
+        f"The ceiling is {results['ceiling'] / 1e12:,.0f} TFLOP/s, the rate of the fastest of "
+        f"several square matrix products in {results['dtype']}, summed in float32."
+        + (f" The published peak is {peak / 1e12:,.0f} TFLOP/s." if peak else "")
+        + " The arithmetic of a step is three times that of the forward pass, padding included; "
+        "what `--remat` computes again does not count."
     )
     yield ""
     yield from table(
-        ["", "tokens/s", "TFLOP/s", "share"],
+        ["", "tokens/s", "TFLOP/s", "of the ceiling", *["of the published peak"] * bool(peak)],
         (
             [run["name"], f"{run['tokens_per_second']:,.0f}",
-             f"{run['flops_per_second'] / 1e12:.3g}", f"{run['share']:.1%}"]
-            for run in results["programs"]
+             f"{run['flops_per_second'] / 1e12:.3g}", f"{run['share']:.1%}",
+             *([f"{run['flops_per_second'] / peak:.1%}"] if peak else [])]
+            for run in runs
         ),
     )  # fmt: skip
+    ran = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in ran["versions"].items())
     yield from how_measured(
         "programs.json",
         [
-            f"{results['command']}  # {results['date']}, {results['seconds']} s",
-            *(f"{run['command']}" for run in results["programs"]),
+            f"{results['command']}  # {results['date']}, {results['seconds']} s, which runs",
+            *(f"{run['command']}" for run in runs),
         ],
-        [f"- {'; '.join(results['machine']['devices'])}"],
+        [f"- {devices}", f"- Python {ran['python']}, {versions}"],
     )
+
+
+def published_peak(devices: str, dtype: str) -> float | None:
+    """Return the published FLOP/s of a device in `costs.devices`, or None if it is not there."""
+    found = (each for each in DEVICES.values() if each.name.removesuffix(" SXM") in devices)
+    return next((each.peak(dtype) for each in found), None)
 
 
 PROGRAM = Program(

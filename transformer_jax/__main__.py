@@ -39,6 +39,7 @@ COMMANDS = {
     "export": "export",
 }
 
+# Those that use a model; `cost` has a --mesh of its own, of devices that need not be here.
 ON_MESH = ("predict", "generate", "next", "translate", "embed", "similar", "fill")
 
 
@@ -49,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_parser(arguments[0])
     options = parser.parse(arguments[1:])
     try:
-        with warnings_as_notes(), on_mesh(getattr(options, "mesh", None)):
+        mesh = options.mesh if arguments[0] in ON_MESH else None
+        with warnings_as_notes(), on_mesh(mesh):
             options.run(options)
     except (RunFolderError, PretrainedError, TokenizerError, InputError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)

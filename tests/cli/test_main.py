@@ -171,3 +171,9 @@ def test_a_pipe_that_its_reader_closes_ends_a_command_quietly(monkeypatch):
     monkeypatch.setattr(sys, "stderr", err)
     assert main(["predict", str(run), "a fine film", "a dull play"]) == 0
     assert out.getvalue().count("\n") == 1 and err.closed
+
+
+def test_the_cost_of_a_mesh_needs_none_of_its_devices(capsys):
+    asked = ["gpt2", "--mesh", "data=64,fsdp=8", "--device", "h100", "--batch", "512"]
+    assert main(["cost", *asked]) == 0
+    assert "512 x NVIDIA H100" in capsys.readouterr().out
