@@ -22,6 +22,7 @@ from train.trainer.metrics_log import event_log
 from train.trainer.run import Run
 from train.trainer.signals import stop_if_asked
 from transformer_jax.parallel.mesh import current_sizes, whole_share
+from transformer_jax.parallel.processes import exchange, is_first
 from transformer_jax.serialization.run_folder import WEIGHTS, save_specification, save_weights
 
 
@@ -102,14 +103,13 @@ class Task(ABC):
             self.say_mesh()
             fitted = self.fit()
             stop_if_asked()
-            draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
-            report = {
-                **self.evaluate(fitted.params),
-                "parameters": parameters,
-                **self.made(fitted),
-            }
-            write_report(self.folder, report)
-            self.write_page(self.folder, report)
+            evaluated = self.evaluate(fitted.params)
+            report = {**evaluated, "parameters": parameters, **self.made(fitted)}
+            if is_first():
+                draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
+                write_report(self.folder, report)
+                self.write_page(self.folder, report)
+            exchange("written")
         files = ", ".join(str(self.folder / name) for name in self.written)
         print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
 

@@ -28,6 +28,7 @@ from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import TrainState, copied, make_train_step
 from transformer_jax.parallel.mesh import place, split_rows
+from transformer_jax.parallel.processes import are_several, largest
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.progress import ProgressBar
 
@@ -143,11 +144,21 @@ class _Loop:
         step = self.progress.step + 1
         self._update(step=step)
         self.bar.update()
-        if step % LOG_EVERY == 0 or step in (self.ends[epoch], self.total_steps):
+        if is_logged := step % LOG_EVERY == 0 or step in (self.ends[epoch], self.total_steps):
             self._log(epoch)
-        minutes = (time.perf_counter() - self.saved) / 60
-        if self.wish.number or minutes >= self.config.checkpoint_minutes:
+        # Several processes ask each other only now and then, and all after the same steps.
+        if (is_logged or not are_several()) and self._is_due():
             self._save()
+
+    def _is_due(self) -> bool:
+        """Return whether a signal or the clock of any process asks for a checkpoint."""
+        minutes = (time.perf_counter() - self.saved) / 60
+        due = self.wish.number is not None or minutes >= self.config.checkpoint_minutes
+        return bool(largest(int(due)))
+
+    def _signal(self) -> int | None:
+        """Return the number of the signal that any process received."""
+        return largest(self.wish.number or 0) or None
 
     def _compiling(self, batch: Any) -> AbstractContextManager[None]:
         """Return a context that says that the step is compiled, if this batch has a new shape."""
@@ -210,7 +221,7 @@ class _Loop:
                 best_step=step,
                 best_metrics=scores,
             )
-        if better or self.wish.number or step == self.total_steps:
+        if self._signal() or better or step == self.total_steps:
             self._save()
 
     def _keep(self) -> None:
@@ -233,8 +244,8 @@ class _Loop:
         checkpoints.save(self.folder, (self.state, self.best), self.progress)
         self.saved = self.window.since = time.perf_counter()
         self._update(save_seconds=self.progress.save_seconds + self.saved - begun)
-        if self.wish.number is not None:
-            raise Stopped(self.wish.number)
+        if (number := self._signal()) is not None:
+            raise Stopped(number)
 
 
 class Window:

@@ -93,6 +93,13 @@ class CommonOptions:
         "sizes of the device mesh: data, fsdp and tensor, such as data=2,fsdp=4; -1: the rest "
         "(default: data = all devices)",
     )
+    coordinator: str | None = option(
+        None,
+        "HOST:PORT",
+        "address of process 0, for a run of several processes, each started with its --process",
+    )
+    processes: int | None = option(None, "N", "number of processes", least=1)
+    process: int | None = option(None, "I", "number of this process, from 0", least=0)
     tensorboard: bool = option(False, help="also write TensorBoard events (needs tensorboardX)")
 
     def __post_init__(self):
