@@ -19,7 +19,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,18 @@ class Progress:
     train_seconds: float = 0.0  # compilation, validation and saving included
     step_seconds: float = 0.0  # in training steps only
     save_seconds: float = 0.0  # in writing checkpoints before this one
+    meshes: tuple[dict, ...] = ()  # that the run was trained on, each with its first step
+
+    def on_mesh(self, sizes: dict[str, int], processes: int) -> "Progress":
+        """Return the progress of a run that goes on with this mesh and number of processes.
+
+        Runs that always had a single device have no meshes.
+        """
+        now = {"data": 1, "fsdp": 1, "tensor": 1} | sizes | {"processes": processes}
+        before = {k: v for k, v in self.meshes[-1].items() if k != "step"} if self.meshes else None
+        if now == before or not (sizes or self.meshes):
+            return self
+        return replace(self, meshes=(*self.meshes, {"step": self.step} | now))
 
 
 def save(folder: Path, state: Any, progress: Progress) -> None:
@@ -140,7 +152,7 @@ def _read(path: Path, state: Any) -> tuple[Any, Progress]:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )
     progress = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
-    progress["losses"] = tuple(progress["losses"])
+    progress |= {name: tuple(progress.get(name, ())) for name in ("losses", "meshes")}
     with _options():
         found = ocp.load((path / STATE).absolute(), abstract)
     if not any(x.committed for x in jax.tree.leaves(state)):

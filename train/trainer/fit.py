@@ -27,8 +27,9 @@ from train.trainer.faults import TrainingError
 from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import TrainState, copied, make_train_step
-from transformer_jax.parallel.mesh import place, split_rows
-from transformer_jax.parallel.processes import are_several, largest
+from train.trainer.together import agreed_stop
+from transformer_jax.parallel.mesh import current_sizes, place, split_rows
+from transformer_jax.parallel.processes import are_several, count, exchange, largest
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.progress import ProgressBar
 
@@ -78,14 +79,16 @@ def fit(
     once everything is saved; TrainingError when SKIPPED_LIMIT consecutive steps had a loss or
     gradient that is not finite; CheckpointError and OSError when writing to disk fails.
     """
-    loop = _Loop(objective, config, run, resume)
+    with agreed_stop():
+        loop = _Loop(objective, config, run, resume)
     with (
         MetricsLog(run / "metrics.jsonl", loop.progress.metrics_bytes, log) as loop.metrics,
         ProgressBar(total=loop.total_steps, initial=loop.progress.step, unit="step") as loop.bar,
         stop_wish() as loop.wish,
     ):
         loop.run()
-    objective.keep(loop.best, None)
+    with agreed_stop():
+        objective.keep(loop.best, None)
     return FitResult(loop.best, loop.progress)
 
 
@@ -113,6 +116,7 @@ class _Loop:
             state = self.state, self.best
             if loaded := checkpoints.load(self.folder, state, warn=ProgressBar.write):
                 (self.state, self.best), self.progress = loaded
+        self.progress = self.progress.on_mesh(current_sizes(), count())
         self.shown: dict[str, str] = {}
         self.compiled: set[tuple[int, ...]] = set()  # shapes of batches
         self.saved = time.perf_counter()
@@ -228,6 +232,7 @@ class _Loop:
         """Keep the best weights; before the first validation, the latest average."""
         params = self.state.average if self.progress.best_score is None else self.best
         self.objective.keep(params, (self.progress.step, self.total_steps))
+        exchange("kept")
 
     def _save(self) -> None:
         """Write the model and a checkpoint, then stop if a signal asked for it."""

@@ -37,7 +37,7 @@ from train.trainer.run import (
     resumed_options,
 )
 from train.trainer.signals import stop_if_asked, stoppable
-from train.trainer.together import Ending, shared_folder, silent_unless_first
+from train.trainer.together import Ending, check_same, shared_folder, silent_unless_first
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import mesh_sizes, use_mesh
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
@@ -122,6 +122,8 @@ class Program:
             return Ending(2, f"{self.module}: error: {error}").told()
         except processes.EndedElsewhere as end:
             return Ending.read(str(end))
+        except processes.ProcessError as error:
+            return Ending(1, f"{self.module}: {error}; start all again").told(lost=True)
         except Exception as error:
             what = f"process {processes.index()} failed: {one_line(error)}"
             Ending(1, f"{self.module}: {what}").told()
@@ -168,6 +170,7 @@ class Program:
                 )
                 return
             before = earlier_commands(folder)
+        check_same("options", options.of_run())
         run = Run(self.module, folder, options, began_with, self._command(*arguments), before)
         task = self.task
         stop_if_asked()  # imports may swallow an exception

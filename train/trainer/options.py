@@ -118,6 +118,12 @@ class CommonOptions:
     def check_paths(self) -> None:
         """Raise DataError or OptionError if a path does not exist or cannot be what it must be."""
 
+    def of_run(self) -> str:
+        """Return the options that all processes of a run must be given alike, as text."""
+        own = ("data", "out", "resume", "config", "coordinator", "processes", "process")
+        values = dataclasses.asdict(self)
+        return str({name: value for name, value in values.items() if name not in own})
+
     def fit_config(self, config: FitConfig) -> FitConfig:
         """Return the recipe's `config`, changed as these options ask."""
         names = ("epochs", "max_steps", "seed", "checkpoint_minutes")

@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from train.trainer.run import RunError
+from train.trainer.signals import Stopped, undisturbed
 from transformer_jax.parallel import processes
+from transformer_jax.parallel.processes import are_several, exchange, largest
 from transformer_jax.runtime.files import discarded
 
 
@@ -42,6 +44,35 @@ def shared_folder(folder: Path) -> Path:
             "folder in a file system that all processes share"
         )
     return found
+
+
+def check_same(what: str, value: str) -> None:
+    """Raise RunError in all processes unless all call this with the same value."""
+    values = exchange(value)
+    if others := [i for i, other in enumerate(values) if other != values[0]]:
+        raise RunError(
+            f"process {others[0]} has other {what} than process 0; start all processes with the "
+            "same"
+        )
+
+
+@contextmanager
+def agreed_stop() -> Iterator[None]:
+    """With several processes, raise Stopped in all at the end if one received a signal within.
+
+    For what all must go through together, such as a computation on the mesh.
+    """
+    if not are_several():
+        yield
+        return
+    came = 0
+    try:
+        with undisturbed():
+            yield
+    except Stopped as stop:
+        came = stop.number
+    if number := largest(came):
+        raise Stopped(number)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def join(
     not come within JOIN_SECONDS.
     """
     if is_joined():
-        return distributed.global_state.num_processes
+        return count()
     found = _asked_for(coordinator, processes, process)
     asked = any(value is not None for value in found)
     address, number, index = _detected(found, asked)
@@ -81,12 +81,17 @@ def is_joined() -> bool:
 
 def are_several() -> bool:
     """Return whether this process is one of several."""
-    return is_joined() and distributed.global_state.num_processes > 1
+    return count() > 1
 
 
 def index() -> int:
     """Return the number of this process, from 0."""
     return distributed.global_state.process_id if is_joined() else 0
+
+
+def count() -> int:
+    """Return the number of processes that joined, 1 for the only one."""
+    return distributed.global_state.num_processes if is_joined() else 1
 
 
 def is_first() -> bool:
@@ -157,13 +162,14 @@ def are_others_lost() -> bool:
 
 def _asked_for(*given: Any) -> tuple[str | None, int | None, int | None]:
     """Return what is given, or else in the environment."""
-    found = [os.environ.get(n) if v is None else v for n, v in zip(VARIABLES, given, strict=True)]
-    for i in (1, 2):
-        if isinstance(found[i], str):
-            if not found[i].isdecimal():
-                raise ValueError(f"{VARIABLES[i]} must be a whole number; got {found[i]!r:.40}")
-            found[i] = int(found[i])
-    return found[0], found[1], found[2]
+    address, *numbers = (
+        os.environ.get(n) if v is None else v for n, v in zip(VARIABLES, given, strict=True)
+    )
+    for name, text in zip(VARIABLES[1:], numbers, strict=True):
+        if isinstance(text, str) and not text.isdecimal():
+            raise ValueError(f"{name} must be a whole number; got {text!r:.40}")
+    number, process = (None if n is None else int(n) for n in numbers)
+    return address, number, process
 
 
 def _detected(found: tuple, asked: bool) -> tuple[Any, Any, Any]:
@@ -174,7 +180,7 @@ def _detected(found: tuple, asked: bool) -> tuple[Any, Any, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # every pod of Kubernetes lacks a package of it
             return ClusterEnv.auto_detect_unset_distributed_params(
-                *found, None, None, JOIN_SECONDS
+                found[0], found[1], found[2], None, None, JOIN_SECONDS
             )[:3]
     except Exception as error:
         if asked or "JOB_COMPLETION_INDEX" in os.environ:  # of an indexed job of Kubernetes
