@@ -31,13 +31,14 @@ class Several:
         log.mkdir(exist_ok=True)
         self.logs = [(log / f"{i}.out", log / f"{i}.err") for i in range(number)]
         only = settings.pop("only", range(number))
+        each = settings.pop("each", [[]] * number)
         first = settings.pop("first", {})
         cluster = ["--coordinator", address, "--processes", str(number), "--process"]
         self.processes = {
             i: forked(
                 _train,
                 module,
-                [*map(str, arguments), *cluster, str(i)],
+                [*map(str, arguments), *each[i], *cluster, str(i)],
                 self.logs[i],
                 devices,
                 settings.get("settings", {}) | (first if i == 0 else {}),

@@ -24,7 +24,8 @@ from jax._src.clusters import ClusterEnv
 JOIN_SECONDS = 300  # until all processes must have joined
 WAIT_SECONDS = 900  # until all must have come to an exchange; a dead one is noticed earlier
 HEARTBEAT_SECONDS = 30  # without a sign of life, after which a process counts as dead
-END_SECONDS = 15  # that a process which ends waits for the others
+END_SECONDS = 15  # that a process which ends waits until the others know
+EXIT_SECONDS = 60  # that it then waits for their end
 
 # In the environment, the names of what `join` is not given.
 VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -110,8 +111,9 @@ def exchange(value: str) -> list[str]:
     number = next(_rounds)
     _say(number, f"v{value}")
     try:
-        said = _said(number)
-        if not _ends(said):
+        if _ends(said := _said(number)):
+            _or_none(lambda: _wait(number, END_SECONDS))  # for which the one that ends waits
+        else:
             _wait(number, WAIT_SECONDS)
             said = _said(number)
     except jax.errors.JaxRuntimeError as error:
@@ -202,7 +204,7 @@ def _initialize(address: str, number: int, index: int) -> None:
                 index,
                 initialization_timeout=JOIN_SECONDS + 60,
                 heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-                shutdown_timeout_seconds=END_SECONDS,
+                shutdown_timeout_seconds=EXIT_SECONDS,
             )
         except Exception as error:
             failure.append(error)
