@@ -4,7 +4,6 @@ import atexit
 import importlib
 import os
 import runpy
-import signal
 import socket
 import sys
 import time
@@ -51,7 +50,7 @@ class Several:
 
     def __exit__(self, *_) -> None:
         for process in self.processes.values():
-            process.kill()
+            process.kill()  # what is left
             process.join()
 
     def send(self, index: int, number: int) -> None:
@@ -107,8 +106,3 @@ def _train(module: str, arguments: list[str], logs, devices: int, settings: Mapp
     except SystemExit:
         atexit._run_exitfuncs()  # a process of multiprocessing leaves them out
         raise
-
-
-def kill(several: Several, index: int) -> None:
-    """End a process without a word, as the loss of its machine does."""
-    several.send(index, signal.SIGKILL)

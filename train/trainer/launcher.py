@@ -80,24 +80,26 @@ class Program:
         """Train in a process of its own, and return the exit code."""
         use_compilation_cache()
         outlast_readers()
-        code = self.main()
+        code = self.main(finds_cluster=True)
         if processes.are_others_lost():  # JAX would wait for them, and then abort
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
         return code
 
-    def main(self, arguments: Sequence[str] | None = None) -> int:
+    def main(self, arguments: Sequence[str] | None = None, *, finds_cluster: bool = False) -> int:
         """Train in a run folder, print any error as one line, and return the exit code.
 
-        All processes that train together return the same code, and print the same error.
+        With options that name other processes, and if it `finds_cluster` also where JAX finds them,
+        this process joins them. All then return the same code, and print the same error.
         """
         arguments = sys.argv[1:] if arguments is None else arguments
         stderr = sys.stderr
         try:
             parser = make_parser(self.options, self.module, self.description)
             given = given_options(parser, arguments)
-            processes.join(*(given.get(name) for name in CLUSTER))
+            if finds_cluster or any(name in given for name in CLUSTER):
+                processes.join(*(given.get(name) for name in CLUSTER))
         except (OptionError, ValueError, processes.ProcessError) as error:
             print(f"{self.module}: error: {error}", file=stderr)
             return 2
