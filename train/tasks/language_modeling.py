@@ -27,6 +27,8 @@ from train.trainer.run import Run
 from transformer_jax.generation.generate import generate
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.parallel.mesh import to_host
+from transformer_jax.parallel.processes import index, is_first
 from transformer_jax.runtime.counted import counted
 from transformer_jax.serialization.specification import LanguageModelSpec
 from transformer_jax.text.tokenizer import Tokenizer, load_own_tokenizer, train_tokenizer
@@ -62,7 +64,9 @@ class LanguageModeling(Task):
         data, tokenizer, length = self.data, self.tokenizer, self.length
         self.cls_id = tokenizer.cls_id if data.separate else None
         texts = {"train": data.train, "held_out": data.held_out}
-        files = token_files(self.folder / "tokens", tokenizer, texts, framed=data.separate)
+        # Each of several processes writes its own files.
+        own = self.folder / ("tokens" if is_first() else f"tokens-{index()}")
+        files = token_files(own, tokenizer, texts, framed=data.separate)
         self.parts = self.resources.enter_context(files)
         train, held_out = self.parts["train"], self.parts["held_out"]
         for name, part in (("learn from", train), ("hold out", held_out)):
@@ -150,4 +154,4 @@ def sample_text(model: LanguageModel, tokenizer: Tokenizer, tokens: np.ndarray, 
         key=jax.random.key(seed),
         pad_id=tokenizer.pad_id,
     )
-    return tokenizer.decode(prompt[0]) + "|" + tokenizer.decode(np.asarray(written.tokens[0]))
+    return tokenizer.decode(prompt[0]) + "|" + tokenizer.decode(to_host(written.tokens)[0])

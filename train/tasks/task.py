@@ -22,7 +22,9 @@ from train.trainer.metrics_log import event_log
 from train.trainer.run import Run
 from train.trainer.signals import stop_if_asked
 from train.trainer.step import LossSum
+from train.trainer.together import agreed_stop, check_same
 from transformer_jax.parallel.mesh import current_sizes, whole_share
+from transformer_jax.parallel.processes import is_first
 from transformer_jax.serialization.run_folder import WEIGHTS, save_specification, save_weights
 
 
@@ -103,14 +105,13 @@ class Task(ABC):
             self.say_mesh()
             fitted = self.fit()
             stop_if_asked()
-            draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
-            report = {
-                **self.evaluate(fitted.params),
-                "parameters": parameters,
-                **self.made(fitted),
-            }
-            write_report(self.folder, report)
-            self.write_page(self.folder, report)
+            with agreed_stop():
+                evaluated = self.evaluate(fitted.params)
+                report = {**evaluated, "parameters": parameters, **self.made(fitted)}
+                if is_first():
+                    draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
+                    write_report(self.folder, report)
+                    self.write_page(self.folder, report)
         files = ", ".join(str(self.folder / name) for name in self.written)
         print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
 
@@ -131,6 +132,7 @@ class Task(ABC):
             "compute_dtype": self.dtype,
             "batch_tokens": self.batch_tokens,
             **({"mesh": sizes} if (sizes := current_sizes()) else {}),
+            **({"meshes": meshes} if len(meshes := fitted.progress.meshes) > 1 else {}),
             **({"command": command} if command else {}),
             **({"earlier_commands": before} if before else {}),
             **training_facts(fitted.progress),
@@ -156,6 +158,7 @@ class Task(ABC):
 
     def begin(self, data_sha256: str, spec: Any, *beside: str) -> None:
         """Write options and configuration; raise RunError if the run began with other data."""
+        check_same("data", data_sha256)
         resolved = {"epochs": self.recipe.fit.epochs, "dtype": self.dtype}
         if self.options.data == "auto":
             resolved["data"] = self.data.name

@@ -19,7 +19,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from train.trainer.step import copied
+from transformer_jax.parallel.processes import exchange, from_first, is_first
 from transformer_jax.runtime.errors import one_line
 from transformer_jax.runtime.files import write_text
 
@@ -60,30 +61,50 @@ class Progress:
     train_seconds: float = 0.0  # compilation, validation and saving included
     step_seconds: float = 0.0  # in training steps only
     save_seconds: float = 0.0  # in writing checkpoints before this one
+    meshes: tuple[dict, ...] = ()  # that the run was trained on, each with its first step
+
+    def on_mesh(self, sizes: dict[str, int], processes: int) -> "Progress":
+        """Return the progress of a run that goes on with this mesh and number of processes.
+
+        Runs that always had a single device have no meshes.
+        """
+        now = {"data": 1, "fsdp": 1, "tensor": 1} | sizes | {"processes": processes}
+        before = {k: v for k, v in self.meshes[-1].items() if k != "step"} if self.meshes else None
+        if now == before or not (sizes or self.meshes):
+            return self
+        return replace(self, meshes=(*self.meshes, {"step": self.step} | now))
 
 
 def save(folder: Path, state: Any, progress: Progress) -> None:
     """Write a checkpoint and remove older ones: all but the newest `KEEP` and the best.
 
-    Raises CheckpointError if the disk is full or writing fails; older checkpoints then stay as
-    they were.
+    Each of several processes must call it; the first does what is not orbax's. Raises
+    CheckpointError if the disk is full or writing fails; older checkpoints then stay as they were.
     """
     name = f"step-{progress.step:08d}-epochs-{progress.epoch:03d}"
     target, beside = folder / name, folder / f".{name}.part"
+    first = is_first()
     try:
-        _clear(folder)
-        beside.mkdir(parents=True)
-        _try_room(beside / "room", state)
+        if first:
+            _clear(folder)
+            beside.mkdir(parents=True)
+            _try_room(beside / "room", state)
+        exchange("room")  # raises in all processes what the first one raised
         with _options():
             ocp.save((beside / STATE).absolute(), state)
+        if not first:
+            exchange("saved")
+            return
         write_text(beside / PROGRESS, json.dumps(asdict(progress), indent=1) + "\n")
         write_text(beside / SUMS, _listed(_sums(beside)))
         # Only a damaged checkpoint, or an equal one, can have this name already.
         shutil.rmtree(target, ignore_errors=True)
         os.rename(beside, target)
         _prune(folder)
+        exchange("saved")
     except Exception as error:  # orbax and tensorstore wrap the system's errors in their own
-        shutil.rmtree(beside, ignore_errors=True)
+        if first:
+            shutil.rmtree(beside, ignore_errors=True)
         raise CheckpointError(f"cannot write {target}: {one_line(error)}") from error
 
 
@@ -94,12 +115,18 @@ def load(
 
     Returns None if there is none. Skipped checkpoints are reported to `warn`.
     """
-    for path in reversed(_all(folder)):
-        if (problem := damage(path)) is None:
+    # The first process says which there are, and which are damaged.
+    for name in json.loads(from_first(json.dumps([path.name for path in _all(folder)])))[::-1]:
+        path = folder / name
+        problem = from_first((is_first() and damage(path)) or "")
+        if not problem:
             try:
-                return _read(path, state)
+                found = _read(path, state)
             except Exception as error:  # the files are undamaged, but orbax cannot load them
                 problem = f"is of another model or version: {one_line(error)}"
+            problem = next(filter(None, exchange(problem)), "")
+            if not problem:
+                return found
         warn(f"{path} {problem}; using the checkpoint before it")
     return None
 
@@ -125,7 +152,7 @@ def _read(path: Path, state: Any) -> tuple[Any, Progress]:
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )
     progress = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
-    progress["losses"] = tuple(progress["losses"])
+    progress |= {name: tuple(progress.get(name, ())) for name in ("losses", "meshes")}
     with _options():
         found = ocp.load((path / STATE).absolute(), abstract)
     if not any(x.committed for x in jax.tree.leaves(state)):

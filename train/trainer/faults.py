@@ -8,14 +8,19 @@ from pathlib import Path
 import jax
 
 from train.trainer.checkpoints import CheckpointError
-from train.trainer.run import TrainingError
+from train.trainer.run import LostProcess, TrainingError
+from transformer_jax.parallel.processes import ProcessError, are_several
 
 
 @contextmanager
 def faults_of(run: Path, batch_tokens: int) -> Iterator[None]:
-    """Convert errors of a full disk or full memory to a TrainingError that says what to do."""
+    """Convert errors of the machine to a TrainingError that says what to do.
+
+    They are a full disk, full memory, and another process of the run that is gone.
+    """
     try:
-        yield
+        with lost_processes():
+            yield
     except CheckpointError as error:
         raise TrainingError(f"{error}; free disk space or fix the cause", mendable=True) from error
     except OSError as error:
@@ -33,6 +38,30 @@ def faults_of(run: Path, batch_tokens: int) -> Iterator[None]:
             "shorter texts or a smaller model",
             mendable=False,
         ) from error
+
+
+@contextmanager
+def lost_processes() -> Iterator[None]:
+    """Convert the errors that follow when another process of the run is gone to LostProcess."""
+    try:
+        yield
+    except Exception as error:
+        if not (are_several() and is_lost(error)):
+            raise
+        raise LostProcess(
+            "another process of this run is gone, or did not come; see what it printed, and "
+            "start all processes again",
+            mendable=True,
+        ) from error
+
+
+def is_lost(error: BaseException | None) -> bool:
+    """Return whether an error, or its cause, is of a lost connection to another process."""
+    if error is None:
+        return False
+    signs = ("gloo", "connection reset by peer", "connection closed by peer", "nccl")
+    found = isinstance(error, ProcessError) or any(sign in str(error).lower() for sign in signs)
+    return found or is_lost(error.__cause__)
 
 
 def out_of_memory(error: Exception) -> bool:

@@ -27,7 +27,9 @@ from train.trainer.faults import TrainingError
 from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import LossSum, TrainState, copied, make_train_step
-from transformer_jax.parallel.mesh import place, split_rows
+from train.trainer.together import agreed_stop
+from transformer_jax.parallel.mesh import current_sizes, place, split_rows
+from transformer_jax.parallel.processes import are_several, count, exchange, largest
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.progress import ProgressBar
 
@@ -77,14 +79,16 @@ def fit(
     once everything is saved; TrainingError when SKIPPED_LIMIT consecutive steps had a loss or
     gradient that is not finite; CheckpointError and OSError when writing to disk fails.
     """
-    loop = _Loop(objective, config, run, resume)
+    with agreed_stop():
+        loop = _Loop(objective, config, run, resume)
     with (
         MetricsLog(run / "metrics.jsonl", loop.progress.metrics_bytes, log) as loop.metrics,
         ProgressBar(total=loop.total_steps, initial=loop.progress.step, unit="step") as loop.bar,
         stop_wish() as loop.wish,
     ):
         loop.run()
-    objective.keep(loop.best, None)
+    with agreed_stop():
+        objective.keep(loop.best, None)
     return FitResult(loop.best, loop.progress)
 
 
@@ -112,6 +116,7 @@ class _Loop:
             state = self.state, self.best
             if loaded := checkpoints.load(self.folder, state, warn=ProgressBar.write):
                 (self.state, self.best), self.progress = loaded
+        self.progress = self.progress.on_mesh(current_sizes(), count())
         self.shown: dict[str, str] = {}
         self.compiled: set[tuple[int, ...]] = set()  # shapes of batches
         self.saved = time.perf_counter()
@@ -144,11 +149,21 @@ class _Loop:
         step = self.progress.step + 1
         self._update(step=step)
         self.bar.update()
-        if step % LOG_EVERY == 0 or step in (self.ends[epoch], self.total_steps):
+        if is_logged := step % LOG_EVERY == 0 or step in (self.ends[epoch], self.total_steps):
             self._log(epoch)
-        minutes = (time.perf_counter() - self.saved) / 60
-        if self.wish.number or minutes >= self.config.checkpoint_minutes:
+        # Several processes ask each other only now and then, and all after the same steps.
+        if (is_logged or not are_several()) and self._is_due():
             self._save()
+
+    def _is_due(self) -> bool:
+        """Return whether a signal or the clock of any process asks for a checkpoint."""
+        minutes = (time.perf_counter() - self.saved) / 60
+        due = self.wish.number is not None or minutes >= self.config.checkpoint_minutes
+        return bool(largest(int(due)))
+
+    def _signal(self) -> int | None:
+        """Return the number of the signal that any process received."""
+        return largest(self.wish.number or 0) or None
 
     def _compiling(self, batch: Any) -> AbstractContextManager[None]:
         """Return a context that says that the step is compiled, if this batch has a new shape."""
@@ -211,13 +226,14 @@ class _Loop:
                 best_step=step,
                 best_metrics=scores,
             )
-        if better or self.wish.number or step == self.total_steps:
+        if self._signal() or better or step == self.total_steps:
             self._save()
 
     def _keep(self) -> None:
         """Keep the best weights; before the first validation, the latest average."""
         params = self.state.average if self.progress.best_score is None else self.best
         self.objective.keep(params, (self.progress.step, self.total_steps))
+        exchange("kept")
 
     def _save(self) -> None:
         """Write the model and a checkpoint, then stop if a signal asked for it."""
@@ -234,8 +250,8 @@ class _Loop:
         checkpoints.save(self.folder, (self.state, self.best), self.progress)
         self.saved = self.window.since = time.perf_counter()
         self._update(save_seconds=self.progress.save_seconds + self.saved - begun)
-        if self.wish.number is not None:
-            raise Stopped(self.wish.number)
+        if (number := self._signal()) is not None:
+            raise Stopped(number)
 
 
 class Window:

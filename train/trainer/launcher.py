@@ -1,10 +1,11 @@
 """The frame of every training program: options, run folder, one-line errors, exit code."""
 
+import os
 import pkgutil
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +22,9 @@ from train.trainer.options import (
     make_parser,
 )
 from train.trainer.run import (
+    CLUSTER,
     OPTIONS,
+    LostProcess,
     Run,
     RunError,
     TrainingError,
@@ -34,10 +37,12 @@ from train.trainer.run import (
     resumed_options,
 )
 from train.trainer.signals import stop_if_asked, stoppable
+from train.trainer.together import Ending, check_same, shared_folder, silent_unless_first
+from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import mesh_sizes, use_mesh
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.counted import counted
-from transformer_jax.runtime.errors import TokenizerError, warnings_as_notes
+from transformer_jax.runtime.errors import TokenizerError, one_line, warnings_as_notes
 
 
 class Trainable(Protocol):
@@ -75,14 +80,38 @@ class Program:
         """Train in a process of its own, and return the exit code."""
         use_compilation_cache()
         outlast_readers()
-        return self.main()
+        code = self.main(finds_cluster=True)
+        if processes.are_others_lost():  # JAX would wait for them, and then abort
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        return code
 
-    def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Train in a run folder, print any error as one line, and return the exit code."""
+    def main(self, arguments: Sequence[str] | None = None, *, finds_cluster: bool = False) -> int:
+        """Train in a run folder, print any error as one line, and return the exit code.
+
+        With options that name other processes, and if it `finds_cluster` also where JAX finds them,
+        this process joins them. All then return the same code, and print the same error.
+        """
         arguments = sys.argv[1:] if arguments is None else arguments
+        stderr = sys.stderr
         try:
             parser = make_parser(self.options, self.module, self.description)
             given = given_options(parser, arguments)
+            if finds_cluster or any(name in given for name in CLUSTER):
+                processes.join(*(given.get(name) for name in CLUSTER))
+        except (OptionError, ValueError, processes.ProcessError) as error:
+            print(f"{self.module}: error: {error}", file=stderr)
+            return 2
+        with silent_unless_first():
+            ending = self._ending(given, arguments)
+        if ending.lines:
+            print(ending.lines, file=stderr)
+        return ending.code
+
+    def _ending(self, given: dict[str, Any], arguments: Sequence[str]) -> Ending:
+        """Train, and return how that ended, which the other processes are told."""
+        try:
             if resume := given.get("resume"):
                 return self._stoppable(Path(resume), None, arguments)
             folder = new_folder(given.get("out"), self.module.rpartition(".")[2])
@@ -92,28 +121,39 @@ class Program:
             options.check_paths()
             return self._stoppable(folder, options, arguments)
         except (DataError, TokenizerError, RunError, OptionError) as error:
-            print(f"{self.module}: error: {error}", file=sys.stderr)
-            return 2
+            return Ending(2, f"{self.module}: error: {error}").told()
+        except processes.EndedElsewhere as end:
+            return Ending.read(str(end))
+        except processes.ProcessError as error:
+            return Ending(1, f"{self.module}: {error}; start all again").told(lost=True)
+        except Exception as error:
+            what = f"process {processes.index()} failed: {one_line(error)}"
+            Ending(1, f"{self.module}: {what}").told()
+            raise
 
     def _stoppable(
         self, folder: Path, options: CommonOptions | None, arguments: Sequence[str]
-    ) -> int:
-        """Train, or resume the run in `folder` if there are no options; return the exit code."""
-        go_on = f"resume with\n    {self._command('--resume', folder)}"
+    ) -> Ending:
+        """Train, or resume the run in `folder` if there are no options."""
         try:
-            with warnings_as_notes(), stoppable(), held(folder, new=options is not None):
+            # The first process holds the folder for all.
+            holding = held(folder, new=options is not None) if processes.is_first() else None
+            with warnings_as_notes(), stoppable(), holding or nullcontext():
+                folder = shared_folder(folder)
                 self._train(folder, options, arguments)
-            return 0
+            return Ending(0)
         except TrainingError as error:
             can_resume = error.mendable and (folder / OPTIONS).exists()
-            print(f"{self.module}: {error}" + can_resume * f". Then {go_on}", file=sys.stderr)
-            return 1
+            lines = f"{self.module}: {error}" + can_resume * f". Then {self._go_on(folder)}"
+            return Ending(1, lines).told(lost=isinstance(error, LostProcess))
         except KeyboardInterrupt as stop:
+            lines = "\nstopped before training began; nothing was kept"
             if (folder / OPTIONS).exists():
-                print(f"\nstopped; {go_on}", file=sys.stderr)
-            else:
-                print("\nstopped before training began; nothing was kept", file=sys.stderr)
-            return 128 + getattr(stop, "number", 2)
+                lines = f"\nstopped; {self._go_on(folder)}"
+            return Ending(128 + getattr(stop, "number", 2), lines).told()
+
+    def _go_on(self, folder: Path) -> str:
+        return f"resume with\n    {self._command('--resume', folder)}"
 
     def _train(self, folder: Path, options: CommonOptions | None, arguments: Sequence[str]) -> None:
         began_with, before = None, ()
@@ -132,6 +172,7 @@ class Program:
                 )
                 return
             before = earlier_commands(folder)
+        check_same("options", options.of_run())
         run = Run(self.module, folder, options, began_with, self._command(*arguments), before)
         task = self.task
         stop_if_asked()  # imports may swallow an exception

@@ -2,11 +2,13 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from train.trainer.run import RunError
+from transformer_jax.runtime.files import are_discarded
 
 
 class MetricsLog:
@@ -19,7 +21,8 @@ class MetricsLog:
 
     def __init__(self, path: Path, keep_bytes: int, also: Callable[[dict], None]):
         self.path, self._also = path, also
-        self._file = open(path, "ab")  # noqa: SIM115 (closed by __exit__)
+        # One process of several writes the log; __exit__ closes it.
+        self._file = tempfile.TemporaryFile() if are_discarded() else open(path, "ab")  # noqa: SIM115
         size = os.fstat(self._file.fileno()).st_size
         self.missing_bytes = max(0, keep_bytes - size)  # removed by something else
         self._file.truncate(min(keep_bytes, size))
@@ -46,7 +49,7 @@ class MetricsLog:
 @contextmanager
 def event_log(run: Path, tensorboard: bool) -> Iterator[Callable[[dict], None]]:
     """Yield a function that writes a line of metrics to TensorBoard, or discards it."""
-    if not tensorboard:
+    if not tensorboard or are_discarded():
         yield lambda line: None
         return
     try:

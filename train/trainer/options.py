@@ -105,6 +105,13 @@ class CommonOptions:
         help="compute each layer again in the backward pass instead of keeping its activations: "
         "less memory, more time, the same results",
     )
+    coordinator: str | None = option(
+        None,
+        "HOST:PORT",
+        "address of process 0, for a run of several processes, each started with its --process",
+    )
+    processes: int | None = option(None, "N", "number of processes", least=1)
+    process: int | None = option(None, "I", "number of this process, from 0", least=0)
     tensorboard: bool = option(False, help="also write TensorBoard events (needs tensorboardX)")
 
     def __post_init__(self):
@@ -122,6 +129,12 @@ class CommonOptions:
 
     def check_paths(self) -> None:
         """Raise DataError or OptionError if a path does not exist or cannot be what it must be."""
+
+    def of_run(self) -> str:
+        """Return the options that all processes of a run must be given alike, as text."""
+        own = ("data", "out", "resume", "config", "coordinator", "processes", "process")
+        values = dataclasses.asdict(self)
+        return str({name: value for name, value in values.items() if name not in own})
 
     def fit_config(self, config: FitConfig) -> FitConfig:
         """Return the recipe's `config`, changed as these options ask."""

@@ -28,7 +28,8 @@ from transformer_jax.runtime.texts import read_text
 from transformer_jax.serialization.folder_files import LOCK
 
 OPTIONS = "options.json"
-NOT_SAVED = ("out", "resume", "config")  # options of a command line, not of a run
+CLUSTER = ("coordinator", "processes", "process")  # that say which processes train as one
+NOT_SAVED = ("out", "resume", "config", *CLUSTER)  # options of a command line, not of a run
 
 
 class RunError(ValueError):
@@ -44,6 +45,10 @@ class TrainingError(Exception):
     def __init__(self, message: str, *, mendable: bool):
         super().__init__(message)
         self.mendable = mendable
+
+
+class LostProcess(TrainingError):
+    """A process of several that is gone, so that the others cannot go on."""
 
 
 def new_folder(out: str | None, name: str) -> Path:
@@ -183,6 +188,7 @@ def resumed_options(
         if not is_possible(known[name], value):
             raise RunError(f"{folder / OPTIONS}: {name} cannot be {value!r:.60}; start a new run")
     given = given_options(make_parser(options, program), arguments)
+    given = {name: value for name, value in given.items() if name not in CLUSTER}
     if "config" in given:
         raise RunError(
             "--config cannot be combined with --resume, which takes the options of the run itself; "

@@ -4,15 +4,35 @@ No reader sees half a file.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+_discards: list[bool] = []
+
+
+@contextmanager
+def discarded() -> Iterator[None]:
+    """Write no file within the context: another process of the same program writes them."""
+    _discards.append(True)
+    try:
+        yield
+    finally:
+        _discards.pop()
+
+
+def are_discarded() -> bool:
+    """Return whether files are not written; see `discarded`."""
+    return bool(_discards)
 
 
 def write(path: Path, writer: Callable[[Path], object]) -> None:
     """Write a file atomically: `writer` writes to a neighbouring path, which then replaces `path`.
 
-    It waits for the disk before the rename.
+    It waits for the disk before the rename. Within `discarded`, nothing is written.
     """
+    if are_discarded():
+        return
     beside = path.with_name(f".{path.name}.part")
     try:
         writer(beside)
