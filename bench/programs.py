@@ -37,13 +37,14 @@ from transformer_jax.serialization.run_folder import read_spec
 
 MESH = "data=1,fsdp=1,tensor=1"
 LARGE_LM = "--layers 12 --embed-dim 768 --heads 12 --length 1024 --batch-tokens 32768 --muon-rate 0"
-# Name, program, its arguments and its steps; those after None are left out by --small.
-RUNS = (
+# Name, program, its arguments and its steps, which are fewer than those of an epoch.
+DEFAULTS = (
+    ("classifier, default", "imdb", "--no-baseline", 200),
     ("language model, default", "lm", "", 200),
     ("masked language model, default", "mlm", "", 120),
     ("translator, default", "translate", "", 200),
-    ("classifier, default", "imdb", "--no-baseline", 200),
-    None,
+)
+LARGE_RUNS = (
     ("language model, size of GPT-2", "lm", LARGE_LM, 36),
     ("language model, size of GPT-2, --remat", "lm", f"{LARGE_LM} --remat", 36),
 )
@@ -114,17 +115,19 @@ def measure(name: str, program: str, arguments: str, steps: int, dtype: str, mos
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the ceiling and every program."""
-    runs = RUNS[: RUNS.index(None)] if options.small else [run for run in RUNS if run]
+    runs = DEFAULTS if options.small else (*LARGE_RUNS, *DEFAULTS)
     edges = (256,) if options.small else EDGES.get(jax.default_backend(), LARGE)
     most = ceiling(options.dtype, edges, rounds=1 if options.small else 9)
-    found = []
+    results: dict[str, Any] = {"dtype": options.dtype, "ceiling": most, "programs": []}
     for name, program, arguments, steps in runs:
         if options.programs and program not in options.programs:
             continue
         steps = 4 if options.small else steps
-        found.append(measure(name, program, arguments, steps, options.dtype, most))
-        print(line(found[-1]), flush=True)
-    return PROGRAM.stamp(options) | {"dtype": options.dtype, "ceiling": most, "programs": found}
+        found = measure(name, program, arguments, steps, options.dtype, most)
+        results["programs"].append(found)
+        PROGRAM.keep(PROGRAM.stamp(options) | results, options.docs)
+        print(line(found), flush=True)
+    return PROGRAM.stamp(options) | results
 
 
 def line(found: dict[str, Any]) -> str:

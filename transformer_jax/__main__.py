@@ -3,8 +3,10 @@
 import argparse
 import sys
 from importlib import import_module
+from types import ModuleType
 
 from transformer_jax import __version__
+from transformer_jax.cli.arguments import add_mesh, on_mesh
 from transformer_jax.cli.parsing import CommandParser
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.ctrl_c import end_on_ctrl_c, interruptible
@@ -37,6 +39,8 @@ COMMANDS = {
     "export": "export",
 }
 
+ON_MESH = ("predict", "generate", "next", "translate", "embed", "similar", "fill")
+
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -45,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = command_parser(arguments[0])
     options = parser.parse(arguments[1:])
     try:
-        with warnings_as_notes():
+        with warnings_as_notes(), on_mesh(getattr(options, "mesh", None)):
             options.run(options)
     except (RunFolderError, PretrainedError, TokenizerError, InputError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
@@ -64,7 +68,7 @@ def command_parser(name: str) -> CommandParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    module.add_arguments(parser)
+    _add_arguments(parser, name, module)
     parser.set_defaults(run=module.run)
     return parser
 
@@ -77,8 +81,14 @@ def _list_parser() -> argparse.ArgumentParser:
     for name, stem in COMMANDS.items():
         module = import_module(f"transformer_jax.cli.{stem}")
         summary = (module.__doc__ or "").partition("\n\n")[0]
-        module.add_arguments(commands.add_parser(name, help=summary))
+        _add_arguments(commands.add_parser(name, help=summary), name, module)
     return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, name: str, module: ModuleType) -> None:
+    module.add_arguments(parser)
+    if name in ON_MESH:
+        add_mesh(parser)
 
 
 def script() -> int:

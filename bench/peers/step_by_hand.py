@@ -105,6 +105,7 @@ STACK = Known(
 FIT = Known(
     read={"seed", "average_decay", "optimizer"},
     elsewhere={"epochs", "max_steps", "checkpoint_minutes", "dtype"},  # the recipe's dtype is used
+    fixed={"remat": False, "accumulate": 1},
 )
 
 

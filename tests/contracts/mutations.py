@@ -212,7 +212,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a_beam_keeps_the_cache_of_another", "beam_search.step",
-        "jnp.ones((B * W, 1), bool), cache.rows(rows))",
+        "jnp.ones((B * W, 1), bool), cache.rows(beam))",
         "jnp.ones((B * W, 1), bool), cache)",
         "test_beams_of_a_language_model_go_on_from_one_another",
     ),
@@ -742,6 +742,12 @@ MUTATIONS = [
         "len(ids)",
         "test_prompts_of_one_padded_length_share_what_is_compiled",
     ),
+    Mutation(
+        "a_layer_keeps_what_it_computes_again", "rematerialised",
+        "return nnx.remat(again, graph_updates=False)(module, x, rngs)",
+        "return again(module, x, rngs)",
+        "test_each_layer_keeps_its_input_alone[Decoder]",
+    ),
     # What programs say
     Mutation(
         "the_time_left_counts_compilation", "ProgressBar.uncounted",
@@ -754,6 +760,22 @@ MUTATIONS = [
         "return step, steps",
         "return None",
         "test_a_command_says_that_training_was_stopped",
+    ),
+    # The cost of training on a mesh
+    Mutation(
+        "a_tied_table_has_one_gradient", "Work",
+        "return self.lookups + self.tied_head if", "return self.lookups if",
+        "test_fsdp_gathers_each_matrix_once_and_scatters_its_gradient",
+    ),
+    Mutation(
+        "a_ring_moves_all_of_an_array", "Collective",
+        "(n - 1) / n * self.size", "self.size",
+        "test_a_ring_moves_its_share_by_the_slowest_of_its_links",
+    ),
+    Mutation(
+        "a_device_computes_all_heads", "share_of_device",
+        'divided("attention.query_kernel", 1, N)', "N",
+        "test_heads_that_do_not_divide_are_computed_on_every_device",
     ),
 ]  # fmt: skip
 

@@ -16,9 +16,11 @@ from tests.helpers.checkpoint_files import FOLDER
 from tests.helpers.compiled import compiled
 from train.classifier.ngram_solver import ngrams_held
 from train.objectives.classification import drop_tokens, make_loss
-from train.objectives.seq2seq import make_mean_loss, make_pair_batch
+from train.objectives.seq2seq import make_loss as make_pair_loss
+from train.objectives.seq2seq import make_pair_batch
 from train.tasks.classification import Classification
 from train.tasks.translation import Translation
+from train.trainer.step import mean
 from transformer_jax.inference.classify import Scorer, predict
 from transformer_jax.inference.load import load
 from transformer_jax.inference.translate import translated
@@ -156,7 +158,7 @@ def test_a_loss_and_its_gradient_do_not_depend_on_the_id_that_fills_a_batch(
     @jax.jit
     @jax.value_and_grad
     def value(params, batch):
-        return loss(nnx.merge(graph, params), batch, nnx.Rngs(dropout=0))
+        return mean(*loss(nnx.merge(graph, params), batch, nnx.Rngs(dropout=0)))
 
     expected, found = (value(params, batch_of(pad_id)) for pad_id in (11, 0))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), expected, found)
@@ -179,8 +181,8 @@ def test_a_translation_loss_does_not_depend_on_the_id_that_fills_a_batch():
     config = SequenceToSequenceConfig(12, 8, STACK, STACK)
     graph, params = nnx.split(SequenceToSequence(config, rngs=nnx.Rngs(0)), nnx.Param)
     plan = Plan(4, 8, np.arange(3, dtype=np.int32))
-    loss = make_mean_loss(0.1)
-    value = jax.jit(lambda params, batch: loss(nnx.merge(graph, params), batch, None))
+    loss = make_pair_loss(0.1)
+    value = jax.jit(lambda params, batch: mean(*loss(nnx.merge(graph, params), batch, None)))
     batches = [make_pair_batch(plan, EXAMPLES, EXAMPLES[::-1], 8, pad_id) for pad_id in (11, 0)]
     expected, found = (float(value(params, batch)) for batch in batches)
     assert found == pytest.approx(expected, rel=1e-6)

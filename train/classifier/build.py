@@ -27,6 +27,7 @@ from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.lora import Lora, merged
 from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.parallel.axes import named_parameters
+from transformer_jax.parallel.mesh import to_host
 from transformer_jax.pretrained import PretrainedError
 from transformer_jax.pretrained.hub import folder_of
 from transformer_jax.runtime.errors import RunFolderError
@@ -210,7 +211,7 @@ class FromPretrained(Start):
         """Return the SHA-256 of the data and of the encoder's weights."""
         digest = hashlib.sha256(data_sha256.encode())
         for _, leaf in named_parameters(nnx.state(self.pretrained.encoder, nnx.Param)):
-            digest.update(np.asarray(leaf).tobytes())
+            digest.update(to_host(leaf).tobytes())
         return digest.hexdigest()
 
 

@@ -82,11 +82,12 @@ def make_loss(
     unlabelled_weight: float = 1.0,
     class_weights: Float[np.ndarray, " C"] | None = None,
 ):
-    """Return a loss function: the mean cross-entropy of a batch, or squared hinge with `margin`.
+    """Return a loss function: the cross-entropy of a batch, or squared hinge with `margin`.
 
-    Rows that only fill the shape of the batch do not count. With `labelled`, examples whose index
-    is not below it have pseudo-labels and the weight `unlabelled_weight`. With `class_weights`, an
-    example also has the weight of its class.
+    It gives the weighted sum over the examples and the sum of their weights. Rows that only fill
+    the shape of the batch do not count. With `labelled`, examples whose index is not below it have
+    pseudo-labels and the weight `unlabelled_weight`. With `class_weights`, an example also has the
+    weight of its class.
 
     Raises ValueError for `margin` with smoothing, and for token dropout without a mask token.
     """
@@ -97,7 +98,9 @@ def make_loss(
             f"token dropout needs a mask token, which the {tokenizer.spec} vocabulary lacks"
         )
 
-    def loss(model: TextClassifier, batch, rngs: nnx.Rngs) -> Float[Array, ""]:
+    def loss(
+        model: TextClassifier, batch, rngs: nnx.Rngs
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
         tokens = drop_tokens(batch.tokens, batch.is_token, token_dropout, tokenizer, rngs)
         logits = model(tokens, batch.is_token, rngs=rngs)
         losses = (
@@ -111,6 +114,6 @@ def make_loss(
         if class_weights is not None:
             weights *= jnp.asarray(class_weights, losses.dtype)[batch.labels]
         losses = jnp.where(batch.is_example, losses, 0)
-        return (weights * losses).sum() / jnp.maximum(weights.sum(), 1)
+        return (weights * losses).sum(), weights.sum()
 
     return loss

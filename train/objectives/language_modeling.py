@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int32, Integer
+from jaxtyping import Array, Bool, Float, Int, Int32, Integer
 
 from train.objectives.batches import LazyBatches, make_sums
 from transformer_jax.models.language_model import LanguageModel
@@ -88,9 +88,11 @@ def token_losses(
     return jnp.where(batch.is_target, losses, 0)
 
 
-def mean_loss(model: LanguageModel, batch: Windows, rngs: nnx.Rngs) -> Float[Array, ""]:
-    """Return the training loss: the mean over targets, in nats."""
-    return token_losses(model, batch, rngs).sum() / jnp.maximum(batch.is_target.sum(), 1)
+def summed_loss(
+    model: LanguageModel, batch: Windows, rngs: nnx.Rngs
+) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Return the training loss: the sum over targets, in nats, and their number."""
+    return token_losses(model, batch, rngs).sum(), batch.is_target.sum()
 
 
 def make_evaluation(

@@ -138,10 +138,12 @@ def hidden_logits(
     return model.logits(jnp.take_along_axis(x, batch.places[..., None], axis=1))
 
 
-def mean_loss(model: MaskedLanguageModel, batch: MaskedBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
-    """Return the training loss: the mean of -log p over the batch's chosen tokens, in nats."""
+def summed_loss(
+    model: MaskedLanguageModel, batch: MaskedBatch, rngs: nnx.Rngs
+) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Return the training loss: the sum of -log p over the chosen tokens, and their number."""
     nats, _ = _summed(hidden_logits(model, batch, rngs), batch)
-    return nats / jnp.maximum(batch.is_target.sum(), 1)
+    return nats, batch.is_target.sum()
 
 
 def make_evaluation(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int32
+from jaxtyping import Array, Bool, Float, Int, Int32
 
 from train.objectives.batches import LazyBatches, make_sums
 from train.objectives.classification import cross_entropy
@@ -79,7 +79,7 @@ def summed_losses(
     batch: PairBatch,
     smoothings: Sequence[float],
     rngs: nnx.Rngs | None = None,
-) -> tuple[list[Float[Array, ""]], Float[Array, ""]]:
+) -> tuple[list[Float[Array, ""]], Int[Array, ""]]:
     """Return the summed cross-entropy of all target tokens, in nats, and the number of tokens.
 
     There is one sum for each of the label smoothings.
@@ -94,15 +94,17 @@ def summed_losses(
     return sums, is_target.sum()
 
 
-def make_mean_loss(smoothing: float) -> Callable:
-    """Return the training loss: the label-smoothed cross-entropy per token, in nats.
+def make_loss(smoothing: float) -> Callable:
+    """Return the training loss: the label-smoothed cross-entropy in nats, and the number of tokens.
 
     Source: Szegedy et al., 2016, https://arxiv.org/abs/1512.00567, section 7.
     """
 
-    def loss(model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs) -> Float[Array, ""]:
+    def loss(
+        model: SequenceToSequence, batch: PairBatch, rngs: nnx.Rngs
+    ) -> tuple[Float[Array, ""], Int[Array, ""]]:
         (total,), number = summed_losses(model, batch, [smoothing], rngs)
-        return total / jnp.maximum(number, 1)
+        return total, number
 
     return loss
 

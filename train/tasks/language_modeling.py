@@ -18,7 +18,7 @@ from train.objectives.language_modeling import (
     epoch_batches,
     every_window,
     make_evaluation,
-    mean_loss,
+    summed_loss,
 )
 from train.recipes.lm import recipe_of
 from train.tasks.task import Task
@@ -37,7 +37,7 @@ SHOWN = 120  # length in tokens of the sample printed after each epoch
 class LanguageModeling(Task):
     """A language model, evaluated by its loss on held-out texts."""
 
-    loss = staticmethod(mean_loss)
+    loss = staticmethod(summed_loss)
     select = "validation_log_likelihood"
 
     def __init__(self, run: Run):

@@ -16,7 +16,7 @@ from train.objectives.masked_lm import (
     Masking,
     make_evaluation,
     masked_batches,
-    mean_loss,
+    summed_loss,
     unigram_loss,
 )
 from train.recipes.mlm import VALIDATION_FRACTION, recipe_of
@@ -33,7 +33,7 @@ from transformer_jax.text.tokenizer_formats import as_published
 class MaskedLanguageModeling(Task):
     """A masked language model, evaluated on validation texts of `train.imdb`."""
 
-    loss = staticmethod(mean_loss)
+    loss = staticmethod(summed_loss)
     select = "validation_log_likelihood"
 
     def __init__(self, run: Run):

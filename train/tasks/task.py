@@ -1,7 +1,7 @@
 """The base class of the tasks: the steps of a training run, from its folder to its report."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from train.trainer.fit import FitResult, fit
 from train.trainer.metrics_log import event_log
 from train.trainer.run import Run
 from train.trainer.signals import stop_if_asked
+from train.trainer.step import LossSum
 from transformer_jax.parallel.mesh import current_sizes, whole_share
 from transformer_jax.serialization.run_folder import WEIGHTS, save_specification, save_weights
 
@@ -36,7 +37,7 @@ class Task(ABC):
     data: Any  # has a name and a source
     model: nnx.Module  # the model that is saved
     spec: Any  # of the saved model, once training begins
-    loss: Callable  # of the model, a batch and random number generators
+    loss: LossSum  # of the model, a batch and random number generators
     select: str  # the metric of `validate` that selects the weights; higher is better
     written: tuple[str, ...] = (
         "report.html",

@@ -13,7 +13,7 @@ from train.objectives.batches import LazyBatches
 from train.objectives.seq2seq import (
     PairBatch,
     make_evaluation,
-    make_mean_loss,
+    make_loss,
     pair_batches,
     pair_lengths,
     target_lengths,
@@ -74,7 +74,7 @@ class Translation(Task):
         self.begin(tokens_sha256(texts, test), spec)
         self.model = SequenceToSequence(config, rngs=nnx.Rngs(self.options.seed))
         self.graph = nnx.graphdef(self.model)
-        self.loss = make_mean_loss(smoothing)
+        self.loss = make_loss(smoothing)
         lengths = pair_lengths(*self.validation_ids)
         plans = evaluation_plans(lengths, self.buckets, self.batch_tokens)
         validation = pair_batches(plans, *self.validation_ids, self.target_lengths, pad_id)

@@ -26,7 +26,7 @@ from train.trainer.config import FitConfig
 from train.trainer.faults import TrainingError
 from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
-from train.trainer.step import TrainState, copied, make_train_step
+from train.trainer.step import LossSum, TrainState, copied, make_train_step
 from transformer_jax.parallel.mesh import place, split_rows
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.progress import ProgressBar
@@ -39,7 +39,7 @@ class Objective(Protocol):
     """The loss to minimise, and the validation metric that selects the weights."""
 
     trained: nnx.Module
-    loss: Callable[[nnx.Module, Any, nnx.Rngs], jax.Array]  # of a batch
+    loss: LossSum  # of a batch
     select: str  # the metric that selects the weights; higher is better
 
     def batches(self, epoch: int) -> Sequence[Any]:
@@ -138,7 +138,8 @@ class _Loop:
 
     def _take_step(self, batch: Any, epoch: int) -> None:
         with self._compiling(batch):
-            self.state, loss = self.train_step(self.state, split_rows(batch))
+            rows = split_rows(batch, self.config.accumulate)
+            self.state, loss = self.train_step(self.state, rows)
         self.window.add(loss, self.objective.count_tokens(batch))
         step = self.progress.step + 1
         self._update(step=step)

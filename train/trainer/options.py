@@ -51,9 +51,9 @@ class CommonOptions:
     # Options that may differ when a run is resumed, those that runs of version 0.1.0 lack, and the
     # groups of options in the help.
     may_change: ClassVar = frozenset(
-        {"data", "epochs", "checkpoint_minutes", "tensorboard", "mesh"}
+        {"data", "epochs", "checkpoint_minutes", "tensorboard", "mesh", "remat"}
     )
-    later: ClassVar[frozenset[str]] = frozenset({"mesh"})
+    later: ClassVar[frozenset[str]] = frozenset({"mesh", "remat", "accumulate"})
     groups: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     epochs: int | None = option(
@@ -93,6 +93,18 @@ class CommonOptions:
         "sizes of the device mesh: data, fsdp and tensor, such as data=2,fsdp=4; -1: the rest "
         "(default: data = all devices)",
     )
+    accumulate: int = option(
+        1,
+        "N",
+        "compute the gradient of each batch as the sum over N microbatches, of which one at a time "
+        "is in memory (default: 1)",
+        least=1,
+    )
+    remat: bool = option(
+        False,
+        help="compute each layer again in the backward pass instead of keeping its activations: "
+        "less memory, more time, the same results",
+    )
     tensorboard: bool = option(False, help="also write TensorBoard events (needs tensorboardX)")
 
     def __post_init__(self):
@@ -113,7 +125,7 @@ class CommonOptions:
 
     def fit_config(self, config: FitConfig) -> FitConfig:
         """Return the recipe's `config`, changed as these options ask."""
-        names = ("epochs", "max_steps", "seed", "checkpoint_minutes")
+        names = ("epochs", "max_steps", "seed", "checkpoint_minutes", "accumulate", "remat")
         return replace(config, **{k: v for k in names if (v := getattr(self, k)) is not None})
 
 

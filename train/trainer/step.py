@@ -7,9 +7,16 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jaxtyping import Array, Float, Shaped
 
 from train.trainer.config import FitConfig
+from transformer_jax.nn.decoder import Decoder
+from transformer_jax.nn.encoder import Encoder
 from transformer_jax.parallel.mesh import gather, keep_at_rest, keep_like, keep_whole
+
+# Of a model, a batch and random number generators: the sum of the losses, each times its weight,
+# and that of the weights. Sums, because microbatches may have different weights.
+LossSum = Callable[[nnx.Module, Any, nnx.Rngs], tuple[Float[Array, ""], Shaped[Array, ""]]]
 
 
 class TrainState(NamedTuple):
@@ -36,24 +43,68 @@ def copied(params: Any) -> Any:
     return keep_at_rest(jax.tree.map(jnp.copy, params))
 
 
+def mean(total: Float[Array, "..."], weight: Shaped[Array, ""]) -> Float[Array, "..."]:
+    """Return the mean of losses, or its gradient, from that of their sum and the sum of weights."""
+    return total / jnp.maximum(weight, 1)
+
+
+def make_gradient(
+    graph: Any, loss: LossSum, config: FitConfig
+) -> Callable[[Any, Any, jax.Array], tuple[Float[Array, ""], Any]]:
+    """Return a function of parameters, a batch and the step: the mean loss and its gradient.
+
+    With `config.accumulate`, microbatches are computed one after the other and their sums added,
+    in float32. They are every N-th row, so that rows stay on their devices.
+    """
+    key, N = jax.random.key(config.seed), config.accumulate
+
+    def prepared(params):
+        # Parameters are float32; they are cast once, here, to the dtype of the computation.
+        return at_work(jax.tree.map(lambda p: p.astype(config.dtype), params))
+
+    def at_work(tree):
+        return gather(tree, layers=not config.remat)
+
+    def sums(ready, batch, dropout):
+        model = nnx.merge(graph, ready)
+        if config.remat:
+            model.set_attributes(Encoder, Decoder, raise_if_not_found=False, remat=True)
+        return loss(model, batch, nnx.Rngs(dropout=dropout))
+
+    def of_batch(params, batch, step):
+        dropout = jax.random.fold_in(key, step)
+        return jax.value_and_grad(lambda p: mean(*sums(prepared(p), batch, dropout)))(params)
+
+    def of_microbatches(params, batch, step):
+        ready = prepared(params)  # gathered once
+        keys = jax.random.split(jax.random.fold_in(key, step), N)
+        parts = jax.tree.map(lambda x: x.reshape(-1, N, *x.shape[1:]).swapaxes(0, 1), batch)
+
+        def add(gradient, part):
+            found, more = jax.value_and_grad(sums, has_aux=True)(ready, *part)
+            more = jax.tree.map(lambda g, p: g.astype(p.dtype), at_work(more), params)
+            return jax.tree.map(jnp.add, gradient, keep_at_rest(more)), found
+
+        zeros = keep_at_rest(jax.tree.map(jnp.zeros_like, params))
+        gradient, (totals, counts) = jax.lax.scan(add, zeros, (parts, keys))
+        total, count = totals.sum(), counts.sum()
+        return mean(total, count), jax.tree.map(lambda g: mean(g, count), gradient)
+
+    return of_batch if N == 1 else of_microbatches
+
+
 def make_train_step(
-    graph: Any, loss: Callable, optimizer: optax.GradientTransformation, config: FitConfig
+    graph: Any, loss: LossSum, optimizer: optax.GradientTransformation, config: FitConfig
 ) -> Callable[[TrainState, Any], tuple[TrainState, jax.Array]]:
     """Return the jitted function of one update: (state, batch) to (state, loss).
 
     The input state is donated. If the loss or any gradient is NaN or infinite, the weights, their
     average and the optimizer state stay as they were, and the returned loss is NaN.
     """
-    key = jax.random.key(config.seed)
-
-    def objective(params, batch, step):
-        # Parameters are float32; they are cast once, here, to the dtype of the computation.
-        cast = gather(jax.tree.map(lambda p: p.astype(config.dtype), params))
-        rngs = nnx.Rngs(dropout=jax.random.fold_in(key, step))
-        return loss(nnx.merge(graph, cast), batch, rngs)
+    gradient_of = make_gradient(graph, loss, config)
 
     def train_step(state, batch):
-        value, gradient = jax.value_and_grad(objective)(state.params, batch, state.step)
+        value, gradient = gradient_of(state.params, batch, state.step)
         updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
         # The decay is smaller at first, so that the average forgets the random initialization.

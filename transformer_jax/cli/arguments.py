@@ -3,11 +3,15 @@
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import jax
+
 from transformer_jax.cli.terminal import read_lines, writable
+from transformer_jax.parallel.mesh import mesh_sizes, use_mesh
 from transformer_jax.runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,6 +33,32 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=("float32", "bfloat16"), default="float32",
         help="dtype of the computation (default: float32)",
     )  # fmt: skip
+
+
+def add_mesh(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--mesh` to a command that uses a model."""
+    parser.add_argument(
+        "--mesh", metavar="AXES",
+        help="distribute the model over all devices by these sizes of data, fsdp and tensor, such "
+        "as fsdp=4,tensor=2; -1 stands for the rest",
+    )  # fmt: skip
+
+
+@contextmanager
+def on_mesh(text: str | None) -> Iterator[None]:
+    """Set the mesh of `--mesh` for the duration of the context; without the option, none.
+
+    Raises InputError if there is no such mesh.
+    """
+    if text is None:
+        yield
+        return
+    try:
+        mesh_sizes(text, jax.device_count())
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    with use_mesh(text):
+        yield
 
 
 def given_texts(options: argparse.Namespace) -> list[str]:

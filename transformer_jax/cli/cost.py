@@ -1,12 +1,19 @@
-"""Show the cost of a transformer: parameters, operations and bytes.
+r"""Show the cost of a transformer: parameters, operations and bytes.
 
     python -m transformer_jax cost bert-base --length 512
     python -m transformer_jax cost gpt3 --tokens 300e9      (also the cost of training on 300e9)
     python -m transformer_jax cost RUN --batch 64           (the model of a run folder)
+    python -m transformer_jax cost llama2-7b --mesh data=64,fsdp=8 --device h100 --batch 1024 \
+        --length 4096 --dtype bfloat16      (training on a mesh of 512 devices)
     python -m transformer_jax cost --list
 
 All numbers are computed from the sizes of the model. Nothing is downloaded, and the model does not
 run. A multiply-add counts as two operations.
+
+--mesh counts what the training programs hold on each device: parameters, their average, the best
+average so far, and the two moments of AdamW, in float32 and split as in training; the gradient, the
+weights at work, and what JAX keeps for the gradient. Times are limits: published peaks of --device
+that no program reaches. It is assumed that XLA makes reduce-scatters, as on accelerators.
 """
 
 import argparse
@@ -21,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from transformer_jax.cli.cost_rows import bytes_text, row
+from transformer_jax.cli.mesh_cost import add_mesh_arguments, mesh_rows
 from transformer_jax.cli.terminal import did_you_mean, writable
 from transformer_jax.costs import formulas
 from transformer_jax.costs.formulas import Config
@@ -59,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--xla", action="store_true", help="also show the operations that XLA counts (run folders)"
     )
+    add_mesh_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -100,6 +110,11 @@ def figures(options: argparse.Namespace) -> dict[str, Any]:
     if options.xla:
         found["compiled"] = _compiled(described, options.batch, options.length)
     found |= _memory(config, sizes, options)
+    if options.mesh is not None or options.device is not None:
+        # Imported here so that mistakes are answered at once.
+        from transformer_jax.cli.mesh_figures import mesh_figures
+
+        found["mesh"] = mesh_figures(described, options)
     projections, layer = formulas.crossover_lengths(formulas.stacks_of(config)[0])
     return found | {"crossover_projections": projections, "crossover_layer": layer}
 
@@ -207,7 +222,8 @@ def table(found: dict[str, Any]) -> Iterator[str]:
     if 0 < sizes["num_positions"] < sizes["inputs"]:
         yield f"note: the position table has fewer rows than {found['length']} tokens need"
 
-    for section in (_parameter_rows, _operation_rows, _byte_rows, _crossover_rows):
+    rest = (_byte_rows, _crossover_rows) if "mesh" not in found else (_mesh_rows,)
+    for section in (_parameter_rows, _operation_rows, *rest):
         yield ""
         yield from section(found)
 
@@ -217,17 +233,17 @@ def _parameter_rows(found: dict[str, Any]) -> Iterator[str]:
     if "published_parameters" in found:
         off = found["off_percent"]
         beside = f"published: {_short(found['published_parameters'])}, off by {off:+.1f}%"
-    yield _row("Parameters", f"{found['parameters']:,}", beside)
+    yield row("Parameters", f"{found['parameters']:,}", beside)
     for part, number in found["parameters_by_part"].items():
-        yield _row(f"  {part}", f"{number:,}", f"{number / found['parameters']:6.1%}")
+        yield row(f"  {part}", f"{number:,}", f"{number / found['parameters']:6.1%}")
 
 
 def _operation_rows(found: dict[str, Any]) -> Iterator[str]:
     yield f"Operations (FLOPs) for {found['batch']} x {found['length']} tokens"
     forward = found["forward_flops"]
-    yield _row("  forward", f"{forward:.3e}")
+    yield row("  forward", f"{forward:.3e}")
     for part, number in found["forward_flops_by_part"].items():
-        yield _row(f"    {part}", f"{number:.3e}", f"{number / forward:6.1%}")
+        yield row(f"    {part}", f"{number:.3e}", f"{number / forward:6.1%}")
     for key, label, beside in (
         ("forward_flops_visible", "forward, visible pairs", "if masked blocks are skipped"),
         ("training_flops", "training step", "3 x forward"),
@@ -235,14 +251,14 @@ def _operation_rows(found: dict[str, Any]) -> Iterator[str]:
         ("training_flops_6nd", "training step by 6 N D", "counts tables, not T x S products"),
     ):
         if key in found:
-            yield _row(f"  {label}", f"{found[key]:.3e}", beside)
+            yield row(f"  {label}", f"{found[key]:.3e}", beside)
     if "tokens" in found:
-        yield _row(f"  training on {found['tokens']:.3g} tokens", f"{found['tokens_flops']:.3e}")
-        yield _row("    by 6 N D", f"{found['tokens_flops_6nd']:.3e}", "N as counted here")
+        yield row(f"  training on {found['tokens']:.3g} tokens", f"{found['tokens_flops']:.3e}")
+        yield row("    by 6 N D", f"{found['tokens_flops_6nd']:.3e}", "N as counted here")
     if "tokens_flops_6nd_published" in found:
-        yield _row("    by 6 N D", f"{found['tokens_flops_6nd_published']:.3e}", "N as published")
+        yield row("    by 6 N D", f"{found['tokens_flops_6nd_published']:.3e}", "N as published")
     for label, number in found.get("compiled", {}).items():
-        yield _row(f"  {label}", f"{number:.3e}")
+        yield row(f"  {label}", f"{number:.3e}")
 
 
 def _byte_rows(found: dict[str, Any]) -> Iterator[str]:
@@ -256,29 +272,22 @@ def _byte_rows(found: dict[str, Any]) -> Iterator[str]:
         ("cache_bytes", "key-value cache", "for generation"),
     ):
         if key in found:
-            yield _row(f"  {label}", _bytes(found[key]), beside)
+            yield row(f"  {label}", bytes_text(found[key]), beside)
+
+
+def _mesh_rows(found: dict[str, Any]) -> Iterator[str]:
+    return mesh_rows(found["mesh"], found["dtype"])
 
 
 def _crossover_rows(found: dict[str, Any]) -> Iterator[str]:
     yield "The T x T products of self-attention cost as much as"
-    yield _row("  the projections at T =", f"{found['crossover_projections']:,.0f}")
-    yield _row("  the rest of a layer at T =", f"{found['crossover_layer']:,.0f}")
-
-
-def _row(label: str, number: str, beside: str = "") -> str:
-    return f"{label:<30}{number:>18}   {beside}".rstrip()
+    yield row("  the projections at T =", f"{found['crossover_projections']:,.0f}")
+    yield row("  the rest of a layer at T =", f"{found['crossover_layer']:,.0f}")
 
 
 def _short(number: float) -> str:
     """Format a number of parameters, such as 110M or 1.5B."""
     return f"{number / 1e9:g}B" if number >= 1e9 else f"{number / 1e6:g}M"
-
-
-def _bytes(number: int) -> str:
-    """Format a number of bytes in decimal units, such as 437.9 MB."""
-    step = min((len(str(number)) - 1) // 3, 5)
-    unit = ("B", "kB", "MB", "GB", "TB", "PB")[step]
-    return f"{number / 1000**step:.1f} {unit}"
 
 
 def _listed(name: str, found: dict[str, Any]) -> str:

@@ -101,7 +101,7 @@ def beam_search(
     stops = jnp.array(stop, jnp.int32)
 
     def extend(i, state, logits):
-        """Extend the beams by a token; return them, that token, and the row that each extends."""
+        """Extend the beams by a token; return them, that token, and the beam that each extends."""
         each = log_probabilities(logits).reshape(B, W, V) + state.log_probability[..., None]
         # Each beam can end in each stop token once, so that at least W candidates do not end here.
         best, index = lax.top_k(each.reshape(B, W * V), min((1 + len(stop)) * W, W * V))
@@ -115,11 +115,7 @@ def beam_search(
             log_probability=going_on,
         )
         beam, token = (jnp.take_along_axis(x, chosen, axis=1) for x in (beam, token))
-        return (
-            state,
-            token.reshape(-1, 1),
-            (jnp.arange(B, dtype=beam.dtype)[:, None] * W + beam).reshape(-1),
-        )
+        return state, token.reshape(-1, 1), beam
 
     def going(carry):
         i, state, _, _, _ = carry
@@ -127,8 +123,8 @@ def beam_search(
 
     def step(carry):
         # A token is fed to the model at the start of the next step, so that the last is never fed.
-        i, state, token, rows, cache = carry
-        logits, cache = model.next_logits(token, jnp.ones((B * W, 1), bool), cache.rows(rows))
+        i, state, token, beam, cache = carry
+        logits, cache = model.next_logits(token, jnp.ones((B * W, 1), bool), cache.rows(beam))
         return i + 1, *extend(i, state, logits), cache
 
     zero = jnp.zeros((), jnp.int32)

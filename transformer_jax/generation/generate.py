@@ -30,9 +30,11 @@ from transformer_jax.generation.options import (
     make_options,
 )
 from transformer_jax.generation.sampling import Sampling, draw, log_probabilities
+from transformer_jax.generation.state import GenerationState, keep_cache, keep_state
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
-from transformer_jax.nn.kv_cache import Cache
+from transformer_jax.parallel.mesh import keep_whole, settled
+from transformer_jax.parallel.placement import first_rows, gathered, keep_rows, split_filled
 
 
 class Generated(NamedTuple):
@@ -41,18 +43,6 @@ class Generated(NamedTuple):
     tokens: Int[Array, "B G"]
     lengths: Int[Array, " B"]
     log_probability: Float[Array, " B"]  # under the model's own distribution, before `Sampling`
-
-
-class GenerationState(NamedTuple):
-    """The state of the generation loop. `is_used` marks the tokens for the repetition penalty."""
-
-    logits: Float[Array, "B V"]
-    cache: Cache
-    is_used: Bool[Array, "B V"] | None
-    is_done: Bool[Array, " B"]
-    lengths: Int[Array, " B"]
-    log_probability: Float[Array, " B"]
-    key: PRNGKeyArray
 
 
 def generate(
@@ -82,8 +72,9 @@ def generate(
     options = make_options(model, max_tokens, sampling, search, stop, pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
     graph, params = nnx.split(model, nnx.Param)
-    key = key_for(options, key)
-    return _generate(graph, params, _array(tokens), is_token, key, options=options)
+    params, rows = gathered(params), split_filled(_array(tokens), is_token)
+    found = _generate(graph, params, *rows, key_for(options, key), options=options)
+    return first_rows(found, is_token.shape[0])
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="options")
@@ -91,12 +82,12 @@ def _generate(graph, params, tokens, is_token, key, *, options):
     model = nnx.merge(graph, params)
     cache = model.start(tokens.shape[0], tokens.shape[1] + options.max_tokens)
     state = _read_prompt(model, cache, tokens, is_token, key, options)
-    return _generate_tokens(model, state, options)
+    return keep_whole(_generate_tokens(model, state, options))
 
 
 def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationState:
     """Compute the state of the loop after the prompt."""
-    logits, cache = model.next_logits(tokens, is_token, cache)
+    logits, cache = model.next_logits(tokens, is_token, keep_cache(cache))
     B, V = logits.shape
     is_used = None
     if options.sampling is not None and options.sampling.repetition_penalty != 1.0:
@@ -104,7 +95,7 @@ def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationStat
         is_used = jnp.zeros((B, V), bool).at[jnp.arange(B)[:, None], columns].set(True, mode="drop")
     none = jnp.zeros(B, jnp.int32)
     sums = jnp.zeros(B, wide_dtype(logits.dtype))
-    return GenerationState(logits, cache, is_used, none > 0, none, sums, key)
+    return keep_state(GenerationState(logits, cache, is_used, none > 0, none, sums, key))
 
 
 def _generate_tokens(model, state, options: GenerationOptions) -> Generated:
@@ -168,7 +159,7 @@ def _draw(state, options: GenerationOptions):
 
 def _feed(model, state, token, is_new):
     logits, cache = model.next_logits(token[:, None], is_new[:, None], state.cache)
-    return state._replace(logits=logits, cache=cache)
+    return keep_state(state._replace(logits=logits, cache=cache))
 
 
 def stream(
@@ -190,14 +181,14 @@ def stream(
     options = make_options(model, max_tokens, sampling, None, stop, pad_id)
     is_token = _prompt(model, tokens, is_token, max_tokens)
     graph, params = nnx.split(model, nnx.Param)
-    key = key_for(options, key)
-    state = _first(graph, params, _array(tokens), is_token, key, options=options)
+    params, rows = gathered(params), split_filled(_array(tokens), is_token)
+    state = settled(_first(graph, params, *rows, key_for(options, key), options=options))
     for i in range(max_tokens):
-        token, state, is_new = _drawn(state, options=options)
-        yield np.asarray(token)
-        if bool(state.is_done.all()) or i + 1 == max_tokens:
+        token, state, is_new, is_last = settled(_drawn(state, options=options))
+        yield np.asarray(token)[: len(is_token)]
+        if is_last or i + 1 == max_tokens:
             return
-        state = _fed(graph, params, state, token, is_new)
+        state = settled(_fed(graph, params, state, token, is_new))
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="options")
@@ -209,7 +200,9 @@ def _first(graph, params, tokens, is_token, key, *, options):
 
 @partial(jax.jit, static_argnames="options")
 def _drawn(state, *, options):
-    return _draw(state, options)
+    token, state, is_new = _draw(state, options)
+    is_last = keep_whole(state.is_done.all())
+    return keep_whole(token), keep_state(state), keep_rows(is_new), is_last
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -239,9 +232,10 @@ def generate_target(
     check_ids("source", source, model.config.vocab_size, is_source)
     check_tokens(model, (begin,), "begin with")
     graph, params = nnx.split(model, nnx.Param)
-    source, is_source = _array(source), _array(is_source)
+    params, rows = gathered(params), split_filled(_array(source), _array(is_source))
     key = key_for(options, key)
-    return _generate_target(graph, params, source, is_source, key, begin=begin, options=options)
+    found = _generate_target(graph, params, *rows, key, begin=begin, options=options)
+    return first_rows(found, np.shape(source)[0])
 
 
 @partial(jax.jit, static_argnums=0, static_argnames=("begin", "options"))
@@ -250,7 +244,7 @@ def _generate_target(graph, params, source, is_source, key, *, begin, options):
     first = jnp.full((source.shape[0], 1), begin, jnp.int32)
     cache = model.start(source, is_source, options.max_tokens)
     state = _read_prompt(model, cache, first, jnp.ones_like(first, bool), key, options)
-    return _generate_tokens(model, state, options)
+    return keep_whole(_generate_tokens(model, state, options))
 
 
 def next_tokens(
@@ -267,14 +261,16 @@ def next_tokens(
     check_whole("count", count, least=0)
     is_token = _prompt(model, tokens, is_token, 0)
     graph, params = nnx.split(model, nnx.Param)
-    return _next_tokens(graph, params, _array(tokens), is_token, count=count)
+    rows = split_filled(_array(tokens), is_token)
+    found = _next_tokens(graph, gathered(params), *rows, count=count)
+    return first_rows(found, is_token.shape[0])
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="count")
 def _next_tokens(graph, params, tokens, is_token, *, count):
     logits = nnx.merge(graph, params)(tokens, is_token, last=True)
     probabilities, best = lax.top_k(jax.nn.softmax(logits), min(count, logits.shape[-1]))
-    return best, probabilities
+    return keep_whole((best, probabilities))
 
 
 def _prompt(model, tokens, is_token, max_tokens: int) -> Bool[Array | np.ndarray, "B T"]:

@@ -20,7 +20,14 @@ from transformer_jax.inference.load import load
 from transformer_jax.inference.sentence_files import SIMILARITIES, Pooling, read_pooling
 from transformer_jax.inference.texts import as_texts
 from transformer_jax.models.text_encoder import TextEncoder
-from transformer_jax.parallel.mesh import gather, keep_whole, place, split_rows, use_any_mesh
+from transformer_jax.parallel.mesh import (
+    gather,
+    keep_whole,
+    place,
+    settled,
+    split_rows,
+    use_any_mesh,
+)
 from transformer_jax.runtime.progress import SHORT, ProgressBar
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import (
@@ -135,7 +142,7 @@ class SentenceEncoder:
             for batch in batches:
                 with use_any_mesh():
                     inputs = split_rows((batch.tokens, batch.is_token))
-                    vectors = self._vectors(params, *inputs)
+                    vectors = settled(self._vectors(params, *inputs))
                 rows = np.flatnonzero(batch.is_example)
                 yield batch.index[rows], np.asarray(vectors)[rows]
                 bar.update(len(rows))

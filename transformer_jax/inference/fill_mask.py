@@ -11,6 +11,8 @@ from flax import nnx
 
 from transformer_jax.inference.texts import as_text
 from transformer_jax.models.masked_language_model import MaskedLanguageModel
+from transformer_jax.parallel.mesh import keep_whole
+from transformer_jax.parallel.placement import gathered
 from transformer_jax.serialization.run_folder import Trained
 from transformer_jax.text.batching import padded
 from transformer_jax.text.tokenizer_protocol import TextTokenizer
@@ -84,7 +86,7 @@ def fill_masks(
     graph, params = nnx.split(model, nnx.Param)
     probabilities = _probabilities_at(
         graph,
-        params,
+        gathered(params),
         row,
         is_token,
         places,
@@ -108,4 +110,4 @@ def fill_masks(
 def _probabilities_at(graph, params, tokens, is_token, places, *, rows):
     model = nnx.merge(graph, params)
     logits = model.logits(model.text(tokens, is_token)[0, places])
-    return jax.nn.softmax(logits[:, :rows])
+    return keep_whole(jax.nn.softmax(logits[:, :rows]))

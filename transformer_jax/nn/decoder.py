@@ -17,6 +17,7 @@ from transformer_jax.nn.context import DEFAULT_CONTEXT, LayerContext
 from transformer_jax.nn.encoder import residual
 from transformer_jax.nn.kv_cache import Cache, KeysAndValues, Step, empty_cache
 from transformer_jax.nn.layers import MultiHeadAttention, attention_of, feed_forward_of, norm_of
+from transformer_jax.nn.remat import rematerialised
 
 
 class DecoderLayer(nnx.Module):
@@ -81,6 +82,12 @@ class DecoderLayer(nnx.Module):
         x = residual(x, transform, self.feed_forward_norm, self.config, rngs)
         return x, (weights[0], weights[1]), written
 
+    def keys_and_values(
+        self, memory: Float[Array, "B M D"]
+    ) -> tuple[Float[Array, "B M K H"], Float[Array, "B M K O"]]:
+        """Return the keys and values of the cross-attention."""
+        return self.cross().keys_and_values(memory)
+
     def cross(self) -> MultiHeadAttention:
         """Return the cross-attention. Raises ValueError if the layer was made without it."""
         if self.cross_attention is None:
@@ -89,7 +96,12 @@ class DecoderLayer(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A stack of `DecoderLayer`s, with a norm at the end if the configuration asks for one."""
+    """A stack of `DecoderLayer`s, with a norm at the end if the configuration asks for one.
+
+    With `remat`, each layer is computed again in the backward pass.
+    """
+
+    remat = False  # a setting of training, which is not saved with a model
 
     def __init__(self, config: StackConfig, *, cross: bool = False, rngs: nnx.Rngs):
         self.layers = nnx.List(
@@ -121,7 +133,8 @@ class Decoder(nnx.Module):
         maps, layers, states = ([], []), [], []
         for i, layer in enumerate(self.layers):
             states.append(x)
-            x, weights, written = layer(
+            call = partial(rematerialised, layer) if self.remat else layer
+            x, weights, written = call(
                 x,
                 context,
                 memory=None if memory is None else memory[i],
@@ -154,7 +167,10 @@ class Decoder(nnx.Module):
         """
         # No query sees padding, but a NaN there would enter the gradient of the kernels as 0 * NaN.
         memory = jnp.where(is_memory[..., None], memory, 0)
-        return tuple(layer.cross().keys_and_values(memory) for layer in self.layers)
+        if self.remat:
+            again = partial(rematerialised, method="keys_and_values")
+            return tuple(again(layer, memory) for layer in self.layers)
+        return tuple(layer.keys_and_values(memory) for layer in self.layers)
 
     def empty_cache(
         self, batch: int, capacity: int, *, window: int | None = None, dtype: DTypeLike

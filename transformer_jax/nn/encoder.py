@@ -12,6 +12,7 @@ from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import DEFAULT_CONTEXT, LayerContext
 from transformer_jax.nn.layers import attention_of, feed_forward_of, norm_of
 from transformer_jax.nn.parameters import dropout_key
+from transformer_jax.nn.remat import rematerialised
 
 
 def residual(
@@ -74,7 +75,12 @@ class EncoderLayer(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """A stack of `EncoderLayer`s, with a norm at the end if the configuration asks for one."""
+    """A stack of `EncoderLayer`s, with a norm at the end if the configuration asks for one.
+
+    With `remat`, each layer is computed again in the backward pass.
+    """
+
+    remat = False  # a setting of training, which is not saved with a model
 
     def __init__(self, config: StackConfig, *, rngs: nnx.Rngs):
         self.layers = nnx.List(
@@ -104,7 +110,8 @@ class Encoder(nnx.Module):
         maps, states = [], []
         for layer, layer_context in zip(self.layers, layer_contexts, strict=True):
             states.append(x)
-            encoded = layer(x, layer_context, rngs=rngs)
+            call = partial(rematerialised, layer) if self.remat else layer
+            encoded = call(x, layer_context, rngs=rngs)
             x, *weights = encoded if isinstance(encoded, tuple) else (encoded,)
             maps += weights
         if self.final_norm is not None:

@@ -132,12 +132,19 @@ class Cache:
         """Return the cache for the next call."""
         return replace(self, layers=tuple(layers), lengths=step.lengths)
 
-    def rows(self, index: Int[Array, " R"]) -> "Cache":
-        """Return the cache of these examples, in this order, as beam search reorders its beams.
+    def rows(self, beams: Int[Array, "B W"]) -> "Cache":
+        """Return the cache in which row b W + w has what row b W + beams[b, w] had.
 
-        The memory of cross-attention stays as it is, since the beams of an example share it.
+        Beam search reorders the W beams of each example so. The memory of cross-attention stays as
+        it is, since the beams of an example share it.
         """
-        layers, lengths = jax.tree.map(lambda array: array[index], (self.layers, self.lengths))
+
+        def chosen(array):
+            each = array.reshape(*beams.shape, *array.shape[1:])
+            # Example by example, for the reason that `_write` has.
+            return jax.vmap(lambda rows, index: rows[index])(each, beams).reshape(array.shape)
+
+        layers, lengths = jax.tree.map(chosen, (self.layers, self.lengths))
         return replace(self, layers=layers, lengths=lengths)
 
     def repeated(self, times: int) -> "Cache":
@@ -185,5 +192,9 @@ def _in_ring(slot, length, C):
 
 
 def _write(array, slots, new):
-    rows = jnp.arange(array.shape[0])[:, None]
-    return array.at[rows, :, slots].set(new.astype(array.dtype), mode="drop")
+    # One example at a time, so that XLA sees that no example is written to another one. Otherwise
+    # it would exchange them between the devices of a mesh.
+    def write(array, slots, new):
+        return array.at[:, slots].set(new.swapaxes(0, 1), mode="drop")
+
+    return jax.vmap(write)(array, slots, new.astype(array.dtype))

@@ -117,8 +117,12 @@ def use_any_mesh() -> Iterator[None]:
 
 
 def current_sizes() -> dict[str, int]:
-    """Return the sizes of the axes of the mesh that is set, or an empty dictionary."""
-    return dict(jax.sharding.get_abstract_mesh().shape)
+    """Return the sizes of the axes of the mesh that is set, or an empty dictionary.
+
+    A mesh with other axes is that of a user's own program, and counts as none.
+    """
+    sizes = dict(jax.sharding.get_abstract_mesh().shape)
+    return sizes if set(AXES) <= set(sizes) else {}
 
 
 def num_row_parts() -> int:
@@ -151,12 +155,14 @@ def place(params: Any) -> Any:
     return params if not current_sizes() else jax.tree.map(_put, params, _specs(params, AT_REST))
 
 
-def gather(params: Any) -> Any:
+def gather(params: Any, *, layers: bool = True) -> Any:
     """Constrain parameters to where they lie at work, inside a compiled function.
 
     Without this line at the top of an objective, XLA gathers the batch instead of the parameters.
+    Without `layers`, those of the layers of a stack stay at rest, and the stack must gather them.
     """
-    return _constrained(params, lambda: _specs(params, AT_WORK))
+    at_rest = None if layers else lambda name: ".layers." in name
+    return _constrained(params, lambda: _specs(params, AT_WORK, at_rest))
 
 
 def keep_at_rest(params: Any) -> Any:
@@ -177,21 +183,22 @@ def keep_whole(tree: Any) -> Any:
     return _constrained(tree, lambda: jax.tree.map(lambda _: P(), tree))
 
 
-def split_rows(batch: Any) -> Any:
+def split_rows(batch: Any, microbatches: int = 1) -> Any:
     """Split the first axis of each NumPy array into equal parts over the axes `ROWS` of the mesh.
 
     Every process has the whole batch, and each device takes its rows of it. Rows of zeros are added
-    where there are no equal parts. A zero is False in the masks of a batch, so that these rows have
-    no weight in a loss and are no results.
+    where there are no equal parts, or those are not divisible by the number of microbatches. A zero
+    is False in the masks of a batch, so that these rows have no weight in a loss and are no
+    results.
     """
     sizes = current_sizes()
+    multiple = num_row_parts() * microbatches
     if not sizes:
-        return batch
-    parts = num_row_parts()
+        return batch if multiple == 1 else jax.tree.map(lambda x: _filled(x, multiple), batch)
     rows = NamedSharding(jax.sharding.get_mesh(), P(tuple(a for a in ROWS if sizes[a] > 1) or None))
 
     def split(x):
-        x = np.pad(x, [(0, -len(x) % parts), *[(0, 0)] * (np.ndim(x) - 1)])
+        x = _filled(x, multiple)
         return jax.make_array_from_callback(x.shape, rows, lambda index: x[index])
 
     return jax.tree.map(split, batch)
@@ -240,21 +247,34 @@ def _gathered(x: Any) -> Any:
 
 def _put(x: Any, spec: P) -> jax.Array:
     sharding = NamedSharding(jax.sharding.get_mesh(), spec)
+    if isinstance(x, jax.Array) and x.sharding.is_equivalent_to(sharding, x.ndim):
+        return x
     if getattr(x, "is_fully_addressable", True):
         x = np.asarray(x)  # each process gives its devices their parts, without a collective
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
     return jax.device_put(x, sharding)
 
 
+def _filled(x: Any, multiple: int) -> np.ndarray:
+    """Return an array with rows of zeros added, so that their number is a multiple of this one."""
+    return np.pad(x, [(0, -len(x) % multiple), *[(0, 0)] * (np.ndim(x) - 1)])
+
+
 def _constrained(tree: Any, specs: Callable[[], Any]) -> Any:
     return jax.lax.with_sharding_constraint(tree, specs()) if current_sizes() else tree
 
 
-def _specs(params: Any, rules: Mapping[str, str]) -> Any:
+def _specs(
+    params: Any, rules: Mapping[str, str], at_rest: Callable[[str], bool] | None = None
+) -> Any:
+    """Return the specs of parameters by `rules`; by AT_REST for the names for which it is true."""
     sizes = current_sizes()
-    return jax.tree_util.tree_map_with_path(
-        lambda path, x: spec_of(parameter_name(path), x.shape, rules, sizes), params
-    )
+
+    def spec(path, x):
+        name = parameter_name(path)
+        return spec_of(name, x.shape, AT_REST if at_rest and at_rest(name) else rules, sizes)
+
+    return jax.tree_util.tree_map_with_path(spec, params)
 
 
 def _specs_like(tree: Any, params: Any) -> Any:

@@ -49,8 +49,25 @@ class Entry:
         # Not memory-mapped: the pages of the file would take memory in addition to the copy.
         flat = np.fromfile(self.path, dtype, count, offset=self.start)
         if flat.size != count:
-            raise PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}")
+            raise self._cut()
         return flat.reshape(self.shape)
+
+    def read_part(self, index: tuple[slice, ...]) -> np.ndarray:
+        """Read the part of the tensor in a slice of each axis.
+
+        Raises PretrainedError if the file is too short.
+        """
+        # The slices of safetensors cannot have the dtype bfloat16 in NumPy. Of a mapped file only
+        # the pages with these rows are read.
+        dtype = np.dtype(DTYPES[self.dtype])
+        try:
+            mapped = np.memmap(self.path, dtype, "r", self.start, self.shape)
+        except ValueError:
+            raise self._cut() from None
+        return np.array(mapped[index])
+
+    def _cut(self) -> PretrainedError:
+        return PretrainedError(f"{self.path} is cut: it ends inside {shown(self.name)}")
 
 
 class Settings:

@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.sharding import NamedSharding
 from jax.typing import DTypeLike
 
 from transformer_jax.models.language_model import LanguageModel
@@ -17,6 +18,7 @@ from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.models.text_encoder import EncoderClassifier, TextEncoder
 from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.parallel.axes import named_parameters
+from transformer_jax.parallel.placement import at_rest, from_parts
 from transformer_jax.pretrained.family import Family, family_of
 from transformer_jax.pretrained.files import (
     DTYPES,
@@ -209,7 +211,21 @@ def _check(
 def _read(
     tensors: list[Tensor], entries: dict[str, Entry], shapes: dict[str, Shape], dtype: jnp.dtype
 ) -> dict[str, jax.Array]:
+    # Found here, because a mesh is that of a thread.
+    placed = {name: at_rest(name, shape) for name, shape in shapes.items()}
+
+    def read_parts(tensor: Tensor, name: str, sharding: NamedSharding) -> jax.Array:
+        of_file = entries[tensor.name].read_part
+        return from_parts(
+            shapes[name],
+            sharding,
+            lambda index: tensor.read_part(name, index, shapes, of_file).astype(dtype),
+        )
+
     def read(tensor: Tensor) -> dict[str, jax.Array]:
+        on_mesh = {name: s for name in tensor.parameters if (s := placed[name]) is not None}
+        if on_mesh:
+            return {name: read_parts(tensor, name, s) for name, s in on_mesh.items()}
         parts = tensor.read(entries[tensor.name].read(), shapes)
         return {name: jnp.asarray(part, dtype) for name, part in parts.items()}
 

@@ -6,6 +6,8 @@ A kernel of this library is [inputs ..., outputs ...], with heads as axes: [D, N
 outputs are concatenated.
 """
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -51,6 +53,39 @@ class Tensor:
             for name, part in zip(self.parameters, transposed, strict=True)
         }
 
+    def read_part(
+        self,
+        parameter: str,
+        index: tuple[slice, ...],
+        shapes: dict[str, Shape],
+        read: Callable[[tuple[slice, ...]], np.ndarray],
+    ) -> np.ndarray:
+        """Convert the part of a parameter in a slice of each axis.
+
+        `read` returns a part of the tensor of the file. Only what is needed is asked for, except
+        that the inputs, or the outputs, are sliced by their first axis alone: all features of some
+        heads. No parameter is sharded otherwise (`parallel.axes`).
+        """
+        if self.layout == "table":
+            rows = slice(index[0].start + self.skip, index[0].stop + self.skip)
+            return read((rows, *index[1:]))
+        shape, split = shapes[parameter], self._first_output
+        before = itertools.takewhile(lambda name: name != parameter, self.parameters)
+        offset = sum(prod(shapes[name][split:]) for name in before)
+        outputs = _flat(shape[split:], index[split:], offset)
+        if self.layout == "vector":
+            part = read((outputs,))
+        else:
+            inputs = _flat(shape[:split], index[:split])
+            is_linear = self.layout == "linear"
+            part = read((outputs, inputs) if is_linear else (inputs, outputs))
+            part = _transposed(part) if is_linear else part
+        firsts = {0, split}
+        part = part.reshape(
+            [one.stop - one.start if i in firsts else shape[i] for i, one in enumerate(index)]
+        )
+        return part[tuple(slice(None) if i in firsts else one for i, one in enumerate(index))]
+
     def write(self, parameters: dict[str, np.ndarray]) -> np.ndarray:
         """Convert parameters to the tensor of a file. Unused rows of a table are zeros."""
         arrays = [parameters[name] for name in self.parameters]
@@ -65,6 +100,12 @@ class Tensor:
     @property
     def _first_output(self) -> int:
         return 0 if self.layout == "vector" else self.inputs
+
+
+def _flat(shape: Shape, index: tuple[slice, ...], offset: int = 0) -> slice:
+    """Return where the slice of the first of several axes lies when they are one axis."""
+    size = prod(shape[1:])
+    return slice(offset + index[0].start * size, offset + index[0].stop * size)
 
 
 def _transposed(matrix: np.ndarray) -> np.ndarray:

@@ -31,7 +31,8 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.parallel.axes import named_parameters
-from transformer_jax.parallel.mesh import to_host
+from transformer_jax.parallel.mesh import current_sizes, to_host
+from transformer_jax.parallel.placement import at_rest, from_parts
 from transformer_jax.runtime.errors import RunFolderError, UnfinishedWarning, one_line
 from transformer_jax.runtime.files import write, write_text
 from transformer_jax.runtime.program import program
@@ -180,12 +181,30 @@ def load_weights(path: Path, shapes: nnx.State) -> nnx.State:
                 f"{path}: {name} is {found[name][1]} of the shape {found[name][0]}, "
                 f"the model needs {dtype} of {shape}"
             )
-    arrays = load_file(path)
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise RunFolderError(f"{path}: {name} holds values that are not finite; it is damaged")
-    leaves = jax.device_put([arrays[name] for name in expected])
+    if current_sizes():
+        leaves = _read_parts(path, {name: shape for name, (shape, _) in expected.items()})
+    else:
+        arrays = load_file(path)
+        leaves = jax.device_put([_finite(path, name, arrays[name]) for name in expected])
     return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+
+
+def _read_parts(path: Path, shapes: dict[str, tuple[int, ...]]) -> list[jax.Array]:
+    """Read the parts of the weights that the devices of this process hold on the mesh."""
+
+    def read(file: Any, name: str, shape: tuple[int, ...], sharding: Any) -> jax.Array:
+        part = file.get_slice(name)
+        return from_parts(shape, sharding, lambda index: _finite(path, name, part[index]))
+
+    with safe_open(path, "numpy") as file:
+        return [read(file, name, shape, at_rest(name, shape)) for name, shape in shapes.items()]
+
+
+def _finite(path: Path, name: str, array: np.ndarray) -> np.ndarray:
+    """Return an array of weights whose values are finite, or raise RunFolderError."""
+    if not np.isfinite(array).all():
+        raise RunFolderError(f"{path}: {name} holds values that are not finite; it is damaged")
+    return array
 
 
 def steps_taken(path: Path) -> tuple[int, int] | None:

@@ -16,9 +16,10 @@ from train.objectives.masked_lm import (
     make_evaluation,
     make_masked_batch,
     masked_batches,
-    mean_loss,
+    summed_loss,
     unigram_loss,
 )
+from train.trainer.step import mean
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.nn.config import StackConfig
@@ -241,7 +242,7 @@ def test_the_loss_is_that_of_a_loop_over_all_words_of_the_vocabulary(by_spec):
                 right += max(range(V), key=row.__getitem__) == target
                 number += 1
     assert number == batch.is_target.sum() > 20
-    loss = nnx.jit(mean_loss)(model, batch, None)
+    loss = mean(*nnx.jit(summed_loss)(model, batch, None))
     assert float(loss) == pytest.approx(nats / number, rel=1e-5)
     graph, params = nnx.split(model, nnx.Param)
     found = make_evaluation(graph, [batch, batch])(params)
@@ -255,7 +256,7 @@ def test_places_that_only_fill_the_shape_move_no_loss_and_no_gradient(by_spec):
     padded = batch._replace(
         places=more[0], targets=more[1], is_target=np.pad(batch.is_target, ((0, 0), (0, 3)))
     )
-    gradient = nnx.jit(nnx.value_and_grad(lambda model, batch: mean_loss(model, batch, None)))
+    gradient = nnx.jit(nnx.value_and_grad(lambda model, batch: summed_loss(model, batch, None)[0]))
     (one, of_one), (other, of_other) = gradient(model, batch), gradient(model, padded)
     np.testing.assert_allclose(one, other, rtol=1e-6)
     for a, b in zip(jax.tree.leaves(of_one), jax.tree.leaves(of_other), strict=True):
@@ -275,9 +276,9 @@ def test_the_loss_of_frequencies_is_their_entropy(by_spec):
 def test_a_batch_without_any_target_is_no_nan(by_spec):
     model, batch = model_of(70), batches_of(by_spec["word:70"], 0.15)[0]
     empty = batch._replace(is_target=np.zeros_like(batch.is_target))
-    loss = nnx.jit(mean_loss)
-    assert float(loss(model, empty, None)) == 0.0
+    loss = nnx.jit(summed_loss)
+    assert float(mean(*loss(model, empty, None))) == 0.0
     tokenizer = by_spec["word:70"]
     passages, masking = make_passages(tokenizer, TEXTS, LENGTH), Masking.of(tokenizer, 0.15)
     blank = make_masked_batch(passages, [], (4, LENGTH), masking, np.random.default_rng(0))
-    assert np.isfinite(float(loss(model, blank, None)))
+    assert np.isfinite(float(mean(*loss(model, blank, None))))

@@ -148,6 +148,7 @@ def test_options_come_back_and_those_that_may_change_do(tmp_path):
     assert (back.seed, back.epochs, back.out, back.resume) == (3, 2, None, str(tmp_path))
     assert data_sha256 == "abc"
     assert resumed(tmp_path, "--epochs", "5", "--seed", "3")[0].epochs == 5
+    assert resumed(tmp_path, "--remat")[0].remat and not back.remat
 
 
 @pytest.mark.parametrize(
@@ -162,6 +163,7 @@ def test_options_come_back_and_those_that_may_change_do(tmp_path):
             ["--epochs", "1"],
             "--epochs 1 is fewer than the 2 that .* began with; a run can only be extended",
         ),
+        (["--accumulate", "2"], "--accumulate cannot change within a run, and .* began with 1"),
         (["--out", "elsewhere"], "--out cannot change within a run; leave --out out"),
     ],
 )
