@@ -19,9 +19,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from train.objectives.classification import make_loss
-from train.objectives.language_modeling import epoch_batches, mean_loss
-from train.objectives.seq2seq import PairBatch, make_mean_loss
+from train.objectives import classification, seq2seq
+from train.objectives.language_modeling import epoch_batches, summed_loss
+from train.objectives.seq2seq import PairBatch
 from train.optim.config import OptimizerConfig
 from train.optim.optimizers import make_optimizer
 from train.trainer.config import FitConfig
@@ -88,7 +88,7 @@ def classifier(case: Case) -> tuple[Callable[[], nnx.Module], Callable, list[Bat
     )  # fmt: skip
     rng = np.random.default_rng(0)
     ids = SimpleNamespace(cls_id=1, sep_id=2, mask_id=3)  # of a tokenizer, for token dropout
-    loss = make_loss(ids, token_dropout=case.dropout, smoothing=0.1)
+    loss = classification.make_loss(ids, token_dropout=case.dropout, smoothing=0.1)
     every = np.ones(ROWS, bool), np.arange(ROWS, dtype=np.int32)
     batches = [
         Batch(*_texts(rng, case), rng.integers(0, 2, ROWS, np.int32), *every)
@@ -108,7 +108,7 @@ def language_model(case: Case) -> tuple[Callable[[], nnx.Module], Callable, list
     row = (tokens % (case.vocab_size - 1) + 1).astype(np.int32)
     row[::17] = 0  # the first token of a text
     batches = epoch_batches(row, case.length, ROWS, 0, seed=0, epoch=0)
-    return lambda: LanguageModel(config, rngs=nnx.Rngs(0)), mean_loss, list(batches[: case.steps])
+    return lambda: LanguageModel(config, rngs=nnx.Rngs(0)), summed_loss, list(batches[: case.steps])
 
 
 def encoder_decoder(case: Case) -> tuple[Callable[[], nnx.Module], Callable, list[PairBatch]]:
@@ -122,7 +122,7 @@ def encoder_decoder(case: Case) -> tuple[Callable[[], nnx.Module], Callable, lis
         source, is_source = _texts(rng, case)
         target, is_target = _texts(rng, replace(case, length=case.length // 2))
         batches.append(PairBatch(source, is_source, target, np.roll(target, -1, 1), is_target))
-    return lambda: SequenceToSequence(config, rngs=nnx.Rngs(0)), make_mean_loss(0.1), batches
+    return lambda: SequenceToSequence(config, rngs=nnx.Rngs(0)), seq2seq.make_loss(0.1), batches
 
 
 MODELS = {
