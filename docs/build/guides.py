@@ -38,6 +38,13 @@ def imdb() -> Table:
     )
 
 
+@table("mesh")
+def mesh() -> Table:
+    run = results("mesh")
+    header = ["", *(f"({', '.join(map(str, sizes))})" for sizes in run["meshes"])]
+    return header, ([name, *(f"{x:.1e}" for x in row)] for name, row in run["differences"].items())
+
+
 @table("recipes")
 def recipes() -> Table:
     tuned, encoder, pretrained = (

@@ -15,6 +15,7 @@ SMALL = [
     " --seconds 0.01 --docs out",
     "bench.imdb_race --help",
     "bench.loss_curves --data {reviews} --steps 30 --rows 2 --length 8 --docs out",
+    "bench.mesh --small --docs out",
     "bench.mistakes {classifier} --data {reviews} --number 2 --docs out",
     "bench.pretrained --help",
     "bench.report --help",

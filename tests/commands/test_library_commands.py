@@ -39,6 +39,14 @@ def test_the_command_runs(command, python, words_of, tmp_path, request):
     python(words_of(command, request), tmp_path)
 
 
+def test_training_on_a_mesh_is_simulated_as_the_guide_shows(python, book, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "8")
+    tiny = "--max-steps 2 --layers 1 --embed-dim 16 --batch-tokens 512 --length 32"
+    mesh = ["--mesh", "data=2,fsdp=2,tensor=2", *tiny.split()]
+    python(["train.lm", "--data", book, *mesh, "--out", "out"], tmp_path)
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -15,7 +15,7 @@ https://arxiv.org/abs/1910.02054 (ZeRO); Shoeybi et al., 2019, https://arxiv.org
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,10 +85,11 @@ def mesh_sizes(text: str | None, devices: int) -> dict[str, int]:
     return filled
 
 
-def make_mesh(sizes: Mapping[str, int]) -> Mesh:
-    """Return the mesh of all devices with these sizes, for `jax.set_mesh`."""
+def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
+    """Return the mesh of these devices, by default of all, with these sizes, for `jax.set_mesh`."""
     kinds = (AxisType.Auto,) * len(AXES)  # XLA places what the functions here do not
-    return jax.make_mesh(tuple(sizes[name] for name in AXES), AXES, axis_types=kinds)
+    shape = tuple(sizes[name] for name in AXES)
+    return jax.make_mesh(shape, AXES, axis_types=kinds, devices=devices)
 
 
 @contextmanager

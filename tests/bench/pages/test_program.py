@@ -18,6 +18,7 @@ from bench import (
     gpu,
     imdb_race,
     loss_curves,
+    mesh,
     mistakes,
     pretrained,
     programs,
@@ -41,6 +42,7 @@ PROGRAMS = (
     gpu,
     imdb_race,
     loss_curves,
+    mesh,
     mistakes,
     pretrained,
     programs,
@@ -136,7 +138,7 @@ def test_a_program_without_a_page_has_no_such_option(tmp_path):
     assert program.run(options, lambda: {"x": 1}) == 0 and not (tmp_path / "small.md").exists()
 
 
-@pytest.mark.parametrize("program", [ablation, calibration, pretrained, training_step])
+@pytest.mark.parametrize("program", [ablation, calibration, mesh, pretrained, training_step])
 def test_small_numbers_do_not_take_the_place_of_the_others(program, capsys):
     with pytest.raises(SystemExit) as stopped:
         program.main(["--small", "--docs", "docs"])
