@@ -100,7 +100,7 @@ class Program:
             given = given_options(parser, arguments)
             if finds_cluster or any(name in given for name in CLUSTER):
                 processes.join(*(given.get(name) for name in CLUSTER))
-        except (OptionError, ValueError, processes.ProcessError) as error:
+        except (ValueError, processes.ProcessError) as error:
             print(f"{self.module}: error: {error}", file=stderr)
             return 2
         with silent_unless_first():
