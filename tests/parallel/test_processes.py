@@ -228,7 +228,7 @@ def test_two_processes_have_the_losses_of_one(name, mesh, tmp_path):
 
 @pytest.fixture
 def joined(monkeypatch):
-    """What a process would join, in a clean environment."""
+    """The processes that `join` would join, in a clean environment."""
     for name in (*processes.VARIABLES, *SLURM):
         monkeypatch.delenv(name, raising=False)
     found = []

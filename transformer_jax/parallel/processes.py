@@ -45,7 +45,7 @@ class EndedElsewhere(BaseException):
 def join(
     coordinator: str | None = None, processes: int | None = None, process: int | None = None
 ) -> int:
-    """Join the other processes, and return how many there are; call it before devices are used.
+    """Return the number of processes, after joining the others; call it before devices are used.
 
     What is not given is read from the environment (`VARIABLES`), or is what JAX finds out under
     SLURM, Open MPI and Kubernetes and on Cloud TPUs. Without any of it, the process is the only
@@ -138,7 +138,7 @@ def from_first(value: str) -> str:
 
 
 def tell_end(text: str, *, lost: bool = False) -> str:
-    """Tell the other processes that this one ends, and return what is to be said about it.
+    """Return what is to be said about the end of this process, after telling the others.
 
     They learn it at their next `exchange`, for which this process waits END_SECONDS. If the
     connection to others is `lost`, there is no wait, and what one of them told is returned.
