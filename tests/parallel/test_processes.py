@@ -283,3 +283,12 @@ def test_a_process_that_is_not_the_first_writes_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
     write_text(tmp_path / "file", "text")
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_a_signal_before_training_stops_both_and_leaves_nothing(text, tmp_path):
+    run = tmp_path / "run"
+    with Several("train.lm", lm(text, run), tmp_path / "log") as two:
+        two.wait_for(lambda: (run / ".lock").exists())
+        two.send(1, signal.SIGTERM)
+        one_line(two, 143, "stopped before training began; nothing was kept")
+    assert not run.exists()

@@ -12,9 +12,11 @@ https://docs.jax.dev/en/latest/multi_process.html
 
 import itertools
 import os
+import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -108,6 +110,11 @@ def exchange(value: str) -> list[str]:
     """
     if not are_several():
         return [value]
+    with _signals_later():  # or this process would be in another round than the others
+        return _exchanged(value)
+
+
+def _exchanged(value: str) -> list[str]:
     number = next(_rounds)
     _say(number, f"v{value}")
     try:
@@ -222,6 +229,25 @@ def _initialize(address: str, number: int, index: int) -> None:
     if failure:
         _left.append(True)
         raise ProcessError(f"cannot join at --coordinator {address}: {failure[0]}")
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Handle a signal that arrives within the context at its end."""
+    came = []
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = [signal.signal(each, lambda number, frame: came.append(number)) for each in kinds]
+    except ValueError:  # only the main thread can set handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        for each, handler in zip(kinds, before, strict=True):
+            signal.signal(each, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _client() -> Any:
