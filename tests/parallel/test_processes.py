@@ -288,7 +288,7 @@ def test_a_process_that_is_not_the_first_writes_no_file(tmp_path):
 def test_a_signal_before_training_stops_both_and_leaves_nothing(text, tmp_path):
     run = tmp_path / "run"
     with Several("train.lm", lm(text, run), tmp_path / "log") as two:
-        two.wait_for(lambda: (run / ".lock").exists())
+        two.wait_for(lambda: two.said() and "data " in two.said()[0][0])
         two.send(1, signal.SIGTERM)
         one_line(two, 143, "stopped before training began; nothing was kept")
     assert not run.exists()
