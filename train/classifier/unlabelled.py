@@ -14,6 +14,7 @@ from train.classifier.recipe import Recipe
 from train.data.dataset import Dataset, Split
 from train.data.splits import drop_overlap
 from train.trainer.options import OptionError
+from transformer_jax.parallel.processes import are_several
 
 
 def unlabelled_texts(data: Dataset, recipe: Recipe, splits: Sequence[Split]) -> list[str]:
@@ -72,7 +73,8 @@ def learn_unlabelled(
             recipe.vectors,
             unknown=unknown,
             seed=seed,
-            keep_in=checkpoints,
+            # Several processes would have to agree on the time of each checkpoint.
+            keep_in=None if are_several() else checkpoints,
             checkpoint_minutes=recipe.fit.checkpoint_minutes,
         )
 

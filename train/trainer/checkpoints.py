@@ -64,7 +64,7 @@ class Progress:
     meshes: tuple[dict, ...] = ()  # that the run was trained on, each with its first step
 
     def on_mesh(self, sizes: dict[str, int], processes: int) -> "Progress":
-        """Return the progress of a run that goes on with this mesh and number of processes.
+        """Return the progress of a run that continues with this mesh and number of processes.
 
         Runs that always had a single device have no meshes.
         """

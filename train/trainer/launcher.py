@@ -37,7 +37,13 @@ from train.trainer.run import (
     resumed_options,
 )
 from train.trainer.signals import stop_if_asked, stoppable
-from train.trainer.together import Ending, check_same, shared_folder, silent_unless_first
+from train.trainer.together import (
+    Ending,
+    agreed_stop,
+    check_same,
+    shared_folder,
+    silent_unless_first,
+)
 from transformer_jax.parallel import processes
 from transformer_jax.parallel.mesh import mesh_sizes, use_mesh
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
@@ -100,7 +106,7 @@ class Program:
             given = given_options(parser, arguments)
             if finds_cluster or any(name in given for name in CLUSTER):
                 processes.join(*(given.get(name) for name in CLUSTER))
-        except (OptionError, ValueError, processes.ProcessError) as error:
+        except (ValueError, processes.ProcessError) as error:
             print(f"{self.module}: error: {error}", file=stderr)
             return 2
         with silent_unless_first():
@@ -172,10 +178,12 @@ class Program:
                 )
                 return
             before = earlier_commands(folder)
-        check_same("options", options.of_run())
         run = Run(self.module, folder, options, began_with, self._command(*arguments), before)
         task = self.task
         stop_if_asked()  # imports may swallow an exception
+        with agreed_stop():  # each process waits for the devices of the others
+            check_same("options", options.of_run())
+            jax.device_count()
         with on_mesh(options.mesh):
             task(run).train()
 

@@ -1,4 +1,4 @@
-"""How the processes of one run end together, and which of them writes and prints."""
+"""The processes of one run: their common end, and which of them writes and prints."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ def check_same(what: str, value: str) -> None:
 
 @contextmanager
 def agreed_stop() -> Iterator[None]:
-    """With several processes, raise Stopped in all at the end if one received a signal within.
+    """Raise Stopped in all processes at the end if one of several received a signal within.
 
     For what all must go through together, such as a computation on the mesh.
     """
@@ -77,7 +77,7 @@ def agreed_stop() -> Iterator[None]:
 
 @contextmanager
 def silent_unless_first() -> Iterator[None]:
-    """Discard what is printed and written in the context, unless this process is the first."""
+    """Keep what is printed and written in the context only if this process is the first."""
     if processes.is_first():
         yield
         return

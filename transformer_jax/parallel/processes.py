@@ -12,9 +12,11 @@ https://docs.jax.dev/en/latest/multi_process.html
 
 import itertools
 import os
+import signal
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -45,7 +47,7 @@ class EndedElsewhere(BaseException):
 def join(
     coordinator: str | None = None, processes: int | None = None, process: int | None = None
 ) -> int:
-    """Join the other processes, and return how many there are; call it before devices are used.
+    """Return the number of processes, after joining the others; call it before devices are used.
 
     What is not given is read from the environment (`VARIABLES`), or is what JAX finds out under
     SLURM, Open MPI and Kubernetes and on Cloud TPUs. Without any of it, the process is the only
@@ -108,6 +110,11 @@ def exchange(value: str) -> list[str]:
     """
     if not are_several():
         return [value]
+    with _signals_later():  # or this process would be in another round than the others
+        return _exchanged(value)
+
+
+def _exchanged(value: str) -> list[str]:
     number = next(_rounds)
     _say(number, f"v{value}")
     try:
@@ -138,7 +145,7 @@ def from_first(value: str) -> str:
 
 
 def tell_end(text: str, *, lost: bool = False) -> str:
-    """Tell the other processes that this one ends, and return what is to be said about it.
+    """Return what is to be said about the end of this process, after telling the others.
 
     They learn it at their next `exchange`, for which this process waits END_SECONDS. If the
     connection to others is `lost`, there is no wait, and what one of them told is returned.
@@ -222,6 +229,25 @@ def _initialize(address: str, number: int, index: int) -> None:
     if failure:
         _left.append(True)
         raise ProcessError(f"cannot join at --coordinator {address}: {failure[0]}")
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Handle a signal that arrives within the context at its end."""
+    came = []
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = [signal.signal(each, lambda number, frame: came.append(number)) for each in kinds]
+    except ValueError:  # only the main thread can set handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        for each, handler in zip(kinds, before, strict=True):
+            signal.signal(each, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _client() -> Any:
