@@ -1,9 +1,11 @@
+import json
 import os
 from contextlib import contextmanager
 
 import jax
 import jaxtyping
 import pytest
+from filelock import FileLock
 
 from train.trainer import checkpoints
 
@@ -26,6 +28,25 @@ def pytest_runtest_setup(item):
     optimized = item.get_closest_marker("optimized") is not None
     jax.config.update("jax_disable_most_optimizations", not optimized)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not optimized))
+
+
+@pytest.fixture(scope="session")
+def computed_once(tmp_path_factory, request):
+    """A function that returns `compute()`, which only one of the workers calls.
+
+    The tests of a file may be shared by the workers, and each has the fixtures of the file.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if hasattr(request.config, "workerinput") else base
+
+    def value_of(name, compute):
+        path = folder / f"{name}.json"
+        with FileLock(f"{path}.lock"):
+            if not path.exists():
+                path.write_text(json.dumps(compute()))
+            return json.loads(path.read_text())
+
+    return value_of
 
 
 @pytest.fixture(scope="module")

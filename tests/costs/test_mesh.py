@@ -79,8 +79,12 @@ def training(text, **changes):
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def compiled(computed_once):
     """The figures that the child prints for each mesh."""
+    return computed_once("mesh_costs", figures)
+
+
+def figures():
     environment = {"JAX_NUM_CPU_DEVICES": "8", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, *MESHES],

@@ -16,8 +16,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def found():
+def found(computed_once):
     """The answers of the process."""
+    return computed_once("mesh_claims", claims)
+
+
+def claims():
     environment = {"JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "tests.helpers.mesh_claims"],
