@@ -21,6 +21,11 @@ from transformer_jax.text.batching import Batches, evaluation_plans, in_order
 
 SHARDED = """
 import jax, numpy as np
+from flax import nnx
+from transformer_jax.models.config import LanguageModelConfig
+from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.nn.config import StackConfig
+from transformer_jax.nn.parameters import created
 from transformer_jax.parallel.mesh import place, split_rows, use_mesh
 params = {"head": {"kernel": np.ones((4, 6), np.float32)}}
 with use_mesh("data=2,fsdp=2,tensor=2"):
@@ -32,6 +37,17 @@ with use_mesh("data=2,fsdp=2,tensor=2"):
         assert [s.data.shape for s in batch["x"].addressable_shards] == [(filled // 4, 2)] * 8
         assert batch["is_row"].tolist() == [True] * rows + [False] * (filled - rows)
         assert batch["x"].sum() == 2 * rows
+
+stack = StackConfig(1, 8, 2, 16, norm="pre", final_norm=True)
+def make():
+    return LanguageModel(LanguageModelConfig(6, 4, stack), rngs=nnx.Rngs(0))
+alone = make()
+with use_mesh("data=2,fsdp=2,tensor=2"):
+    model = created(make)
+    kernel = model.decoder.layers[0].attention.query_kernel[...]
+    assert {s.data.shape for s in kernel.addressable_shards} == {(4, 1, 4)}
+    for one, other in zip(*(jax.tree.leaves(nnx.state(each)) for each in (model, alone))):
+        np.testing.assert_allclose(one, other, atol=1e-6)
 """
 BEHAVIOUR = ROOT / "tests/contracts/test_behaviour.py"
 # Their batches have a number of rows that three devices cannot share evenly.
@@ -106,7 +122,7 @@ def measured(folder):
     return [line[name] for line in lines for name in ("loss", "validation_loss") if name in line]
 
 
-def test_rows_and_parameters_are_split_over_their_axes_of_the_mesh():
+def test_rows_parameters_and_new_models_are_split_over_their_axes_of_the_mesh():
     run(["-c", SHARDED], 8)
 
 

@@ -25,7 +25,7 @@ from transformer_jax.models.config import EncoderClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.lora import Lora, merged
-from transformer_jax.nn.parameters import AbstractRngs
+from transformer_jax.nn.parameters import AbstractRngs, created
 from transformer_jax.parallel.axes import named_parameters
 from transformer_jax.parallel.mesh import to_host
 from transformer_jax.pretrained import PretrainedError
@@ -153,7 +153,8 @@ class FromScratch(Start):
             num_classes=len(classes),
             ngram_bits=self._ngram_bits(classes),
         )
-        model = TextClassifier(replace(config, ngrams=0), rngs=nnx.Rngs(self.seed))
+        small = replace(config, ngrams=0)
+        model = created(lambda: TextClassifier(small, rngs=nnx.Rngs(self.seed)))
         return Classifier(model, model, ClassifierSpec(config, classes, self.recipe.truncate, data))
 
 

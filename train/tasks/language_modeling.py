@@ -27,6 +27,7 @@ from train.trainer.run import Run
 from transformer_jax.generation.generate import generate
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.language_model import LanguageModel
+from transformer_jax.nn.parameters import created
 from transformer_jax.parallel.mesh import to_host
 from transformer_jax.parallel.processes import index, is_first
 from transformer_jax.runtime.counted import counted
@@ -79,7 +80,8 @@ class LanguageModeling(Task):
         config = replace(self.recipe.model, vocab_size=tokenizer.vocab_size)
         spec = LanguageModelSpec(config, data.name, data.separate)
         self.begin(train.sha256 + held_out.sha256, spec)
-        self.model = LanguageModel(config, rngs=nnx.Rngs(self.options.seed))
+        seed = self.options.seed
+        self.model = created(lambda: LanguageModel(config, rngs=nnx.Rngs(seed)))
         self.graph = nnx.graphdef(self.model)
         windows = every_window(held_out.tokens, length, self.rows, self.cls_id)
         self.total_loss = make_evaluation(self.graph, windows)

@@ -23,6 +23,7 @@ from train.recipes.mlm import VALIDATION_FRACTION, recipe_of
 from train.tasks.task import Task
 from train.trainer.run import Run
 from transformer_jax.models.masked_language_model import MaskedLanguageModel
+from transformer_jax.nn.parameters import created
 from transformer_jax.runtime.counted import counted
 from transformer_jax.serialization.specification import MaskedLanguageModelSpec
 from transformer_jax.text.pretrained_tokenizer import load_pretrained_tokenizer
@@ -71,7 +72,7 @@ class MaskedLanguageModeling(Task):
         config = replace(self.recipe.model, vocab_size=self.tokenizer.vocab_size)
         spec = MaskedLanguageModelSpec(config, self.data.name, seed)
         self.begin(self.train_part.sha256 + self.held_out.sha256, spec)
-        self.model = MaskedLanguageModel(config, rngs=nnx.Rngs(seed))
+        self.model = created(lambda: MaskedLanguageModel(config, rngs=nnx.Rngs(seed)))
         self.total_loss = make_evaluation(
             nnx.graphdef(self.model), self._batches(self.held_out, epoch=0)
         )

@@ -23,6 +23,7 @@ from train.tasks.task import Task
 from train.trainer.run import Run
 from transformer_jax.inference.translate import translated
 from transformer_jax.models.seq2seq import SequenceToSequence
+from transformer_jax.nn.parameters import created
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.files import write_text
 from transformer_jax.serialization.specification import TranslatorSpec
@@ -72,7 +73,8 @@ class Translation(Task):
         texts = ((part, []) for part in (*self.train_ids, *self.validation_ids))
         test = "\n".join([*self.data.test[0], *self.data.test[1]])
         self.begin(tokens_sha256(texts, test), spec)
-        self.model = SequenceToSequence(config, rngs=nnx.Rngs(self.options.seed))
+        seed = self.options.seed
+        self.model = created(lambda: SequenceToSequence(config, rngs=nnx.Rngs(seed)))
         self.graph = nnx.graphdef(self.model)
         self.loss = make_loss(smoothing)
         lengths = pair_lengths(*self.validation_ids)

@@ -1,12 +1,17 @@
-"""Parameters of Flax modules: how they are initialized, read and named."""
+"""Parameters of Flax modules: how they are initialized and read."""
 
 from collections.abc import Callable
 from functools import cache
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
+
+from transformer_jax.parallel.mesh import current_sizes, keep_at_rest, settled
+
+Model = TypeVar("Model", bound=nnx.Module)
 
 
 def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
@@ -26,6 +31,20 @@ def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
     if isinstance(rngs, AbstractRngs):
         return nnx.Param(jnp.zeros(shape, jnp.float32))
     return nnx.Param(init(rngs.params(), shape, jnp.float32))
+
+
+def created(make: Callable[[], Model]) -> Model:
+    """Return the module of `make()`, whose parameters are drawn where they lie at rest.
+
+    Otherwise every device would first hold all of them. The values are those without a mesh but
+    for rounding: they are drawn in one compiled function.
+    """
+    sizes = current_sizes()
+    if all(size == 1 for axis, size in sizes.items() if axis != "data"):
+        return make()
+    graph, _ = nnx.split(nnx.eval_shape(make))
+    draw = jax.jit(lambda: keep_at_rest(nnx.state(make())))
+    return nnx.merge(graph, settled(draw()))
 
 
 def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:

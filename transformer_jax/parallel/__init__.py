@@ -1,1 +1,1 @@
-"""The device mesh and how batches are distributed over it."""
+"""The device mesh: where parameters and batches lie on it, and the processes that share it."""
