@@ -26,10 +26,11 @@ from unittest import mock
 import jax
 import numpy as np
 
-from bench.pages.markdown import how_measured, table
+from bench.pages.markdown import how_measured, milliseconds, table
 from bench.pages.program import Program
 from bench.utilization import EDGES, LARGE, ceiling
 from train.trainer import fit
+from transformer_jax.cli.mesh_figures import mesh_figures
 from transformer_jax.costs.devices import DEVICES
 from transformer_jax.costs.formulas import training_flops
 from transformer_jax.runtime.errors import InputError
@@ -45,9 +46,10 @@ DEFAULTS = (
     ("masked language model, default", "mlm", "", 120),
     ("translator, default", "translate", "", 200),
 )
+# In this order, because the peak of memory that JAX reports is that of the process.
 LARGE_RUNS = (
-    ("language model, size of GPT-2", "lm", LARGE_LM, 36),
     ("language model, size of GPT-2, --remat", "lm", f"{LARGE_LM} --remat", 36),
+    ("language model, size of GPT-2", "lm", LARGE_LM, 36),
 )
 
 
@@ -86,7 +88,7 @@ class Stopwatch:
 
 def measure(name: str, program: str, arguments: str, steps: int, dtype: str, most: float) -> dict:
     """Run a program and return its rate of arithmetic, and the share of the ceiling `most`."""
-    watch = Stopwatch(steps)
+    watch, before = Stopwatch(steps), peak_bytes()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         given = ["--data", "sample", "--out", str(folder), "--mesh", MESH, "--dtype", dtype]
@@ -99,19 +101,43 @@ def measure(name: str, program: str, arguments: str, steps: int, dtype: str, mos
             code = module.main(given)
         if code != 0 or watch.count != steps:
             raise InputError(f"train.{program} ended after {watch.count} of {steps} steps")
-        config: Any = read_spec(folder / CONFIG).config
-    seconds = watch.ended - watch.began
+        spec = read_spec(folder / CONFIG)
+    seconds, config = watch.ended - watch.began, spec.config
     flops = sum(n * training_flops(config, T, batch=B) for (B, T), n in watch.shapes.items())
     tokens = sum(n * B * T for (B, T), n in watch.shapes.items())
+    number, peak, beside = watch.shapes.total(), peak_bytes(), {}
+    if len(watch.shapes) == 1 and (device := published_device(str(jax.devices()[0].device_kind))):
+        beside = predicted(spec, device, dtype, *next(iter(watch.shapes)), "--remat" in arguments)
     return {
         "name": name,
         "command": f"python -m train.{program} --mesh {MESH} --dtype {dtype} {arguments}".rstrip(),
-        "steps": sum(watch.shapes.values()),
+        "steps": number,
+        "step_seconds": seconds / number,
+        **({"peak_bytes": peak} if peak > before else {}),
+        **beside,
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
         "flops_per_second": flops / seconds,
         "share": flops / seconds / most,
     }
+
+
+def predicted(
+    spec: Any, device: str, dtype: str, rows: int, length: int, remat: bool
+) -> dict[str, float]:
+    """Return the bytes and the seconds of a step that `cost --mesh` predicts."""
+    given = {"mesh": MESH, "device": device, "dtype": dtype, "batch": rows, "length": length}
+    found = mesh_figures(spec, argparse.Namespace(**given))["remat" if remat else "plain"]
+    return {
+        "predicted_bytes": found["bytes"],
+        "predicted_seconds": found["seconds"]["overlapped"],
+        "predicted_limit": found["limit"],
+    }
+
+
+def peak_bytes() -> int:
+    """Return the most bytes of the device's memory that this process used, or 0 if unknown."""
+    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
 
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
@@ -141,7 +167,8 @@ def line(found: dict[str, Any]) -> str:
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
     runs, devices = results["programs"], "; ".join(results["machine"]["devices"])
-    best, peak = max(runs, key=lambda run: run["share"]), published_peak(devices, results["dtype"])
+    best, device = max(runs, key=lambda run: run["share"]), published_device(devices)
+    peak = DEVICES[device].peak(results["dtype"]) if device else None
     yield "# The training programs on an accelerator"
     yield ""
     yield (
@@ -168,6 +195,22 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
             for run in runs
         ),
     )  # fmt: skip
+    if both := [run for run in runs if "peak_bytes" in run and "predicted_bytes" in run]:
+        yield from (
+            "",
+            "`python -m transformer_jax cost --mesh` predicts the memory and the shortest time of "
+            "a step from the sizes of the model and published figures:",
+            "",
+        )
+        yield from table(
+            ["", "ms", "predicted at the peak", "GB at most", "predicted"],
+            (
+                [run["name"], milliseconds(run["step_seconds"]),
+                 f"{milliseconds(run['predicted_seconds'])} ({run['predicted_limit']})",
+                 f"{run['peak_bytes'] / 1e9:.3g}", f"{run['predicted_bytes'] / 1e9:.3g}"]
+                for run in both
+            ),
+        )  # fmt: skip
     ran = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in ran["versions"].items())
     yield from how_measured(
@@ -180,10 +223,10 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     )
 
 
-def published_peak(devices: str, dtype: str) -> float | None:
-    """Return the published FLOP/s of a device in `costs.devices`, or None if it is not there."""
-    found = (each for each in DEVICES.values() if each.name.removesuffix(" SXM") in devices)
-    return next((each.peak(dtype) for each in found), None)
+def published_device(devices: str) -> str | None:
+    """Return the name in `costs.devices` of a device, or None if it is not there."""
+    known = DEVICES.items()
+    return next((key for key, each in known if each.name.removesuffix(" SXM") in devices), None)
 
 
 PROGRAM = Program(
