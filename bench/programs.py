@@ -199,7 +199,8 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
         yield from (
             "",
             "`python -m transformer_jax cost --mesh` predicts the memory and the shortest time of "
-            "a step from the sizes of the model and published figures:",
+            "a step from the sizes of the model and published figures. XLA may keep less for the "
+            "gradient than JAX's rules say, which are what the prediction counts:",
             "",
         )
         yield from table(
