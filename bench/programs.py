@@ -1,9 +1,10 @@
 """Measure the share of a device's peak that the training programs reach.
 
     python -m bench.programs                    a model of the size of GPT-2, and the defaults
-    python -m bench.programs --small --docs D   the defaults, a few steps, to check that it runs
+    python -m bench.programs --small --docs D   a tiny model, a few steps, to check that it runs
 
-Every program is run as from its command line, on generated texts, with a mesh of the one device.
+Every program is run as from its command line, on generated texts, with a mesh of one device, for
+which the programs set none.
 The first half of its steps compiles and fills caches, the second half is timed. Its arithmetic is
 three times that of the forward pass (`costs.formulas.training_flops`), padding included; the
 optimizer and the head of the masked language model do not count. The ceiling is the fastest of
@@ -38,6 +39,7 @@ from transformer_jax.serialization.folder_files import CONFIG
 from transformer_jax.serialization.run_folder import read_spec
 
 MESH = "data=1,fsdp=1,tensor=1"
+SMALL = (("language model, smallest", "lm", "--length 64 --layers 1 --embed-dim 16 --heads 1", 4),)
 LARGE_LM = "--layers 12 --embed-dim 768 --heads 12 --length 1024 --batch-tokens 32768 --muon-rate 0"
 # Name, program, its arguments and its steps, which are fewer than those of an epoch.
 DEFAULTS = (
@@ -142,14 +144,13 @@ def peak_bytes() -> int:
 
 def measured(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the ceiling and every program."""
-    runs = DEFAULTS if options.small else (*LARGE_RUNS, *DEFAULTS)
+    runs = SMALL if options.small else (*LARGE_RUNS, *DEFAULTS)
     edges = (256,) if options.small else EDGES.get(jax.default_backend(), LARGE)
     most = ceiling(options.dtype, edges, rounds=1 if options.small else 9)
     results: dict[str, Any] = {"dtype": options.dtype, "ceiling": most, "programs": []}
     for name, program, arguments, steps in runs:
         if options.programs and program not in options.programs:
             continue
-        steps = 4 if options.small else steps
         found = measure(name, program, arguments, steps, options.dtype, most)
         results["programs"].append(found)
         PROGRAM.keep(PROGRAM.stamp(options) | results, options.docs)
@@ -173,7 +174,8 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield ""
     yield (
         "This page shows the share of an accelerator's peak that the training programs reach, run "
-        "from their command lines with a mesh of one device. It is for readers who train on one. "
+        "from their command lines on one device. It is for readers who train on one. With a mesh "
+        "of one device the programs set no mesh: nothing is split. "
         f"The highest share is {best['share']:.1%} ({best['name']}). The default models are made "
         "for a CPU: one of their steps is too little work for an accelerator."
     )

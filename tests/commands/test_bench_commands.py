@@ -19,7 +19,7 @@ SMALL = [
     "bench.mistakes {classifier} --data {reviews} --number 2 --docs out",
     "bench.pretrained --help",
     "bench.report --help",
-    "bench.programs --small --programs lm --docs out",
+    "bench.programs --small --docs out",
     "bench.startup --rounds 1",
     "bench.scaling --data {book} --widths 16 32 48 --layers 1 --length 8 --steps 2"
     " --batch-tokens 64 --docs out",

@@ -47,7 +47,7 @@ with use_mesh("data=2,fsdp=2,tensor=2"):
     kernel = model.decoder.layers[0].attention.query_kernel[...]
     assert {s.data.shape for s in kernel.addressable_shards} == {(4, 1, 4)}
     for one, other in zip(*(jax.tree.leaves(nnx.state(each)) for each in (model, alone))):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+        np.testing.assert_array_equal(one, other)
 """
 BEHAVIOUR = ROOT / "tests/contracts/test_behaviour.py"
 # Their batches have a number of rows that three devices cannot share evenly.
@@ -137,6 +137,7 @@ def test_without_a_mesh_nothing_is_changed():
         ("data=2,model=4", 8, r"no axis 'model'; pass sizes of data, fsdp, tensor"),
         ("data=2,data=4", 8, r"has data twice"),
         ("data=0", 8, r"size of data must be 1 or more, or -1"),
+        ("data=--2", 8, r"size of data must be 1 or more, or -1 for the rest; got '--2'"),
         ("fsdp=x", 8, r"size of fsdp must be 1 or more, or -1 for the rest; got 'x'"),
         ("data=-1,fsdp=-1", 8, r"only one axis can have the rest \(-1\); got data, fsdp"),
         ("fsdp=3", 8, r"--mesh fsdp=3 needs a multiple of 3 devices, and there are 8"),

@@ -140,6 +140,25 @@ def test_a_process_that_nobody_joins_ends_with_one_line(index, says, text, tmp_p
     assert not (tmp_path / "run").exists()
 
 
+def slow(*_):
+    time.sleep(100)
+
+
+def test_a_signal_while_the_other_process_waits_for_devices_ends_both(text, tmp_path):
+    """Process 1 is in a computation on the mesh, which waits for process 0."""
+    run = tmp_path / "run"
+    settings = {"transformer_jax.parallel.processes:END_SECONDS": 2}
+    first = {"train.trainer.fit:MetricsLog": slow}
+    with Several(
+        "train.lm", lm(text, run), tmp_path / "log", settings=settings, first=first
+    ) as two:
+        two.wait_for((run / "options.json").exists)
+        time.sleep(3)
+        two.send(0, signal.SIGTERM)
+        line = one_line(two, 143, "--resume")
+    assert line == f"    python -m train.lm --resume {run}"
+
+
 def full_disk(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -263,6 +282,7 @@ def test_a_single_task_of_slurm_joins_nobody(joined, monkeypatch):
         ((None, 2, None), "^--coordinator and --process must be given too"),
         (("here", 2, 0), "must be HOST:PORT; got 'here'"),
         (("here:80", 2, 2), r"must be from 0 to 1 \(--processes 2\); got 2"),
+        (("here:80", 0, 0), "^--processes must be 1 or more; got 0"),
         (("here:80", "two", 0), "JAX_NUM_PROCESSES must be a whole number; got 'two'"),
     ],
 )

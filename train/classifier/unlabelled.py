@@ -14,7 +14,7 @@ from train.classifier.recipe import Recipe
 from train.data.dataset import Dataset, Split
 from train.data.splits import drop_overlap
 from train.trainer.options import OptionError
-from transformer_jax.parallel.processes import are_several
+from transformer_jax.parallel.processes import are_several, is_first
 
 
 def unlabelled_texts(data: Dataset, recipe: Recipe, splits: Sequence[Split]) -> list[str]:
@@ -79,7 +79,8 @@ def learn_unlabelled(
         )
 
     found = kept_pseudo_labels(folder / "guesses.json", make)
-    shutil.rmtree(checkpoints, ignore_errors=True)  # large, and no longer needed
+    if is_first():
+        shutil.rmtree(checkpoints, ignore_errors=True)  # large, and no longer needed
     accuracy = found.facts["guess_validation_accuracy"]
     print(
         f"labels      pseudo-label accuracy on validation {accuracy['both']:.1%} (n-grams alone "

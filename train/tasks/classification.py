@@ -1,5 +1,6 @@
 """Text classification by a network and n-grams, compared with a linear baseline."""
 
+import hashlib
 import shlex
 import sys
 import textwrap
@@ -27,6 +28,7 @@ from train.recipes.classify_options import recipe_of
 from train.tasks.task import Task
 from train.trainer.faults import faults_of
 from train.trainer.run import Run, finished
+from train.trainer.together import check_same
 from transformer_jax.inference.classify import Scorer
 from transformer_jax.runtime.progress import SHORT, ProgressBar
 from transformer_jax.serialization.run_folder import Trained
@@ -108,6 +110,7 @@ class Classification(Task):
                 seed=self.options.seed,
                 folder=self.folder,
             )
+            check_same("pseudo-labels", hashlib.sha256(self.labels.tobytes()).hexdigest())
         self.model = self.classifier.model
         self.scorer = Scorer(self.model, tokenizer.pad_id, self.buckets, self.batch_tokens)
         self.loss = make_loss(

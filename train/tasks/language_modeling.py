@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,7 +31,7 @@ from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.nn.parameters import created
 from transformer_jax.parallel.mesh import to_host
-from transformer_jax.parallel.processes import index, is_first
+from transformer_jax.parallel.processes import is_first
 from transformer_jax.runtime.counted import counted
 from transformer_jax.serialization.specification import LanguageModelSpec
 from transformer_jax.text.tokenizer import Tokenizer, load_own_tokenizer, train_tokenizer
@@ -66,8 +68,10 @@ class LanguageModeling(Task):
         self.cls_id = tokenizer.cls_id if data.separate else None
         texts = {"train": data.train, "held_out": data.held_out}
         # Each of several processes writes its own files.
-        own = self.folder / ("tokens" if is_first() else f"tokens-{index()}")
-        files = token_files(own, tokenizer, texts, framed=data.separate)
+        own = self.folder
+        if not is_first():
+            own = Path(self.resources.enter_context(tempfile.TemporaryDirectory()))
+        files = token_files(own / "tokens", tokenizer, texts, framed=data.separate)
         self.parts = self.resources.enter_context(files)
         train, held_out = self.parts["train"], self.parts["held_out"]
         for name, part in (("learn from", train), ("hold out", held_out)):

@@ -116,11 +116,16 @@ class Task(ABC):
         print(f"{self.summary(report)}\nwritten: {files}\ntry         {self.example()}")
 
     def say_mesh(self) -> None:
-        """Print the mesh, and which share of the trained parameters it does not split."""
+        """Print the mesh, and which share of the trained parameters its axes do not split."""
         if sizes := current_sizes():
             shown = ", ".join(f"{name} {size}" for name, size in sizes.items())
-            whole = whole_share(nnx.state(self.trained, nnx.Param))
-            print(f"mesh        {shown}; {whole:.1%} of the parameters are whole on every device")
+            params = nnx.state(self.trained, nnx.Param)
+            whole = [
+                f"; {axis} leaves {whole_share(params, axis):.1%} of the parameters whole"
+                for axis in ("fsdp", "tensor")
+                if sizes[axis] > 1
+            ]
+            print(f"mesh        {shown}{''.join(whole)}")
 
     def made(self, fitted: FitResult) -> dict[str, Any]:
         """Return the report entries on how the weights were made."""

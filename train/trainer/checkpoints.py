@@ -35,6 +35,7 @@ logging.getLogger("absl").setLevel(logging.WARNING)  # orbax reports every save 
 
 SUMS, PROGRESS, STATE = "SHA256SUMS", "progress.json", "state"
 KEEP = 2  # number of newest checkpoints to keep, in addition to the one with the best score
+SLOWEST = 20e6  # bytes a second that a disk reads
 
 
 class CheckpointError(Exception):
@@ -72,7 +73,10 @@ class Progress:
         before = {k: v for k, v in self.meshes[-1].items() if k != "step"} if self.meshes else None
         if now == before or not (sizes or self.meshes):
             return self
-        return replace(self, meshes=(*self.meshes, {"step": self.step} | now))
+        began = self.meshes
+        if self.step and not began:  # on a single device
+            began = ({"step": 0, "data": 1, "fsdp": 1, "tensor": 1, "processes": 1},)
+        return replace(self, meshes=(*began, {"step": self.step} | now))
 
 
 def save(folder: Path, state: Any, progress: Progress) -> None:
@@ -93,7 +97,7 @@ def save(folder: Path, state: Any, progress: Progress) -> None:
         with _options():
             ocp.save((beside / STATE).absolute(), state)
         if not first:
-            exchange("saved")
+            exchange("saved", _seconds(state))
             return
         write_text(beside / PROGRESS, json.dumps(asdict(progress), indent=1) + "\n")
         write_text(beside / SUMS, _listed(_sums(beside)))
@@ -101,7 +105,7 @@ def save(folder: Path, state: Any, progress: Progress) -> None:
         shutil.rmtree(target, ignore_errors=True)
         os.rename(beside, target)
         _prune(folder)
-        exchange("saved")
+        exchange("saved", _seconds(state))
     except Exception as error:  # orbax and tensorstore wrap the system's errors in their own
         if first:
             shutil.rmtree(beside, ignore_errors=True)
@@ -118,7 +122,7 @@ def load(
     # The first process says which there are, and which are damaged.
     for name in json.loads(from_first(json.dumps([path.name for path in _all(folder)])))[::-1]:
         path = folder / name
-        problem = from_first((is_first() and damage(path)) or "")
+        problem = from_first((is_first() and damage(path)) or "", _seconds(state))
         if not problem:
             try:
                 found = _read(path, state)
@@ -172,6 +176,11 @@ def _try_room(probe: Path, state: Any) -> None:
     for n in range(20):
         (probe / str(n)).mkdir(parents=True)
     shutil.rmtree(probe)
+
+
+def _seconds(state: Any) -> float:
+    """Return how many seconds more the first process may take to sum the files of a checkpoint."""
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(state)) / SLOWEST
 
 
 def _options() -> ocp.Context:

@@ -6,6 +6,7 @@ during training. Random numbers depend on (seed, step) only, and the order of th
 bit-identical to an uninterrupted one.
 """
 
+import json
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import LossSum, TrainState, copied, make_train_step
 from train.trainer.together import agreed_stop
 from transformer_jax.parallel.mesh import current_sizes, place, split_rows
-from transformer_jax.parallel.processes import are_several, count, exchange, largest
+from transformer_jax.parallel.processes import are_several, count, exchange, from_first, largest
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.progress import ProgressBar
 
@@ -210,6 +211,8 @@ class _Loop:
         """Keep the averaged weights if they are the best so far."""
         with self.bar.uncounted("validating"):
             scores, select = self.objective.validate(self.state.average), self.objective.select
+        if are_several():  # hosts may differ in the last digit, but must keep the same weights
+            scores = json.loads(from_first(json.dumps({k: float(v) for k, v in scores.items()})))
         finite = {k: v if math.isfinite(v) else None for k, v in scores.items()}
         step = self.progress.step
         self.metrics.write(step=step, epoch=epoch + 1, **finite)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 import jax
 
@@ -109,11 +109,21 @@ class Program:
         except (ValueError, processes.ProcessError) as error:
             print(f"{self.module}: error: {error}", file=stderr)
             return 2
+
+        def leave(told: str) -> None:
+            self._print(Ending.read(told), stderr)
+            os._exit(Ending.read(told).code)
+
+        processes.leave_with_others(leave)
         with silent_unless_first():
             ending = self._ending(given, arguments)
-        if ending.lines:
-            print(ending.lines, file=stderr)
+        self._print(ending, stderr)
         return ending.code
+
+    @staticmethod
+    def _print(ending: Ending, stderr: TextIO) -> None:
+        if ending.lines:
+            print(ending.lines, file=stderr, flush=True)
 
     def _ending(self, given: dict[str, Any], arguments: Sequence[str]) -> Ending:
         """Train, and return how that ended, which the other processes are told."""

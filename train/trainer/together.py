@@ -52,7 +52,7 @@ def check_same(what: str, value: str) -> None:
     if others := [i for i, other in enumerate(values) if other != values[0]]:
         raise RunError(
             f"process {others[0]} has other {what} than process 0; start all processes with the "
-            "same"
+            "same, on machines of the same kind"
         )
 
 

@@ -4,10 +4,10 @@
 function, the masks of dropout, the statistics of norms. Here the model itself is traced, without
 computing anything, so that these count too. Two layers are enough, because all are of one size.
 
-XLA may keep less, as it computes some of these arrays again. On simulated devices of a CPU its
-temporaries are within a tenth of the prediction for GPT-2 (`tests/costs/test_mesh.py`), and up to
-15% below it for an encoder-decoder and for gated networks. With remat they are up to 1.8 times the
-prediction there, because XLA on CPUs does not delay the second computation of a layer.
+XLA may keep less. On simulated devices of a CPU its temporaries are within a tenth of the
+prediction for a small language model (`tests/costs/test_mesh.py`), and up to 15% below it for an
+encoder-decoder and for gated networks. With remat they are up to 1.8 times the prediction there,
+because XLA on CPUs does not delay the second computation of a layer.
 """
 
 import math

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from transformer_jax.parallel.mesh import current_sizes, keep_at_rest, settled
+from transformer_jax.parallel.mesh import NO_MESH, current_sizes, place
 
 Model = TypeVar("Model", bound=nnx.Module)
 
@@ -34,17 +34,17 @@ def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
 
 
 def created(make: Callable[[], Model]) -> Model:
-    """Return the module of `make()`, whose parameters are drawn where they lie at rest.
+    """Return the module of `make()`, whose parameters lie at rest on the mesh that is set.
 
-    Otherwise every device would first hold all of them. The values are those without a mesh but
-    for rounding: they are drawn in one compiled function.
+    If the mesh splits parameters, they are drawn in the memory of the host, because a device may
+    have no room for all of them.
     """
     sizes = current_sizes()
     if all(size == 1 for axis, size in sizes.items() if axis != "data"):
         return make()
-    graph, _ = nnx.split(nnx.eval_shape(make))
-    draw = jax.jit(lambda: keep_at_rest(nnx.state(make())))
-    return nnx.merge(graph, settled(draw()))
+    with jax.set_mesh(NO_MESH), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        graph, state = nnx.split(make())
+    return nnx.merge(graph, place(state))
 
 
 def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:

@@ -15,6 +15,7 @@ https://arxiv.org/abs/1910.02054 (ZeRO); Shoeybi et al., 2019, https://arxiv.org
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,6 +33,7 @@ ROWS = ("data", "fsdp")  # the axes over which the rows of a batch are split
 # From the axes of parameters to those of the mesh, in a computation and outside of one.
 AT_WORK = {"heads": "tensor", "hidden": "tensor", "vocab": "tensor"}
 AT_REST = AT_WORK | {"embed": "fsdp"}
+NO_MESH = Mesh(np.empty((), object), ())  # as `jax.set_mesh` takes none
 
 
 def parse_mesh(text: str | None) -> dict[str, int]:
@@ -53,7 +55,7 @@ def parse_mesh(text: str | None) -> dict[str, int]:
             )
         if name in found:
             raise ValueError(f"--mesh has {name} twice: {text!r:.60}")
-        if not size.lstrip("-").isdecimal() or (int(size) < 1 and int(size) != -1):
+        if not re.fullmatch(r"-1|0*[1-9]\d{0,8}", size):
             raise ValueError(
                 f"--mesh: the size of {name} must be 1 or more, or -1 for the rest; "
                 f"got {size!r:.40}"
@@ -219,11 +221,11 @@ def to_host(x: Any) -> np.ndarray:
     return np.asarray(x if getattr(x, "is_fully_addressable", True) else _gathered(x))
 
 
-def whole_share(params: Any) -> float:
-    """Return the share of the parameters that are whole on every device at rest."""
+def whole_share(params: Any, axis: str) -> float:
+    """Return the share of the parameters that an axis of the mesh does not split at rest."""
     specs = jax.tree.leaves(_specs(params, AT_REST), is_leaf=lambda x: isinstance(x, P))
     leaves = jax.tree.leaves(params)
-    whole = sum(x.size for x, spec in zip(leaves, specs, strict=True) if not spec)
+    whole = sum(x.size for x, spec in zip(leaves, specs, strict=True) if axis not in spec)
     return whole / max(sum(x.size for x in leaves), 1)
 
 
@@ -249,7 +251,7 @@ def _put(x: Any, spec: P) -> jax.Array:
     sharding = NamedSharding(jax.sharding.get_mesh(), spec)
     if isinstance(x, jax.Array) and x.sharding.is_equivalent_to(sharding, x.ndim):
         return x
-    if getattr(x, "is_fully_addressable", True):
+    if jax.process_count() > 1 and getattr(x, "is_fully_addressable", True):
         x = np.asarray(x)  # each process gives its devices their parts, without a collective
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
     return jax.device_put(x, sharding)

@@ -14,6 +14,7 @@ import itertools
 import os
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,17 +24,23 @@ import jax
 from jax._src import distributed  # for its key-value store, which has no public name yet
 from jax._src.clusters import ClusterEnv
 
+from transformer_jax.runtime.errors import one_line
+
 JOIN_SECONDS = 300  # until all processes must have joined
 WAIT_SECONDS = 900  # until all must have come to an exchange; a dead one is noticed earlier
 HEARTBEAT_SECONDS = 30  # without a sign of life, after which a process counts as dead
 END_SECONDS = 15  # that a process which ends waits until the others know
 EXIT_SECONDS = 60  # that it then waits for their end
+POLL_SECONDS = 2  # between looks at whether another process ended
 
 # In the environment, the names of what `join` is not given.
 VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 
+ENDED, LEAVING = "transformer_jax/ended", "transformer_jax/leaving"  # a key and a barrier
+
 _rounds = itertools.count(1)
-_left: list[bool] = []  # not empty once other processes are gone without a word
+_left: list[bool] = []  # not empty once other processes are gone, so that none can be waited for
+_ending: list[bool] = []  # not empty once this process ends, or knows that others do
 
 
 class ProcessError(RuntimeError):
@@ -69,6 +76,8 @@ def join(
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()):
         raise ValueError(f"--coordinator must be HOST:PORT; got {address!r:.60}")
+    if number < 1:
+        raise ValueError(f"--processes must be 1 or more; got {number}")
     if not 0 <= index < number:
         raise ValueError(
             f"--process must be from 0 to {number - 1} (--processes {number}); got {index}"
@@ -102,26 +111,26 @@ def is_first() -> bool:
     return index() == 0
 
 
-def exchange(value: str) -> list[str]:
+def exchange(value: str, more_seconds: float = 0) -> list[str]:
     """Return the value of every process, in their order; all must call it, in the same order.
 
     Raises EndedElsewhere if a process ended instead (`tell_end`), and ProcessError if one does not
-    come within WAIT_SECONDS.
+    come within WAIT_SECONDS and `more_seconds`.
     """
     if not are_several():
         return [value]
     with _signals_later():  # or this process would be in another round than the others
-        return _exchanged(value)
+        return _exchanged(value, WAIT_SECONDS + int(more_seconds))
 
 
-def _exchanged(value: str) -> list[str]:
+def _exchanged(value: str, seconds: int) -> list[str]:
     number = next(_rounds)
     _say(number, f"v{value}")
     try:
         if _ends(said := _said(number)):
             _or_none(lambda: _wait(number, END_SECONDS))  # for which the one that ends waits
         else:
-            _wait(number, WAIT_SECONDS)
+            _wait(number, seconds)
             said = _said(number)
     except jax.errors.JaxRuntimeError as error:
         said = _or_none(lambda: _said(number)) or {}
@@ -129,6 +138,7 @@ def _exchanged(value: str) -> list[str]:
             _left.append(True)
             raise ProcessError("another process did not come, or is gone") from error
     if ends := _ends(said):
+        _ending.append(True)
         raise EndedElsewhere(ends[0])
     _or_none(lambda: _client().key_value_delete(_key(number - 1, index())))  # all have read it
     return [said[i][1:] for i in range(len(said))]
@@ -139,23 +149,29 @@ def largest(number: int) -> int:
     return max(map(int, exchange(str(number))))
 
 
-def from_first(value: str) -> str:
+def from_first(value: str, more_seconds: float = 0) -> str:
     """Return the value of the first process; see `exchange`."""
-    return exchange(value)[0]
+    return exchange(value, more_seconds)[0]
 
 
 def tell_end(text: str, *, lost: bool = False) -> str:
     """Return what is to be said about the end of this process, after telling the others.
 
-    They learn it at their next `exchange`, for which this process waits END_SECONDS. If the
-    connection to others is `lost`, there is no wait, and what one of them told is returned.
+    They learn it at their next `exchange`, for which this process waits END_SECONDS. Those that do
+    not come to one leave wherever they are (`leave_with_others`). If the connection to others is
+    `lost`, there is no wait, and what one of them told is returned.
     """
     if not are_several():
         return text
+    _ending.append(True)
     number = next(_rounds)
     _or_none(lambda: _say(number, f"e{text}"))
     if not lost:
-        _or_none(lambda: _wait(number, END_SECONDS))
+        _or_none(lambda: _client().key_value_set(ENDED, text))  # that of the first to end
+        if _or_none(lambda: not _wait(number, END_SECONDS)) is None:
+            _or_none(lambda: _client().wait_at_barrier(LEAVING, 3000 * END_SECONDS))
+            time.sleep(1 if is_first() else 0)  # the others need its service until they left
+            _left.append(True)
         return text
     said = _or_none(lambda: _said(number)) or {}
     if ends := _ends({i: value for i, value in said.items() if i != index()}):
@@ -164,8 +180,33 @@ def tell_end(text: str, *, lost: bool = False) -> str:
     return text
 
 
+def leave_with_others(leave: Callable[[str], None]) -> None:
+    """Start a thread that calls `leave` with what another process told that ended.
+
+    It does so END_SECONDS later, unless this process came to an exchange, or ends itself. For what
+    takes longer than that, or waits for the devices of the process that ended.
+    """
+
+    def watch() -> None:
+        while not _ending:
+            try:
+                text = _client().blocking_key_value_get(ENDED, 1000 * POLL_SECONDS)
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    return  # the first process is gone
+                continue
+            time.sleep(END_SECONDS)
+            if not _ending:
+                _or_none(lambda: _client().wait_at_barrier(LEAVING, 1000 * END_SECONDS))
+                leave(text)
+            return
+
+    if are_several():
+        threading.Thread(target=watch, daemon=True).start()
+
+
 def are_others_lost() -> bool:
-    """Return whether other processes are gone without a word, so that none can be waited for."""
+    """Return whether other processes are gone, so that none can be waited for."""
     return bool(_left)
 
 
@@ -193,7 +234,7 @@ def _detected(found: tuple, asked: bool) -> tuple[Any, Any, Any]:
             )[:3]
     except Exception as error:
         if asked or "JOB_COMPLETION_INDEX" in os.environ:  # of an indexed job of Kubernetes
-            raise ValueError(f"JAX cannot find out about the cluster: {error}") from error
+            raise ValueError(f"JAX cannot find out about the cluster: {one_line(error)}") from error
         return found
 
 
@@ -228,16 +269,22 @@ def _initialize(address: str, number: int, index: int) -> None:
         )
     if failure:
         _left.append(True)
-        raise ProcessError(f"cannot join at --coordinator {address}: {failure[0]}")
+        raise ProcessError(f"cannot join at --coordinator {address}: {one_line(failure[0])}")
 
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """Handle a signal that arrives within the context at its end."""
+    """Handle a signal that arrives within the context at its end; a second one ends the process."""
     came = []
     kinds = (signal.SIGINT, signal.SIGTERM)
+
+    def note(number, frame):
+        came.append(number)
+        for each in kinds:
+            signal.signal(each, signal.SIG_DFL)
+
     try:
-        before = [signal.signal(each, lambda number, frame: came.append(number)) for each in kinds]
+        before = [signal.signal(each, note) for each in kinds]
     except ValueError:  # only the main thread can set handlers
         yield
         return

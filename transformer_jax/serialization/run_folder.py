@@ -34,7 +34,7 @@ from transformer_jax.parallel.axes import named_parameters
 from transformer_jax.parallel.mesh import current_sizes, to_host
 from transformer_jax.parallel.placement import at_rest, from_parts
 from transformer_jax.runtime.errors import RunFolderError, UnfinishedWarning, one_line
-from transformer_jax.runtime.files import write, write_text
+from transformer_jax.runtime.files import are_discarded, write, write_text
 from transformer_jax.runtime.program import program
 from transformer_jax.runtime.texts import read_text
 from transformer_jax.serialization.folder_files import (
@@ -108,6 +108,10 @@ def save_weights(path: Path, params: nnx.State, after: tuple[int, int] | None = 
     because a process may be killed between the writes of two.
     """
     counts = None if after is None else {k: str(n) for k, n in zip(COUNTS, after, strict=True)}
+    if are_discarded():  # each process must take part in the gathering
+        for _, leaf in named_parameters(params):
+            to_host(leaf)
+        return
     arrays = {name: to_host(leaf) for name, leaf in named_parameters(params)}
     try:
         write(path, lambda beside: save_file(arrays, beside, counts))
