@@ -74,7 +74,7 @@ class Several:
 
     def said(self) -> list[tuple[str, str]]:
         """Return what each process wrote to standard output and to standard error."""
-        return [(out.read_text(), error.read_text()) for out, error in self.logs if out.exists()]
+        return [(out.read_text(), error.read_text()) for out, error in self.logs if error.exists()]
 
 
 def errors(several: Several) -> list[str]:
