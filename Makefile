@@ -29,12 +29,15 @@ test-slow: $(STAMP)
 	$(RUN) -m pytest -n auto --dist worksteal -m slow $(ARGS)
 
 commands: $(STAMP)  ## every documented command at its smallest
-	$(RUN) -m pytest -n auto --dist worksteal tests/commands -m commands $(ARGS)
+	$(RUN) -m pytest -n auto --dist worksteal $(or $(COMMANDS),tests/commands) -m commands $(ARGS)
 
-newest:  ## the contracts and the commands, with the newest Python and jax
+# Not the commands of bench/ and docs/, which are for those who work on this project.
+USED = tests/commands/test_library_commands.py tests/commands/test_wheel.py \
+	tests/commands/test_bench_commands.py::test_every_benchmark_runs_once
+newest:  ## the contracts and what users run, with the newest Python and jax
 	@if "$$(.ci/newest-python)" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
 		$(MAKE) --no-print-directory test commands VENV=.venv-newest PINS=constraints-newest.txt \
-			PYTHON="$$(.ci/newest-python)" FILES=tests/contracts; \
+			PYTHON="$$(.ci/newest-python)" FILES=tests/contracts COMMANDS="$(USED)"; \
 	else echo "make newest: SKIPPED, the newest jax needs Python 3.12 or newer, and there is none"; fi
 
 peers: $(STAMP)  ## installs PyTorch, and compares with it
