@@ -198,7 +198,7 @@ def killed(run, arguments, log, index, seconds):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_run_of_which_a_process_is_killed_goes_on_bit_for_bit(text, tmp_path, monkeypatch):
-    """By two processes; by one, on another mesh, with losses equal to 1e-5."""
+    """Two processes resume it; one does on another mesh, with losses equal to 1e-5."""
     rng, run, kills, by_one = random.Random(0), tmp_path / "run", 0, tmp_path / "by one"
     more = ["--mesh=fsdp=2", "--checkpoint-minutes=0.001"]
     begun = time.monotonic()
