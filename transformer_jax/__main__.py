@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 
 from transformer_jax import __version__
-from transformer_jax.cli.arguments import add_mesh, on_mesh
+from transformer_jax.cli.arguments import add_mesh, mesh_of
 from transformer_jax.cli.parsing import CommandParser
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.ctrl_c import end_on_ctrl_c, interruptible
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse(arguments[1:])
     try:
         mesh = options.mesh if arguments[0] in ON_MESH else None
-        with warnings_as_notes(), on_mesh(mesh):
+        with warnings_as_notes(), mesh_of(mesh):
             options.run(options)
     except (RunFolderError, PretrainedError, TokenizerError, InputError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)

@@ -15,6 +15,7 @@ import pytest
 from tests.helpers import record_behaviour as behaviour
 from tests.helpers.several import PATIENCE, Several, errors
 from train.lm import main as train_lm
+from train.trainer.exchange import exchange, largest, tell_end
 from train.trainer.run import held
 from transformer_jax.parallel import processes
 from transformer_jax.runtime.files import discarded, write_text
@@ -147,7 +148,7 @@ def slow(*_):
 def test_a_signal_while_the_other_process_waits_for_devices_ends_both(text, tmp_path):
     """Process 1 is in a computation on the mesh, which waits for process 0."""
     run = tmp_path / "run"
-    settings = {"transformer_jax.parallel.processes:END_SECONDS": 2}
+    settings = {"train.trainer.exchange:END_SECONDS": 2}
     first = {"train.trainer.fit:MetricsLog": slow}
     with Several(
         "train.lm", lm(text, run), tmp_path / "log", settings=settings, first=first
@@ -299,8 +300,8 @@ def test_options_that_name_no_processes_are_one_line(given, says, joined):
 
 
 def test_one_process_agrees_with_itself():
-    assert processes.exchange("mine") == ["mine"] and processes.largest(3) == 3
-    assert processes.tell_end("why") == "why" and processes.is_first()
+    assert exchange("mine") == ["mine"] and largest(3) == 3
+    assert tell_end("why") == "why" and processes.is_first()
 
 
 def test_a_process_that_is_not_the_first_writes_no_file(tmp_path):

@@ -190,7 +190,7 @@ def check_on_eight_devices(arguments):
 
 
 @pytest.mark.slow
-def test_models_are_loaded_in_parts_used_and_fine_tuned_on_a_mesh_as_on_one_device(place, tmp_path):  # noqa: F811
+def test_models_are_loaded_in_parts_used_and_fine_tuned_on_a_mesh(place, tmp_path):  # noqa: F811
     def with_lora(folder):
         return arguments(place, tmp_path / folder, "--epochs", "1", "--lora", "2")
 

@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 
 from train.classifier.calibration import smoothed_targets, weights_of
 from train.classifier.document_vectors import VectorConfig, text_vectors, vector_logits
-from transformer_jax.parallel.processes import from_first
+from train.trainer.exchange import from_first
 from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
 
@@ -93,7 +93,8 @@ def make_pseudo_labels(
 def kept_pseudo_labels(path: Path, make: Callable[[], PseudoLabels]) -> PseudoLabels:
     """Load the pseudo-labels from a file, or make them and write the file, for a resumed run."""
     arrays = {"labels": np.int32, "logits": np.float32, "validated": np.float32}
-    if from_first("kept" * path.exists()):  # which writes the file while others look for it
+    # The first process may write the file while another looks for it.
+    if from_first("kept" * path.exists()):
         kept = json.loads(read_text(path))
         found = {name: np.array(kept[name], dtype) for name, dtype in arrays.items()}
         return PseudoLabels(**found, facts=kept["facts"])

@@ -26,8 +26,9 @@ from typing import Any
 import jax
 from orbax.checkpoint import v1 as ocp
 
+from train.trainer.exchange import exchange, from_first
 from train.trainer.step import copied
-from transformer_jax.parallel.processes import exchange, from_first, is_first
+from transformer_jax.parallel.processes import is_first
 from transformer_jax.runtime.errors import one_line
 from transformer_jax.runtime.files import write_text
 

@@ -24,13 +24,14 @@ from train.optim.optimizers import learning_rate_schedule, make_optimizer
 from train.trainer import checkpoints
 from train.trainer.checkpoints import Progress
 from train.trainer.config import FitConfig
+from train.trainer.exchange import exchange, from_first, largest
 from train.trainer.faults import TrainingError
 from train.trainer.metrics_log import MetricsLog
 from train.trainer.signals import Stopped, stop_wish
 from train.trainer.step import LossSum, TrainState, copied, make_train_step
 from train.trainer.together import agreed_stop
 from transformer_jax.parallel.mesh import current_sizes, place, split_rows
-from transformer_jax.parallel.processes import are_several, count, exchange, from_first, largest
+from transformer_jax.parallel.processes import are_several, count
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.progress import ProgressBar
 

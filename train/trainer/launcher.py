@@ -4,8 +4,8 @@ import os
 import pkgutil
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
@@ -14,6 +14,7 @@ import jax
 
 from train.data.dataset import DataError
 from train.trainer.closed_pipes import outlast_readers
+from train.trainer.exchange import EndedElsewhere, leave_with_others
 from train.trainer.options import (
     CommonOptions,
     OptionError,
@@ -45,7 +46,7 @@ from train.trainer.together import (
     silent_unless_first,
 )
 from transformer_jax.parallel import processes
-from transformer_jax.parallel.mesh import mesh_sizes, use_mesh
+from transformer_jax.parallel.mesh import use_mesh
 from transformer_jax.runtime.compilation_cache import use_compilation_cache
 from transformer_jax.runtime.counted import counted
 from transformer_jax.runtime.errors import TokenizerError, one_line, warnings_as_notes
@@ -114,7 +115,7 @@ class Program:
             self._print(Ending.read(told), stderr)
             os._exit(Ending.read(told).code)
 
-        processes.leave_with_others(leave)
+        leave_with_others(leave)
         with silent_unless_first():
             ending = self._ending(given, arguments)
         self._print(ending, stderr)
@@ -138,7 +139,7 @@ class Program:
             return self._stoppable(folder, options, arguments)
         except (DataError, TokenizerError, RunError, OptionError) as error:
             return Ending(2, f"{self.module}: error: {error}").told()
-        except processes.EndedElsewhere as end:
+        except EndedElsewhere as end:
             return Ending.read(str(end))
         except processes.ProcessError as error:
             return Ending(1, f"{self.module}: {error}; start all again").told(lost=True)
@@ -194,7 +195,11 @@ class Program:
         with agreed_stop():  # each process waits for the devices of the others
             check_same("options", options.of_run())
             jax.device_count()
-        with on_mesh(options.mesh):
+        try:
+            mesh = use_mesh(options.mesh)
+        except ValueError as error:
+            raise OptionError(str(error)) from None
+        with mesh:
             task(run).train()
 
     @property
@@ -204,17 +209,3 @@ class Program:
 
     def _command(self, *arguments: object) -> str:
         return shlex.join(["python", "-m", self.module, *map(str, arguments)])
-
-
-@contextmanager
-def on_mesh(text: str | None) -> Iterator[None]:
-    """Set the mesh of a run for the duration of the context.
-
-    Raises OptionError if the devices do not fill it.
-    """
-    try:
-        mesh_sizes(text, jax.device_count())
-    except ValueError as error:
-        raise OptionError(str(error)) from None
-    with use_mesh(text):
-        yield

@@ -2,10 +2,10 @@
 
 import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from train.trainer.run import RunError
 from transformer_jax.runtime.files import are_discarded
@@ -21,8 +21,8 @@ class MetricsLog:
 
     def __init__(self, path: Path, keep_bytes: int, also: Callable[[dict], None]):
         self.path, self._also = path, also
-        # One process of several writes the log; __exit__ closes it.
-        self._file = tempfile.TemporaryFile() if are_discarded() else open(path, "ab")  # noqa: SIM115
+        # One process of several writes the log; __exit__ closes the file.
+        self._file = TemporaryFile() if are_discarded() else open(path, "ab")  # noqa: SIM115
         size = os.fstat(self._file.fileno()).st_size
         self.missing_bytes = max(0, keep_bytes - size)  # removed by something else
         self._file.truncate(min(keep_bytes, size))

@@ -128,6 +128,22 @@ def undisturbed() -> Iterator[None]:
 
 
 @contextmanager
+def deferred() -> Iterator[None]:
+    """Keep a signal that arrives within the context for its end; a second one ends the process."""
+    came = []
+
+    def note(number, frame):
+        came.append(number)
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+
+    with _handler(note):
+        yield
+    if came:
+        signal.raise_signal(came[0])
+
+
+@contextmanager
 def _handler(handler) -> Iterator[None]:
     try:
         before = [signal.signal(each, handler) for each in SIGNALS]

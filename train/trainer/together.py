@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from train.trainer.exchange import exchange, from_first, largest, tell_end
 from train.trainer.run import RunError
 from train.trainer.signals import Stopped, undisturbed
 from transformer_jax.parallel import processes
-from transformer_jax.parallel.processes import are_several, exchange, largest
+from transformer_jax.parallel.processes import are_several
 from transformer_jax.runtime.files import discarded
 
 
@@ -24,7 +25,7 @@ class Ending:
 
     def told(self, *, lost: bool = False) -> "Ending":
         """Return the ending of all processes, after telling the others of this one."""
-        return Ending.read(processes.tell_end(json.dumps(asdict(self)), lost=lost))
+        return Ending.read(tell_end(json.dumps(asdict(self)), lost=lost))
 
     @classmethod
     def read(cls, text: str) -> "Ending":
@@ -37,7 +38,7 @@ def shared_folder(folder: Path) -> Path:
 
     Raises RunError if this process does not see it.
     """
-    found = Path(processes.from_first(str(folder)))
+    found = Path(from_first(str(folder)))
     if not found.is_dir():
         raise RunError(
             f"process {processes.index()} does not see {found}, which process 0 holds; pass a "

@@ -3,15 +3,13 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jax
-
 from transformer_jax.cli.terminal import read_lines, writable
-from transformer_jax.parallel.mesh import mesh_sizes, use_mesh
+from transformer_jax.parallel.mesh import use_mesh
 from transformer_jax.runtime.errors import InputError
 
 if TYPE_CHECKING:
@@ -44,21 +42,17 @@ def add_mesh(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-@contextmanager
-def on_mesh(text: str | None) -> Iterator[None]:
-    """Set the mesh of `--mesh` for the duration of the context; without the option, none.
+def mesh_of(text: str | None) -> AbstractContextManager[None]:
+    """Return a context that sets the mesh of `--mesh`; without the option, none.
 
     Raises InputError if there is no such mesh.
     """
     if text is None:
-        yield
-        return
+        return nullcontext()
     try:
-        mesh_sizes(text, jax.device_count())
+        return use_mesh(text)
     except ValueError as error:
         raise InputError(str(error)) from None
-    with use_mesh(text):
-        yield
 
 
 def given_texts(options: argparse.Namespace) -> list[str]:

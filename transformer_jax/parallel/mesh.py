@@ -17,7 +17,7 @@ https://arxiv.org/abs/1910.02054 (ZeRO); Shoeybi et al., 2019, https://arxiv.org
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -94,18 +94,13 @@ def make_mesh(sizes: Mapping[str, int], devices: Sequence[Any] | None = None) ->
     return jax.make_mesh(shape, AXES, axis_types=kinds, devices=devices)
 
 
-@contextmanager
-def use_mesh(text: str | None = None) -> Iterator[None]:
-    """Set the mesh of all devices for the duration of the context, by default with data = all.
+def use_mesh(text: str | None = None) -> AbstractContextManager[None]:
+    """Return a context that sets the mesh of all devices, by default with data = all.
 
     With a single device no mesh is set. Raises ValueError as `mesh_sizes` does.
     """
     sizes = mesh_sizes(text, jax.device_count())
-    if jax.device_count() == 1:
-        yield
-        return
-    with jax.set_mesh(make_mesh(sizes)):
-        yield
+    return nullcontext() if jax.device_count() == 1 else _set(sizes)
 
 
 @contextmanager
@@ -245,6 +240,12 @@ def vary_like(tree: Any, like: Any) -> Any:
 @jax.jit
 def _gathered(x: Any) -> Any:
     return keep_whole(x)
+
+
+@contextmanager
+def _set(sizes: Mapping[str, int]) -> Iterator[None]:
+    with jax.set_mesh(make_mesh(sizes)):
+        yield
 
 
 def _put(x: Any, spec: P) -> jax.Array:
