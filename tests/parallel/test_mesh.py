@@ -26,7 +26,7 @@ from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.parameters import created
-from transformer_jax.parallel.mesh import place, split_rows, use_mesh
+from transformer_jax.parallel.mesh import place, split_rows, use_mesh, whole_share
 params = {"head": {"kernel": np.ones((4, 6), np.float32)}}
 with use_mesh("data=2,fsdp=2,tensor=2"):
     kernel = place(params)["head"]["kernel"]
@@ -37,6 +37,9 @@ with use_mesh("data=2,fsdp=2,tensor=2"):
         assert [s.data.shape for s in batch["x"].addressable_shards] == [(filled // 4, 2)] * 8
         assert batch["is_row"].tolist() == [True] * rows + [False] * (filled - rows)
         assert batch["x"].sum() == 2 * rows
+
+with use_mesh("fsdp=2,tensor=4"):  # of which 4 does not divide 6
+    assert [whole_share(params, axis) for axis in ("fsdp", "tensor")] == [0.0, 1.0]
 
 stack = StackConfig(1, 8, 2, 16, norm="pre", final_norm=True)
 def make():

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -204,3 +205,13 @@ def test_a_step_of_nine_digits_is_later_than_one_of_eight(tmp_path):
     for name in reversed(names):
         (tmp_path / name).mkdir()
     assert [path.name for path in checkpoints._all(tmp_path)] == names
+
+
+def test_a_run_that_continues_on_a_mesh_names_the_single_device_that_it_began_on():
+    alone = Progress().on_mesh({}, 1)
+    assert alone.meshes == () and replace(alone, step=7).on_mesh({}, 1).meshes == ()
+    found = replace(alone, step=7).on_mesh({"data": 1, "fsdp": 2, "tensor": 1}, 2).meshes
+    assert [(mesh["step"], mesh["fsdp"], mesh["processes"]) for mesh in found] == [
+        (0, 1, 1),
+        (7, 2, 2),
+    ]
