@@ -35,6 +35,9 @@ def training(tmp_path_factory):
     return of
 
 
+# The numbers are those of optimized programs. With other rounding, another of two equal phrases is
+# the strongest (`imdb`), which dropout treats differently.
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", behaviour.RUNS)
 def test_a_training_has_the_recorded_losses(name, training):
     found, recorded = training(name), behaviour.recorded("training")[name]
@@ -47,6 +50,7 @@ def test_a_training_has_the_recorded_losses(name, training):
         np.testing.assert_allclose(list(scores.values()), list(expected.values()), **LOSSES)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", behaviour.RUNS)
 def test_a_run_folder_has_the_recorded_tensors_and_keys(name, training):
     found, recorded = training(name), behaviour.recorded("training")[name]

@@ -23,7 +23,7 @@ def lose(number):
             signal.raise_signal(number)
 
     gc.callbacks.append(callback)
-    gc.collect()
+    gc.collect(0)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
