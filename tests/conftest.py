@@ -10,7 +10,6 @@ from filelock import FileLock
 
 from train.trainer import checkpoints
 
-
 # Without XLA's fusion emitters a program compiles in less than half of the time. jax 0.10 alone has
 # this option, and XLA aborts the process for one that it lacks; `make newest` tests with them.
 QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false"
