@@ -7,6 +7,7 @@ once. This count multiplies it by the number of iterations.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -128,6 +129,10 @@ def _inner_jaxprs(equation: Any) -> Iterator[Any]:
         arrays = [jax.ShapeDtypeStruct(_shape(v), v.aval.dtype) for v in equation.invars]
         function, split = params["function"], params["split"]
         yield jax.make_jaxpr(lambda *x: function(x[:split], x[split:]))(*arrays)
+    if equation.primitive.name == "cpu_attention":  # counted as what XLA would compute instead
+        arrays = [jax.ShapeDtypeStruct(_shape(v), v.aval.dtype) for v in equation.invars]
+        computed = partial(params["fallback"], params["mask"], params["scale"])
+        yield jax.make_jaxpr(computed)(*arrays)
     for value in params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
             if hasattr(one, "eqns"):  # a Jaxpr or ClosedJaxpr, under parameter names that change

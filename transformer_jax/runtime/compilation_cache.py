@@ -61,15 +61,15 @@ def cache_folder() -> Path:
     """Return the folder of the cache for this version of JAX and this processor."""
     name = f"xla-{jax.__version__}-{jaxlib_version}"
     processor = hashlib.sha256(processor_description().encode()).hexdigest()[:12]
-    return _user_caches() / "transformer_jax" / f"{name}-{processor}"
+    return user_cache() / f"{name}-{processor}"
 
 
-def _user_caches() -> Path:
-    """Return the user's cache directory."""
+def user_cache() -> Path:
+    """Return this library's folder in the user's cache directory."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if given.is_absolute():  # others are to be ignored, says the XDG specification
-        return given
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    if not given.is_absolute():  # others are to be ignored, says the XDG specification
+        given = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return given / "transformer_jax"
 
 
 def _prepare(folder: Path, *, mend: bool) -> None:

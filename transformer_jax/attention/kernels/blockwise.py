@@ -17,10 +17,12 @@ saved m and log l (Dao et al., 2022, algorithm 4, where they are one number):
 
 Blocks that the mask hides are not visited. Masks, biases and dropout are rendered for one block at
 a time. If all keys that a block of queries sees are few, they are processed together, without a
-running maximum (`xla_cpu.py`).
+running maximum (`xla_cpu.py`). On a CPU the kernel of `cpu.py` computes the output and the gradient
+where it can.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,11 +30,13 @@ import jax
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
+from transformer_jax.attention.kernels.cpu import call_kernel, why_not_cpu
 from transformer_jax.attention.kernels.forward import Statistics, compute_output
 from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.tangent import compute_tangent
-from transformer_jax.attention.kernels.tile_sizes import choose_tiling
+from transformer_jax.attention.kernels.tile_sizes import Tiling, choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
+from transformer_jax.attention.masks import padding, sliding_window
 from transformer_jax.functional.dropout import key_words
 from transformer_jax.functional.linear_map import forward_mode_only, linear_map, perturbed
 from transformer_jax.parallel.mesh import vary_like
@@ -49,7 +53,7 @@ def blockwise_attention(inputs: AttentionInputs) -> AttentionResult:
     The masked rows must be finite.
     """
     (B, T, N, H), K = inputs.query.shape, inputs.key.shape[2]
-    tiling = choose_tiling(inputs)
+    tiling = replace(choose_tiling(inputs), on_cpu=why_not_cpu(inputs) is None)
     heads_first = replace(
         inputs,
         query=inputs.query.swapaxes(1, 2).reshape(B, K, N // K, T, H),
@@ -74,7 +78,7 @@ def blockwise_attention(inputs: AttentionInputs) -> AttentionResult:
 def _attend(static, *arrays):
     tiles = _tiles(static, arrays)
     asked = tiles.inputs.return_logsumexp
-    output, statistics = compute_output(tiles, with_statistics=asked)
+    output, statistics = _output(tiles, with_statistics=asked)
     return output, None if statistics is None else statistics.logsumexp
 
 
@@ -82,7 +86,7 @@ def _attend(static, *arrays):
 def _attend_jvp(static, arrays, tangents):
     """Return the results and their tangents: the transpose of the tangents is the gradient."""
     tiles, indices = _tiles(static, arrays), perturbed(tangents)
-    output, found = compute_output(tiles, with_statistics=True)
+    output, found = _output(tiles, with_statistics=True)
     statistics: Any = found
     results = output, statistics.logsumexp
     given = [tangents[i] for i in indices]
@@ -113,14 +117,63 @@ def _gradients(static, indices, residuals, cotangents):
 
     def run(*arrays):
         (*arrays, output, highest, log_total), cotangents = arrays[:number], arrays[number:]
-        tiles = _tiles(static, arrays)
-        if not tiles.inputs.return_logsumexp:
-            cotangents = cotangents[0], None
-        found = compute_gradient(tiles, output, Statistics(highest, log_total), cotangents)
+        tiles, dtype = _tiles(static, arrays), log_total.dtype
+        d_output, d_logsumexp = cotangents
+        delta = (d_output.astype(dtype) * output.astype(dtype)).sum(axis=-1)
+        if tiles.inputs.return_logsumexp:
+            delta -= d_logsumexp
+        found = _gradient(tiles, Statistics(highest, log_total), d_output, delta)
         return [found[i] for i in indices]
 
     number = len(residuals)
     return forward_mode_only(run, ONE_GRADIENT)(*residuals, *cotangents)
+
+
+def _output(tiles, *, with_statistics):
+    """Return the output and the statistics, computed by the kernel for CPUs where it can be."""
+    if not tiles.tiling.on_cpu:
+        return compute_output(tiles, with_statistics=with_statistics)
+    query, value = tiles.inputs.query, tiles.inputs.value
+    rows = jax.ShapeDtypeStruct(query.shape[:4], query.dtype)
+    output = jax.ShapeDtypeStruct((*query.shape[:4], value.shape[3]), query.dtype)
+    fallback = _Fallback(_output_in_blocks, tiles.tiling)
+    found = call_kernel("attention_forward", tiles.inputs, [], [output, rows, rows], fallback)
+    return found[0], Statistics(*found[1:])
+
+
+def _gradient(tiles, statistics, d_output, delta):
+    """Return the gradients of the arrays, computed by the kernel for CPUs where they can be."""
+    if not tiles.tiling.on_cpu:
+        return compute_gradient(tiles, statistics, d_output, delta)
+    given, inputs = [d_output, *statistics, delta], tiles.inputs
+    like = [inputs.query, inputs.key, inputs.value]
+    fallback = _Fallback(_gradient_in_blocks, tiles.tiling)
+    return call_kernel("attention_backward", inputs, given, like, fallback)
+
+
+@dataclass(frozen=True)
+class _Fallback:
+    """What computes the same as the kernel for CPUs; equal for equal tilings."""
+
+    function: Callable
+    tiling: Tiling
+
+    def __call__(self, mask, scale, query, key, value, is_token, *more):
+        rule = sliding_window(*mask)
+        if is_token.size:
+            rule &= padding(is_token)
+        inputs = AttentionInputs(query, key, value, mask=rule, scale=scale)
+        return self.function(Tiles(inputs, replace(self.tiling, on_cpu=False)), *more)
+
+
+def _output_in_blocks(tiles):
+    output, found = compute_output(tiles, with_statistics=True)
+    statistics: Any = found
+    return output, *statistics
+
+
+def _gradient_in_blocks(tiles, d_output, highest, log_total, delta):
+    return compute_gradient(tiles, Statistics(highest, log_total), d_output, delta)[:3]
 
 
 def _tiles(static, arrays):

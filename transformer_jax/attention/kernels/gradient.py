@@ -29,36 +29,31 @@ class _QueryRows(NamedTuple):
     query: Array  # scaled
     d_output: Array
     statistics: Statistics  # 0 where a query sees no key
-    delta: Array  # rowsum(dO O), minus the cotangent of the logsumexp
+    delta: Array
 
 
 def compute_gradient(
-    tiles: Tiles,
-    output: Array,
-    statistics: Statistics,
-    cotangents: tuple[Array, Array | None],
+    tiles: Tiles, statistics: Statistics, d_output: Array, delta: Array
 ) -> list[Array | None]:
     """Return the gradients of query, key, value and the arrays of the bias; None for positions.
 
-    `cotangents` are those of the output and of the logsumexp (None: of no logsumexp).
+    `d_output` is the cotangent of the output, `delta` is rowsum(dO O) minus the cotangent of the
+    logsumexp.
     """
-    read_rows = partial(_read_rows, tiles, output, statistics, *cotangents)
+    read_rows = partial(_read_rows, tiles, statistics, d_output, delta)
     if tiles.tiling.run == tiles.grid.S and tiles.grid.rows == 1:
         return list(_gradient_of_run(tiles, read_rows))
     return list(_gradient_in_blocks(tiles, read_rows))
 
 
-def _read_rows(tiles, output, statistics, d_output, d_logsumexp, row):
-    dtype = tiles.inputs.accumulated
+def _read_rows(tiles, statistics, d_output, delta, row):
     statistics = read_statistics(tiles, statistics, row)
     # Rows that the previous block has added must not be added again.
-    d_out = tiles.zero_repeated(tiles.read_queries(d_output, row), row).astype(dtype)
-    delta = (d_out * tiles.read_queries(output, row).astype(dtype)).sum(axis=-1)
-    if d_logsumexp is not None:
-        delta -= tiles.zero_repeated(tiles.read_queries(d_logsumexp, row), row)
-    d_out = d_out.astype(tiles.operands)
+    d_out, delta = (
+        tiles.zero_repeated(tiles.read_queries(array, row), row) for array in (d_output, delta)
+    )
     query = tiles.read_scaled_queries(tiles.inputs.query, row)
-    return _QueryRows(query, d_out, statistics, delta)
+    return _QueryRows(query, d_out.astype(tiles.operands), statistics, delta)
 
 
 def _gradient_in_blocks(tiles, read_rows):

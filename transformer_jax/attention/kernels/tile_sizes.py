@@ -38,12 +38,15 @@ class Tiling:
 
     With a `run`, each block of queries attends in one fused expression to `run` adjacent keys,
     which include all that it sees. Without, it visits one block of keys after another.
+
+    If `on_cpu`, the output and the gradient are not computed in these blocks but by `cpu.py`.
     """
 
     grid: Grid
     examples: int
     key_heads: int
     run: int | None = None
+    on_cpu: bool = False
 
 
 def is_plain(inputs: AttentionInputs) -> bool:
