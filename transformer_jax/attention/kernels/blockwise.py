@@ -16,8 +16,7 @@ saved m and log l (Dao et al., 2022, algorithm 4, where they are one number):
     dQ = dS K                dK = dS^T Q
 
 Blocks that the mask hides are not visited. Masks, biases and dropout are rendered for one block at
-a time. If all keys that a block of queries sees are few, they are processed together, without a
-running maximum (`xla_cpu.py`).
+a time.
 """
 
 from dataclasses import replace

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float
 from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.cudnn import mask_name, why_not_cudnn
-from transformer_jax.attention.kernels.tile_sizes import FUSED, is_plain, on_one_cpu
 from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
@@ -35,9 +34,6 @@ IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
 WITHOUT_AVX512 = 2**22  # whether there is one example or several
 ON_AN_ACCELERATOR = 2**28
-# The least number of logits, of one head and of all heads, for a fused expression. With fewer, its
-# gradient, which computes the weights three more times, is slower than the reference.
-LEAST_FUSED, LEAST_ALL_FUSED = 2**14, 2**20
 
 
 @dataclass(frozen=True)
@@ -119,10 +115,6 @@ def choose_kernel(
         return AttentionPlan("reference", objections["blockwise"])
     B, N, T, S = inputs.sizes
     B = B if are_numbers(B) else 1  # the choice for a symbolic batch is that for one example
-    if _is_fused_faster(B * N, T * S) and is_plain(inputs):
-        return AttentionPlan(
-            "blockwise", f"{T * S:,} logits of a head stay in the caches, in one fused expression"
-        )
     if _is_reference_faster(B, N * T * S):
         return AttentionPlan(
             "reference", f"{B * N * T * S:,} logits are few enough to be stored together"
@@ -155,12 +147,6 @@ def _is_bias_wider(inputs):
         return False
     bias = jax.eval_shape(lambda: rendered(inputs.bias, *inputs.sizes[2:]))
     return bias.dtype.itemsize > inputs.query.dtype.itemsize
-
-
-def _is_fused_faster(heads: int, logits: int) -> bool:
-    """Return whether a head's logits are one fused tile that is faster (measured with AVX-512)."""
-    enough = LEAST_FUSED <= logits <= FUSED and heads * logits >= LEAST_ALL_FUSED
-    return enough and on_one_cpu() and processor_has("avx512f")
 
 
 def _is_reference_faster(examples: int, logits: int) -> bool:
