@@ -69,4 +69,5 @@ $(STAMP): pyproject.toml $(PINS)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) ".[dev]"
+	@$(RUN) -m transformer_jax build || true  # without a C++ compiler XLA computes attention
 	@touch $@

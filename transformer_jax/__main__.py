@@ -37,6 +37,7 @@ COMMANDS = {
     "fill": "fill",
     "runs": "runs",
     "export": "export",
+    "build": "build",
 }
 
 # Those that use a model; `cost` has a --mesh of its own, of devices that need not be here.

@@ -298,28 +298,24 @@ MUTATIONS = [
         "[window, relative at positions]",
     ),
     Mutation(
-        "hidden_keys_are_felt", "HIDDEN",
-        "HIDDEN = -1e37",
-        "HIDDEN = -1.0",
-        "test_fused_value_and_gradient_equal_the_reference[causal]",
+        "hidden_keys_are_felt", "_attend_in_blocks.block_of_keys",
+        "logits = jnp.where(mask, logits, -jnp.inf)",
+        "logits = jnp.where(mask, logits, -1.0)",
+        "test_blockwise.py::test_value_and_gradient_equal_the_reference[causal, none]",
     ),
     Mutation(
-        "the_gradient_of_the_keys_leaves_out_the_sum", "_d_key",
-        "    d_logits = weights * (d_weights - delta[:, None])\n",
-        "    d_logits = weights * d_weights\n",
-        "test_fused_value_and_gradient_equal_the_reference[none]",
+        "who_sees_nothing_gets_the_mean", "_attend_in_blocks.block_of_keys",
+        "logits = jnp.where(mask, logits, -jnp.inf)",
+        "logits = jnp.where(mask, logits, -1e37)",
+        "test_mask_contract.py::test_query_without_keys_gets_zeros"
+        "[dot_product_attention blockwise]",
     ),
     Mutation(
-        "who_sees_nothing_gets_the_mean", "_attend_to_run",
-        "return jnp.where(sees[..., None], out, 0), statistics",
-        "return out, statistics",
-        "test_mask_contract.py::test_query_without_keys_gets_zeros[dot_product_attention fused]",
-    ),
-    Mutation(
-        "every_run_is_the_first", "Tiles.run",
-        "start = jnp.minimum(first * self.grid.keys, self.grid.S - run)",
-        "start = jnp.minimum(0 * first, self.grid.S - run)",
-        "test_runs_of_keys_equal_the_reference[7-8-3-4-24-apart]",
+        "the_first_blocks_are_visited_whatever_is_seen", "Tiles.over_keys.tile",
+        "new_key = self.visits.columns[*at, j] * self.grid.keys",
+        "new_key = j * self.grid.keys",
+        "test_blockwise.py::test_value_and_gradient_equal_the_reference"
+        "[window, relative at positions]",
     ),
     Mutation(
         "the_last_queries_count_twice", "Tiles.zero_repeated",
@@ -348,9 +344,8 @@ MUTATIONS = [
     ),
     Mutation(
         "hidden_blocks_are_visited", "visits",
-        "return Visits(columns, every.sum(axis=2), some.sum(axis=2), some.argmax(axis=2))",
-        "return Visits(columns, every.sum(axis=2), 0 * some.sum(axis=2) + grid.columns, "
-        "some.argmax(axis=2))",
+        "return Visits(columns, every.sum(axis=2), some.sum(axis=2))",
+        "return Visits(columns, every.sum(axis=2), 0 * some.sum(axis=2) + grid.columns)",
         "test_the_loops_run_as_often_as_blocks_are_seen_and_no_more[causal-False]",
     ),
     Mutation(

@@ -53,10 +53,6 @@ FUNCTIONS = {
     "reference": (attention(implementation="reference"), {**QKV, "bias": (N, T, S)}),
     "blockwise": (attention(implementation="blockwise"), {**QKV, "bias": (N, T, S)}),
     "all options": (with_all_options, {**QKV, "bias": (T, S)}),
-    "fused": (
-        lambda query, key, value: attend(query, key, value, implementation="fused"),
-        QKV,
-    ),
     "dot_product_attention of one example": (
         lambda *arrays: tj.dot_product_attention(*arrays, mask=tj.causal()),
         {name: shape[1:] for name, shape in QKV.items()},

@@ -254,10 +254,7 @@ PATHS |= {
     for name, make in PATHS.items()
     if name not in ("additive_attention", "MultiHeadAttention", "Encoder post")  # same lines
 }
-PATHS |= {
-    f"dot_product_attention {name}": partial(attention_path, jnp.float32, implementation=name)
-    for name in ("cudnn", "fused")
-}
+PATHS["dot_product_attention cudnn"] = partial(attention_path, jnp.float32, implementation="cudnn")
 ATTENTION = ["dot_product_attention", *(f"dot_product_attention {i}" for i in IMPLEMENTATIONS[1:])]
 CROSS = [name for name in PATHS if "Encoder" not in name]
 SELF = [name for name in PATHS if "Encoder" in name]

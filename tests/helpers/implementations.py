@@ -2,8 +2,8 @@
 a GPU.
 
 Under `forced` "blockwise" cuts any text into blocks that divide neither T nor S, and "cudnn" does
-everything of ours around the kernel of `jax.nn` for XLA, which stands in for NVIDIA's. "fused" is
-blockwise again, with all that is plain in one fused tile. It must be entered where JAX traces.
+everything of ours around the kernel of `jax.nn` for XLA, which stands in for NVIDIA's. It must be
+entered where JAX traces.
 """
 
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.kernels import blockwise, dispatch
 from transformer_jax.attention.kernels.cudnn import cudnn_attention
-from transformer_jax.attention.kernels.tile_sizes import Tiling, is_plain
+from transformer_jax.attention.kernels.tile_sizes import Tiling
 
-IMPLEMENTATIONS = ("reference", "blockwise", "cudnn", "fused")
+IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 
 
 def tiling(T, S, queries, keys, examples=1, key_heads=1) -> Tiling:
@@ -28,15 +28,11 @@ def tiling(T, S, queries, keys, examples=1, key_heads=1) -> Tiling:
 
 
 @contextmanager
-def forced(
-    queries: int = 2, keys: int = 3, *, at_once: bool = False, fused: bool = False
-) -> Iterator[None]:
+def forced(queries: int = 2, keys: int = 3, *, at_once: bool = False) -> Iterator[None]:
     """Blocks of so many queries and keys, of one example and key head at a time or of all."""
 
     def choose(inputs):
         (B, _, T, S), K = inputs.sizes, inputs.key.shape[2]
-        if fused and is_plain(inputs):
-            return Tiling(Grid(T, S, T, S), *((B, K) if at_once else (1, 1)), run=S)
         return tiling(T, S, queries, keys, *((B, K) if at_once else (1, 1)))
 
     with (
@@ -55,8 +51,5 @@ def without_a_gpu(inputs):
 
 def attend(*arrays, implementation, blocks=(2, 3), at_once=False, **options):
     """`dot_product_attention` by one of the IMPLEMENTATIONS."""
-    fused = implementation == "fused"
-    with forced(*blocks, at_once=at_once, fused=fused):
-        return dot_product_attention(
-            *arrays, **options, implementation="blockwise" if fused else implementation
-        )
+    with forced(*blocks, at_once=at_once):
+        return dot_product_attention(*arrays, **options, implementation=implementation)

@@ -1,6 +1,6 @@
 """One fault of the library, made in a copy of it, and the test that must fail there.
 
-A mutation names a definition (`dot_product_attention`, `MaskedRows.zero_keys`, `HIDDEN`) and a text
+A mutation names a definition (`dot_product_attention`, `MaskedRows.zero_keys`, `TILE`) and a text
 in it, wherever the file stands. Where several files have such a definition, the name of the file
 stands before it: `gpt2.ACTIVATIONS`. A test is named alone, or behind its file in the same case.
 

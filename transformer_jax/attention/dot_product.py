@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult, validate
-from transformer_jax.attention.kernels.blockwise import blockwise_attention
+from transformer_jax.attention.kernels.blockwise import blockwise_attention, cpu_attention
 from transformer_jax.attention.kernels.cudnn import cudnn_attention
 from transformer_jax.attention.kernels.dispatch import Implementation, choose_kernel
 from transformer_jax.attention.mask_rule import MaskLike
@@ -179,12 +179,14 @@ def dot_product_attention(
 
         "reference"   stores all T x S logits
         "blockwise"   does not store them, and skips the blocks that the mask hides
+        "cpu"         calls the kernel in C++ for one CPU, if it is built: float32, without a bias,
+                      under causal masks, windows and padding
         "cudnn"       calls NVIDIA's kernel, which rounds a bias to the dtype of the query
         None          chooses one; `attention_plan` says which and why
 
-    "reference" has all derivatives. "blockwise" has forward mode (`jax.jvp`), reverse mode, and
-    second derivatives with one of the two in reverse mode (`jax.hessian`). "cudnn" has reverse mode
-    alone. A symbolic length (`jax.export`) is computed by the reference.
+    "reference" has all derivatives. "blockwise" and "cpu" have forward mode (`jax.jvp`), reverse
+    mode, and second derivatives with one of the two in reverse mode (`jax.hessian`). "cudnn" has
+    reverse mode alone. A symbolic length (`jax.export`) is computed by the reference.
 
     Raises ValueError if axes do not fit, K does not divide N, a dropout key is given without a
     rate, or the implementation does not support these arguments. Raises TypeError if an array is
@@ -231,6 +233,7 @@ def compute_attention(
     kernels = {
         "cudnn": cudnn_attention,
         "blockwise": blockwise_attention,
+        "cpu": cpu_attention,
         "reference": reference_attention,
     }
     result = kernels[choose_kernel(inputs, implementation).implementation](inputs)

@@ -34,7 +34,7 @@ from transformer_jax.attention.coverage import (
     least_and_largest,
     position_ranges,
 )
-from transformer_jax.attention.mask_rule import Mask, MaskLike, _Both, as_boolean
+from transformer_jax.attention.mask_rule import Mask, MaskLike, _Both, _Dense, as_boolean
 from transformer_jax.attention.rule import (
     Positions,
     check_positions,
@@ -298,26 +298,28 @@ def left_window(mask: MaskLike) -> int | None:
     return None
 
 
-def window_and_tokens(
-    mask: Mask | None,
-) -> tuple[int | None, int | None, Bool[Array, "#B S"] | None] | None:
+def window_and_padding(mask: Mask | None) -> tuple[int | None, int | None, Mask | None] | None:
     """Return what causal masks, windows and padding let through together.
 
-    It is (left, right, is_token): the bounds of a window, and which keys are tokens, each None if
-    nothing bounds it. Returns None for any other mask, or one with positions.
+    It is (left, right, rule): the bounds of a window, and a rule that depends on the key alone;
+    each is None if it hides nothing. Returns None for any other mask, or one with positions.
     """
     if mask is None:
         return None, None, None
-    if isinstance(mask, _Padding):
-        return None, None, jnp.atleast_2d(mask.is_token)
+    if isinstance(mask, _Padding) or (
+        isinstance(mask, _Dense) and (1, 1, 1, *mask.array.shape)[-3:-1] == (1, 1)
+    ):
+        return None, None, mask
     if isinstance(mask, _Causal | _Window) and not jax.tree.leaves(mask):
         return (None, 0, None) if isinstance(mask, _Causal) else (mask.left, mask.right, None)
     if not isinstance(mask, _Both):
         return None
-    first, second = window_and_tokens(mask.first), window_and_tokens(mask.second)
+    first, second = window_and_padding(mask.first), window_and_padding(mask.second)
     if first is None or second is None:
         return None
-    pairs = list(zip(first, second, strict=True))
-    left, right = (min((x for x in pair if x is not None), default=None) for pair in pairs[:2])
-    is_tokens = [x for x in pairs[2] if x is not None]
-    return left, right, is_tokens[0] & is_tokens[-1] if is_tokens else None
+    left, right = (
+        min((bound for bound in bounds if bound is not None), default=None)
+        for bounds in ((first[0], second[0]), (first[1], second[1]))
+    )
+    rules = [rule for rule in (first[2], second[2]) if rule is not None]
+    return left, right, rules[0] & rules[1] if len(rules) == 2 else next(iter(rules), None)

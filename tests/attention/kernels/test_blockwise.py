@@ -8,7 +8,6 @@ import sys
 from functools import partial
 from itertools import cycle, pairwise
 from pathlib import Path
-from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +20,7 @@ from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import attend
 from transformer_jax.attention import inputs as inputs_module
 from transformer_jax.attention.biases import alibi, relative_bias
-from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.dot_product import dot_product_attention
-from transformer_jax.attention.kernels import blockwise
-from transformer_jax.attention.kernels.tile_sizes import Tiling
-from transformer_jax.attention.mask_rule import as_mask
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count
 
@@ -170,68 +165,6 @@ def test_value_and_gradient_equal_the_reference(mask, bias, options):
         assert_close(ours(*drawn(seed)), theirs(*drawn(seed)))
 
 
-@jax.jit
-def as_arrays(data):
-    """Every mask, [B, N, T, S]."""
-    rules = {name: as_mask(mask(data)) for name, mask in MASKS.items()}
-    return {
-        name: jnp.broadcast_to(True if rule is None else rule.to_array(T, S), (B, N, T, S))
-        for name, rule in rules.items()
-    }
-
-
-# One program for all masks, as arrays.
-REFERENCE = both_ways("array BNTS", "none", "reference", scale=0.9)
-
-
-@pytest.mark.parametrize("mask", MASKS)
-def test_fused_value_and_gradient_equal_the_reference(mask):
-    """Tiles of all examples and heads, or of one each, in turns of masks."""
-    at_once = list(MASKS).index(mask) % 2 == 0
-    ours = both_ways(mask, "none", "fused", scale=0.9, at_once=at_once)
-    for seed in range(4):
-        inputs, numbers, data, *rest = drawn(seed)
-        theirs = REFERENCE(inputs, numbers, data | {"seen": as_arrays(data)[mask]}, *rest)
-        assert_close(ours(*drawn(seed)), theirs)
-
-
-def squares(implementation):
-    """(query, key, value, mask) -> gradients of what is finite, squared, and what was computed."""
-
-    def loss(query, key, value, mask):
-        options = {"return_logsumexp": True, "implementation": implementation}
-        attended = dot_product_attention(query, key, value, mask=mask, **options)
-        return sum(jnp.sum(jnp.where(jnp.isfinite(x), x, 0) ** 2) for x in attended), attended
-
-    return jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))
-
-
-REFERENCE_OF_SQUARES = squares("reference")
-
-
-@pytest.mark.parametrize("at_once", [False, True], ids=["apart", "at once"])
-@pytest.mark.parametrize(
-    "queries, keys, left, right, run", [(7, 8, 3, 4, 24), (5, 4, 9, 0, 20), (6, 6, 0, 2, 18)]
-)
-def test_runs_of_keys_equal_the_reference(queries, keys, left, right, run, at_once):
-    """The blocks divide neither T nor S, and overlap at the ends."""
-    T, S = 33, 39
-    tiling = Tiling(Grid(T, S, queries, keys), *((B, K) if at_once else (1, 1)), run)
-    inputs = qkv(T=T, S=S)
-    with patch.object(blockwise, "choose_tiling", lambda inputs: tiling):
-        ours = squares("blockwise")(*inputs, sliding_window(left, right))
-    distance = np.arange(S) - np.arange(S - T, S)[:, None]
-    seen = (-left <= distance) & (distance <= right)
-    assert_close(ours, REFERENCE_OF_SQUARES(*inputs, seen))
-
-
-def test_a_fused_tile_computes_nothing_but_the_output_where_that_alone_is_asked_for():
-    x = jax_normal(0, 2, 16, 2, 4)
-    run = partial(attend, implementation="fused")
-    flops = [count(partial(run, return_logsumexp=asked), x, x, x).flops for asked in (False, True)]
-    assert flops[0] < flops[1]
-
-
 def test_every_mask_bias_and_option_is_in_a_case():
     for column, table in enumerate((MASKS, BIASES)):
         assert {case[column] for case in CASES} == set(table)
@@ -339,7 +272,6 @@ def differentiated_scan(query, key, value, mask):
     "transformed",
     [
         pytest.param(jax.vmap(gradient("blockwise")), id="vmap"),
-        pytest.param(jax.vmap(gradient("fused")), id="vmap of a fused tile"),
         pytest.param(scanned, id="scan"),
         pytest.param(differentiated_scan, id="gradient of a scan"),
         pytest.param(jax.vmap(checkpointed), id="checkpoint"),

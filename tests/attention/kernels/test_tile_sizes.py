@@ -156,10 +156,10 @@ def test_examples_that_are_worked_on_together_visit_what_any_of_them_sees():
 # ---------------------------------------------------------------------------------------
 
 
-def chosen_for(B, T, N, K, mask, plain=False):
+def chosen_for(B, T, N, K, mask):
     """The choice uses shapes alone."""
     query, key = (jax.ShapeDtypeStruct((B, T, n, 64), jnp.float32) for n in (N, K))
-    return choose_tiling(AttentionInputs(query, key, mask=mask, soft_cap=None if plain else 1.0))
+    return choose_tiling(AttentionInputs(query, key, mask=mask))
 
 
 @pytest.mark.parametrize(
@@ -181,35 +181,6 @@ def test_a_tile_divides_examples_and_heads_and_fits_the_caches(mask, B, T, N, K)
 def test_a_window_gets_smaller_blocks_than_no_mask():
     window, whole = (chosen_for(1, 4096, 8, 8, m).grid for m in (sliding_window(64, 64), None))
     assert window.queries < whole.queries and window.keys < whole.keys
-
-
-@pytest.mark.parametrize("mask", [None, causal()], ids=["none", "causal"])
-def test_a_head_of_few_logits_is_one_fused_tile_if_nothing_but_a_mask_is_done_to_them(mask):
-    chosen = chosen_for(32, 256, 12, 12, mask, plain=True)
-    assert (chosen.grid.rows, chosen.grid.columns, chosen.run) == (1, 1, 256)
-    assert (chosen.examples, chosen.key_heads) == (32, 12)
-    assert chosen_for(64, 256, 12, 12, mask, plain=True).examples < 64  # not any number at once
-    assert chosen_for(32, 256, 12, 12, mask).run is None
-    assert chosen_for(32, 257, 12, 12, mask, plain=True).run is None
-
-
-@pytest.mark.parametrize("T", [4096, 4000])
-def test_the_run_of_a_window_holds_all_that_a_row_of_blocks_sees(T):
-    mask = sliding_window(128, 128)
-    chosen = chosen_for(1, T, 8, 8, mask, plain=True)
-    grid, run = chosen.grid, chosen.run
-    assert run * grid.queries * grid.rows < 0.11 * T * T
-    array = as_array(mask, T)[0, 0]
-    (first,) = np.asarray(visits_of(mask, chosen).first)
-    for row in range(grid.rows):
-        seen = np.flatnonzero(array[row * grid.queries : (row + 1) * grid.queries].any(axis=0))
-        start = min(first[row] * grid.keys, T - run)
-        assert start <= seen.min() and seen.max() < start + run
-
-
-@pytest.mark.parametrize("mask", [None, causal(), sliding_window(128, None)])
-def test_rows_that_see_more_or_less_have_no_run(mask):
-    assert chosen_for(1, 4096, 8, 8, mask, plain=True).run is None
 
 
 def test_a_traced_mask_is_tiled_like_any_other():

@@ -16,9 +16,7 @@ saved m and log l (Dao et al., 2022, algorithm 4, where they are one number):
     dQ = dS K                dK = dS^T Q
 
 Blocks that the mask hides are not visited. Masks, biases and dropout are rendered for one block at
-a time. If all keys that a block of queries sees are few, they are processed together, without a
-running maximum (`xla_cpu.py`). On a CPU the kernel of `cpu.py` computes the output and the gradient
-where it can.
+a time. The kernel of `cpu.py` may compute the output and the gradient instead.
 """
 
 from collections.abc import Callable
@@ -30,7 +28,7 @@ import jax
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
-from transformer_jax.attention.kernels.cpu import call_kernel, why_not_cpu
+from transformer_jax.attention.kernels.cpu import call_kernel
 from transformer_jax.attention.kernels.forward import Statistics, compute_output
 from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.tangent import compute_tangent
@@ -47,13 +45,19 @@ ONE_GRADIENT = (
 )
 
 
-def blockwise_attention(inputs: AttentionInputs) -> AttentionResult:
+def cpu_attention(inputs: AttentionInputs) -> AttentionResult:
+    """Return the attention computed by the C++ kernel, for inputs that `why_not_cpu` accepts."""
+    return blockwise_attention(inputs, on_cpu=True)
+
+
+def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> AttentionResult:
     """Return the attention of validated inputs, computed in blocks.
 
-    The masked rows must be finite.
+    The masked rows must be finite. With `on_cpu` the C++ kernel computes the output and the
+    gradient.
     """
     (B, T, N, H), K = inputs.query.shape, inputs.key.shape[2]
-    tiling = replace(choose_tiling(inputs), on_cpu=why_not_cpu(inputs) is None)
+    tiling = replace(choose_tiling(inputs), on_cpu=on_cpu)
     heads_first = replace(
         inputs,
         query=inputs.query.swapaxes(1, 2).reshape(B, K, N // K, T, H),
@@ -130,7 +134,7 @@ def _gradients(static, indices, residuals, cotangents):
 
 
 def _output(tiles, *, with_statistics):
-    """Return the output and the statistics, computed by the kernel for CPUs where it can be."""
+    """Return the output and the statistics, by the kernel for CPUs or in blocks."""
     if not tiles.tiling.on_cpu:
         return compute_output(tiles, with_statistics=with_statistics)
     query, value = tiles.inputs.query, tiles.inputs.value
@@ -142,7 +146,7 @@ def _output(tiles, *, with_statistics):
 
 
 def _gradient(tiles, statistics, d_output, delta):
-    """Return the gradients of the arrays, computed by the kernel for CPUs where they can be."""
+    """Return the gradients of the arrays, by the kernel for CPUs or in blocks."""
     if not tiles.tiling.on_cpu:
         return compute_gradient(tiles, statistics, d_output, delta)
     given, inputs = [d_output, *statistics, delta], tiles.inputs

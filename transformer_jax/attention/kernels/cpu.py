@@ -3,14 +3,13 @@
 It computes the output and the gradient of blockwise attention without a mask, or with causal masks,
 windows and padding at the default positions. A C++ compiler builds it for the processor at hand:
 
-    python -m transformer_jax.attention.kernels.cpu
+    python -m transformer_jax build
 
 Without it, and for everything else, XLA computes attention. XLA also computes the derivatives of
 the gradient, and what is exported or compiled for another kind of device.
 """
 
 import ctypes
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -24,9 +23,9 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs
-from transformer_jax.attention.masks import window_and_tokens
+from transformer_jax.attention.masks import window_and_padding
 from transformer_jax.functional.checks import are_numbers
-from transformer_jax.runtime.shared_library import build_library, library_path
+from transformer_jax.runtime.shared_library import library_path
 
 SOURCE = Path(__file__).with_name("cpu_attention.cc")
 # The axes in the order in which memory has them: [B, T, K, G, H] and [B, S, K, H].
@@ -54,8 +53,8 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         or inputs.soft_cap is not None
         or inputs.has_dropout,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
-        "it takes causal masks, windows and padding": window_and_tokens(inputs.mask) is None,
-        "it is not built (python -m transformer_jax.attention.kernels.cpu)": not is_built(),
+        "it takes causal masks, windows and padding": window_and_padding(inputs.mask) is None,
+        "it is not built (python -m transformer_jax build)": not is_built(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -86,10 +85,13 @@ def call_kernel(
     the same, computed by XLA, where arrays are query, key, value, the padding (without elements if
     there is none) and `more`. The mask is (left, right), the bounds of a window.
     """
-    found: Any = window_and_tokens(inputs.mask)  # not None: the kernel takes the inputs
-    left, right, is_token = found
-    if is_token is None:
-        is_token = jnp.zeros((1, 0), bool)
+    found: Any = window_and_padding(inputs.mask)  # not None: the kernel takes the inputs
+    left, right, rule = found
+    is_token = jnp.zeros((1, 0), bool)
+    if rule is not None:
+        S = inputs.key.shape[2]
+        is_token = rule.to_array(1, S)[:, 0, 0]
+        is_token = jnp.broadcast_to(is_token, (is_token.shape[0], S))
     return _kernel.bind(
         inputs.query,
         inputs.key,
@@ -176,17 +178,3 @@ def _vmap_rule(arrays, axes, *, types, **params):
 
 ad.primitive_jvps[_kernel] = _jvp_rule
 batching.primitive_batchers[_kernel] = _vmap_rule
-
-
-def main() -> int:
-    """Build the kernel, and say where it is or why it cannot be built."""
-    try:
-        print(f"The attention kernel is {build_library(SOURCE)}.")
-    except (OSError, RuntimeError) as error:
-        print(f"Attention is computed without the kernel in C++: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -16,15 +16,15 @@ from jaxtyping import Array, Float
 
 from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.inputs import AttentionInputs, validate
+from transformer_jax.attention.kernels.cpu import why_not_cpu
 from transformer_jax.attention.kernels.cudnn import mask_name, why_not_cudnn
-from transformer_jax.attention.kernels.tile_sizes import FUSED, is_plain, on_one_cpu
 from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
-from transformer_jax.functional.precision import processor_has
+from transformer_jax.runtime.processor import processor_has
 
-Implementation = Literal["reference", "blockwise", "cudnn"]
-IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
+Implementation = Literal["reference", "blockwise", "cpu", "cudnn"]
+IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "cudnn")
 
 # The number of logits that the reference may store. On a CPU the reference is faster while the
 # logits of one example (alone, or one of several) about fit the caches, and while those of all
@@ -35,9 +35,8 @@ IMPLEMENTATIONS = ("reference", "blockwise", "cudnn")
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
 WITHOUT_AVX512 = 2**22  # whether there is one example or several
 ON_AN_ACCELERATOR = 2**28
-# The least number of logits, of one head and of all heads, for a fused expression. With fewer, its
-# gradient, which computes the weights three more times, is slower than the reference.
-LEAST_FUSED, LEAST_ALL_FUSED = 2**14, 2**20
+# The least number of logits of a head for the kernel in C++. With fewer the reference is as fast.
+LEAST_ON_CPU = 2**12
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,7 @@ def choose_kernel(
     objections = {
         "reference": None,
         "blockwise": _why_not_blockwise(inputs),
+        "cpu": _why_not_blockwise(inputs) or why_not_cpu(inputs),
         "cudnn": why_not_cudnn(inputs),
     }
     if implementation is not None:
@@ -119,10 +119,8 @@ def choose_kernel(
         return AttentionPlan("reference", objections["blockwise"])
     B, N, T, S = inputs.sizes
     B = B if are_numbers(B) else 1  # the choice for a symbolic batch is that for one example
-    if _is_fused_faster(B * N, T * S) and is_plain(inputs):
-        return AttentionPlan(
-            "blockwise", f"{T * S:,} logits of a head stay in the caches, in one fused expression"
-        )
+    if objections["cpu"] is None and T * S >= LEAST_ON_CPU:
+        return AttentionPlan("cpu", "the kernel in C++ takes these arguments")
     if _is_reference_faster(B, N * T * S):
         return AttentionPlan(
             "reference", f"{B * N * T * S:,} logits are few enough to be stored together"
@@ -155,12 +153,6 @@ def _is_bias_wider(inputs):
         return False
     bias = jax.eval_shape(lambda: rendered(inputs.bias, *inputs.sizes[2:]))
     return bias.dtype.itemsize > inputs.query.dtype.itemsize
-
-
-def _is_fused_faster(heads: int, logits: int) -> bool:
-    """Return whether a head's logits are one fused tile that is faster (measured with AVX-512)."""
-    enough = LEAST_FUSED <= logits <= FUSED and heads * logits >= LEAST_ALL_FUSED
-    return enough and on_one_cpu() and processor_has("avx512f")
 
 
 def _is_reference_faster(examples: int, logits: int) -> bool:

@@ -10,15 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from transformer_jax.attention.kernels.forward import (
-    Statistics,
-    merge_heads,
-    merged_bias,
-    read_statistics,
-    weights_of,
-)
+from transformer_jax.attention.kernels.forward import Statistics, read_statistics, weights_of
 from transformer_jax.attention.kernels.tiles import Tiles
-from transformer_jax.attention.kernels.xla_cpu import gradients
 from transformer_jax.functional.precision import product
 from transformer_jax.parallel.mesh import vary_like
 
@@ -40,24 +33,6 @@ def compute_gradient(
     `d_output` is the cotangent of the output, `delta` is rowsum(dO O) minus the cotangent of the
     logsumexp.
     """
-    read_rows = partial(_read_rows, tiles, statistics, d_output, delta)
-    if tiles.tiling.run == tiles.grid.S and tiles.grid.rows == 1:
-        return list(_gradient_of_run(tiles, read_rows))
-    return list(_gradient_in_blocks(tiles, read_rows))
-
-
-def _read_rows(tiles, statistics, d_output, delta, row):
-    statistics = read_statistics(tiles, statistics, row)
-    # Rows that the previous block has added must not be added again.
-    d_out, delta = (
-        tiles.zero_repeated(tiles.read_queries(array, row), row) for array in (d_output, delta)
-    )
-    query = tiles.read_scaled_queries(tiles.inputs.query, row)
-    return _QueryRows(query, d_out.astype(tiles.operands), statistics, delta)
-
-
-def _gradient_in_blocks(tiles, read_rows):
-    """Return the `_gradient`, computed for one block of queries and one block of keys at a time."""
     inputs = tiles.inputs
     query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
     dtype = inputs.accumulated
@@ -66,7 +41,7 @@ def _gradient_in_blocks(tiles, read_rows):
     def block_of_queries(index, state):
         d_query, *shared = state
         row = tiles.row(index)
-        rows = read_rows(row)
+        rows = _read_rows(tiles, statistics, d_output, delta, row)
         start = vary_like(jnp.zeros(rows.query.shape, dtype), query), *shared
         block_of_keys = partial(_gradient_of_block, tiles, transposed, rows)
         d_q, *shared = tiles.over_keys(block_of_keys, row, start)
@@ -81,7 +56,17 @@ def _gradient_in_blocks(tiles, read_rows):
     state = vary_like(state, query)
     d_query, d_key, d_value, d_bias = lax.fori_loop(0, tiles.steps, block_of_queries, state)
     d_bias = [] if bias is None else bias.as_gradient(d_bias)
-    return d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), *d_bias
+    return [d_query, d_key.mT.astype(key.dtype), d_value.mT.astype(value.dtype), *d_bias]
+
+
+def _read_rows(tiles, statistics, d_output, delta, row):
+    statistics = read_statistics(tiles, statistics, row)
+    # Rows that the previous block has added must not be added again.
+    d_out, delta = (
+        tiles.zero_repeated(tiles.read_queries(array, row), row) for array in (d_output, delta)
+    )
+    query = tiles.read_scaled_queries(tiles.inputs.query, row)
+    return _QueryRows(query, d_out.astype(tiles.operands), statistics, delta)
 
 
 def _gradient_of_block(tiles, transposed, rows, tile, running, mask):
@@ -111,30 +96,3 @@ def _gradient_of_block(tiles, transposed, rows, tile, running, mask):
         tiles.add_to_keys_transposed(d_value, d_v, tile),
         d_bias,
     )
-
-
-def _gradient_of_run(tiles, read_rows):
-    """Return the `_gradient` if one tile holds all queries and keys of some examples and heads."""
-    query, key, value = tiles.inputs.query, tiles.inputs.key, tiles.inputs.value
-
-    def some_heads(index, state):
-        d_query, d_key, d_value = state
-        tile = tiles.run(tiles.row(index))
-        rows = read_rows(tile)
-        k, v = tiles.read_keys(key, tile), tiles.read_keys(value, tile)
-        q, k, v, d_out = merge_heads(rows.query, k, v, rows.d_output)
-        # The gradients are linear in d_out and delta, which take the factor 1 / l of the weights:
-        # added to m, a log l would be rounded away beside large logits.
-        highest, share = rows.statistics.highest, jnp.exp(-rows.statistics.log_total)
-        highest, share, delta = (x.reshape(q.shape[:2]) for x in (highest, share, rows.delta))
-        bias = merged_bias(tiles.mask_of_run(tile), rows.query)
-        d_q, d_k, d_v = gradients(q, k, v, bias, highest, d_out * share[..., None], delta * share)
-        d_q = tiles.inputs.scale_queries(d_q).reshape(rows.query.shape).astype(query.dtype)
-        return (
-            tiles.write_queries(d_query, d_q, tile),
-            tiles.write_keys(d_key, d_k, tile),
-            tiles.write_keys(d_value, d_v, tile),
-        )
-
-    state = vary_like(tuple(map(jnp.zeros_like, (query, key, value))), query)
-    return lax.fori_loop(0, tiles.steps, some_heads, state)

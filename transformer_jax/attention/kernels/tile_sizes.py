@@ -10,12 +10,11 @@ from functools import lru_cache
 from math import ceil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.inputs import AttentionInputs
-from transformer_jax.attention.mask_rule import Mask, MaskLike, as_mask
+from transformer_jax.attention.mask_rule import MaskLike, as_mask
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
 
@@ -27,17 +26,9 @@ TILE = 2**20
 EDGES = {512: 1.0, 456: 1.0, 128: 1.4}
 
 
-# The most logits of a fused tile: of one head, and of all its heads and examples together. If one
-# head has more, the kernel stores them. Where nothing is fused (another jaxlib), all are stored.
-FUSED, ALL_FUSED = 2**16, 2**25
-
-
 @dataclass(frozen=True)
 class Tiling:
     """A grid of blocks, and how many examples and key heads are processed at once.
-
-    With a `run`, each block of queries attends in one fused expression to `run` adjacent keys,
-    which include all that it sees. Without, it visits one block of keys after another.
 
     If `on_cpu`, the output and the gradient are not computed in these blocks but by `cpu.py`.
     """
@@ -45,38 +36,21 @@ class Tiling:
     grid: Grid
     examples: int
     key_heads: int
-    run: int | None = None
     on_cpu: bool = False
-
-
-def is_plain(inputs: AttentionInputs) -> bool:
-    """Return whether the logits have a mask at most, and their products are computed in float32."""
-    return (
-        inputs.bias is None
-        and inputs.soft_cap is None
-        and not inputs.has_dropout
-        and inputs.operands == jnp.float32
-    )
 
 
 def choose_tiling(inputs: AttentionInputs) -> Tiling:
     """Choose the cheapest grid under the mask, and how many examples and heads fit the caches.
 
     An accelerator gets all examples and heads at once: it has the cores for them, and a batch that
-    is spread over devices stays where it is. Inputs that are plain (`is_plain`) may be fused.
+    is spread over devices stays where it is.
     """
     (B, N, T, S), K, mask = inputs.sizes, inputs.key.shape[2], inputs.mask
-    one_cpu, plain = on_one_cpu(), is_plain(inputs)
-    if not are_numbers(B):  # a symbolic batch, whose examples are computed one by one on a CPU
-        B = 1
-    if one_cpu and plain and T * S <= FUSED:
-        return Tiling(Grid(T, S, T, S), *_at_once(B, K, ALL_FUSED // (T * S * (N // K))), run=S)
     grid = _grid(mask, T, S)
-    if not one_cpu:
-        return Tiling(grid, inputs.sizes[0], K)
-    run = run_of(mask, grid) if plain else None
-    if run is not None:
-        return Tiling(grid, *_at_once(B, K, TILE // (grid.queries * run * (N // K))), run)
+    if not on_one_cpu():
+        return Tiling(grid, B, K)
+    if not are_numbers(B):  # a symbolic batch, whose examples are computed one by one
+        B = 1
     return Tiling(grid, *_at_once(B, K, TILE // (grid.queries * grid.keys * (N // K))))
 
 
@@ -117,22 +91,6 @@ def _grid(mask, T, S):
     if jax.tree.leaves(mask):  # its arrays are usually traced: their values are unknown
         return grids[next(iter(EDGES))]
     return grids[min(EDGES, key=lambda edge: EDGES[edge] * _area(mask, grids[edge]))]
-
-
-def run_of(mask: Mask | None, grid: Grid) -> int | None:
-    """Return the number of keys in the run of each row of blocks, or None if runs do not pay.
-
-    A run reaches from the first to the last key that a row of blocks sees. It pays if runs are
-    short and about as long in all rows.
-    """
-    if mask is None or jax.tree.leaves(mask):
-        return None
-    some = _seen_blocks_without_arrays(jax.tree.structure(mask), grid)[0]
-    first, last = some.argmax(axis=1), grid.columns - some[:, ::-1].argmax(axis=1)
-    columns = int((last - first).max())
-    run = min(columns * grid.keys, grid.S)
-    few = columns * grid.rows <= 1.1 * some.sum() and run * grid.queries <= FUSED
-    return run if few else None
 
 
 def _area(mask, grid):

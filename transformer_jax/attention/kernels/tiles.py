@@ -44,7 +44,6 @@ class Visits(NamedTuple):
     columns: Int[Array, "X rows columns"]
     whole: Int[Array, "X rows"]  # how many are seen whole
     seen: Int[Array, "X rows"]  # how many are seen whole or in part
-    first: Int[Array, "X rows"]  # the first of them from the left
 
 
 def visits(mask: Mask | None, tiling: Tiling) -> Visits:
@@ -62,7 +61,7 @@ def visits(mask: Mask | None, tiling: Tiling) -> Visits:
         some, every = some.reshape(shape).any(axis=1), every.reshape(shape).all(axis=1)
     every &= some
     columns = jnp.argsort(jnp.where(every, 0, jnp.where(some, 1, 2)), axis=2, stable=True)
-    return Visits(columns, every.sum(axis=2), some.sum(axis=2), some.argmax(axis=2))
+    return Visits(columns, every.sum(axis=2), some.sum(axis=2))
 
 
 class Tiles:
@@ -100,13 +99,6 @@ class Tiles:
             self.tiling.key_heads * self.share,
         )
         return Tile(block, group, row, key_head, 0)
-
-    def run(self, row: Tile) -> Tile:
-        """Return the row's tile with its run of keys: all that it sees, and possibly more."""
-        first = self.visits.first[row.group if self.visits.first.shape[0] > 1 else 0, row.row]
-        run = self.grid.S if self.tiling.run is None else self.tiling.run
-        start = jnp.minimum(first * self.grid.keys, self.grid.S - run)
-        return row._replace(block=replace(row.block, key_start=start, keys=run))
 
     def over_keys(self, body: Callable, row: Tile, state: Any) -> Any:
         """Return the state after `body(tile, state, mask)` for each block of keys that a row sees.
@@ -160,11 +152,6 @@ class Tiles:
         """Return the tile's rows of an array over keys."""
         starts, sizes = self._keys(array, tile)
         return lax.dynamic_slice(array, starts, sizes).astype(self.operands)
-
-    def write_keys(self, array: Float[Array, "B K S L"], rows: Array, tile: Tile) -> Array:
-        """Return the array with the tile's rows written."""
-        starts, sizes = self._keys(array, tile)
-        return lax.dynamic_update_slice(array, rows.reshape(sizes).astype(array.dtype), starts)
 
     def read_keys_transposed(self, array: Float[Array, "B K L S"], tile: Tile) -> Array:
         """Return the same as `read_keys`, for an array whose last two axes are exchanged."""
@@ -231,13 +218,6 @@ class Tiles:
         if all(tangent is None for tangent in tangents):
             return None
         return self._split(bias.tangent(tangents, tile.block))
-
-    def mask_of_run(self, tile: Tile) -> Bool[Array, "#e #k #g #t s"] | None:
-        """Return the mask of a row's run of keys, or None for no mask."""
-        if self.inputs.mask is None:
-            return None
-        mask = self._split(self.inputs.mask.render(tile.block))
-        return jnp.broadcast_to(mask, (*mask.shape[:4], tile.block.keys))
 
     def _mask(self, tile: Tile) -> Bool[Array, "#e #k #g t s"]:
         """Return the mask of the tile, with the keys of the previous block hidden."""
