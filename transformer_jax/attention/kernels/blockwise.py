@@ -21,7 +21,8 @@ a time. The kernel of `cpu.py` may compute the output and the gradient instead.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any
 
 import jax
@@ -83,7 +84,7 @@ def _attend(static, *arrays):
     tiles = _tiles(static, arrays)
     asked = tiles.inputs.return_logsumexp
     output, statistics = _output(tiles, with_statistics=asked)
-    return output, None if statistics is None else statistics.logsumexp
+    return output, statistics.logsumexp if asked else None
 
 
 @partial(_attend.defjvp, symbolic_zeros=True)
@@ -163,9 +164,9 @@ class _Fallback:
     tiling: Tiling
 
     def __call__(self, mask, scale, query, key, value, is_token, *more):
-        rule = sliding_window(*mask)
-        if is_token.size:
-            rule &= padding(is_token)
+        rules = [] if mask == (None, None) else [sliding_window(*mask)]
+        rules += [padding(is_token)] if is_token.size else []
+        rule = reduce(and_, rules) if rules else None
         inputs = AttentionInputs(query, key, value, mask=rule, scale=scale)
         return self.function(Tiles(inputs, replace(self.tiling, on_cpu=False)), *more)
 
