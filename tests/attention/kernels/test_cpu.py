@@ -1,0 +1,263 @@
+"""The kernel in C++, where it is built: `make` does so."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import transformer_jax as tj
+from tests.helpers.drawn_attention import compare
+from transformer_jax.__main__ import main
+from transformer_jax.attention.kernels import cpu
+from transformer_jax.attention.mask_rule import dense
+from transformer_jax.attention.masks import causal, padding, prefix, sliding_window
+from transformer_jax.costs.jaxpr import count
+from transformer_jax.runtime import shared_library
+
+ROOT = Path(__file__).parents[3]
+built = pytest.mark.skipif(not cpu.is_built(), reason="python -m transformer_jax build")
+B, T, S, N, K, H, O = 2, 67, 131, 6, 2, 11, 7  # noqa: E741
+IS_TOKEN = np.random.default_rng(0).random((B, S)) < 0.7
+MASKS = {
+    "none": None,
+    "causal": causal(),
+    "window": sliding_window(20, 3),
+    "padding": padding(IS_TOKEN),
+    "causal and padding": causal() & padding(IS_TOKEN),
+    "array of keys": dense(IS_TOKEN[:, None, None]),
+    "all": causal() & sliding_window(50, None) & padding(IS_TOKEN) & padding(IS_TOKEN[:1]),
+}
+
+
+def drawn(*shapes):
+    keys = jax.random.split(jax.random.key(3), len(shapes))
+    return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+
+
+def qkv():
+    return drawn((B, T, N, H), (B, S, K, H), (B, S, K, O))
+
+
+def attend(*arrays, implementation="cpu", **options):
+    return tj.dot_product_attention(*arrays, implementation=implementation, **options)
+
+
+def assert_near(one, other, atol=1e-5):
+    for ours, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_allclose(ours, right, rtol=1e-5, atol=atol)
+
+
+@built
+def test_it_agrees_with_numpy_on_drawn_shapes():
+    compare(25, seed=0)
+
+
+@pytest.mark.slow
+@built
+def test_sanitizers_find_no_error_on_two_thousand_drawn_shapes():
+    found = [shared_library.shutil.which(name) for name in ("g++", "c++")]
+    compiler = next(filter(None, found), None)
+    if compiler is None:
+        pytest.skip("there is no g++")
+    asked = [compiler, "-print-file-name=libasan.so"]
+    library = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    environment = os.environ | {
+        "LD_PRELOAD": library,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONPATH": str(ROOT),
+        "CXX": compiler,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.helpers.drawn_attention", "2000"],
+        env=environment, capture_output=True, text=True, check=False, timeout=550,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "2000 problems agree\n"
+
+
+@built
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_value_logsumexp_and_gradient_equal_the_reference(mask):
+    cotangents = drawn((B, T, N, O), (B, T, N))
+
+    def value_and_gradient(implementation):
+        run = partial(attend, implementation=implementation, mask=mask, return_logsumexp=True)
+        found, pullback = jax.vjp(run, *qkv())
+        return found, pullback(tuple(cotangents))
+
+    assert_near(*map(jax.jit(value_and_gradient, static_argnums=0), ("cpu", "reference")))
+
+
+@built
+def test_a_query_without_keys_gets_zeros_and_reaches_nothing():
+    """Neither do keys that padding hides: both hold NaN."""
+    is_token = jnp.zeros((B, S), bool).at[0, 5:90].set(True)
+    query, key, value = qkv()
+    key, value = (jnp.where(is_token[..., None, None], x, jnp.nan) for x in (key, value))
+    query = query.at[1].set(jnp.nan)
+    run = partial(attend, mask=padding(is_token), return_logsumexp=True)
+    (output, logsumexp), pullback = jax.vjp(run, query, key, value)
+    assert (output[1] == 0).all() and (logsumexp[1] == -jnp.inf).all()
+    gradients = pullback((jnp.ones_like(output), jnp.zeros_like(logsumexp)))
+    assert all(jnp.isfinite(x).all() and (x[1] == 0).all() for x in gradients)
+    assert jnp.isfinite(output).all() and (gradients[1][0, :5] == 0).all()
+
+
+@built
+def test_nan_that_is_seen_is_not_hidden():
+    query, key, value = qkv()
+    output = attend(query, key.at[0, 3].set(jnp.nan), value)
+    assert jnp.isnan(output[0]).all() and jnp.isfinite(output[1]).all()
+
+
+@built
+def test_huge_logits_do_not_overflow():
+    query, key, value = qkv()
+    found, right = (
+        attend(300 * query, 300 * key, value, implementation=name) for name in ("cpu", "reference")
+    )
+    np.testing.assert_allclose(found, right, rtol=1e-3, atol=1e-3)
+
+
+@built
+@pytest.mark.parametrize("axes", [(0, None, None), (None, 1, 2), (0, 0, 0)])
+def test_a_mapped_axis_is_a_part_of_the_batch(axes):
+    arrays = [
+        x if axis is None else jnp.stack([x, 2 * x, -x], axis)
+        for x, axis in zip(qkv(), axes, strict=True)
+    ]
+
+    def gradients(implementation):
+        run = partial(attend, implementation=implementation, mask=MASKS["causal and padding"])
+        return jax.vmap(jax.grad(lambda *x: (run(*x) ** 2).sum(), (0, 1, 2)), axes)(*arrays)
+
+    assert_near(gradients("cpu"), gradients("reference"), atol=2e-4)
+
+
+@built
+@pytest.mark.parametrize("shape", [(3, 1, S), (3, B, S)])
+def test_padding_may_be_mapped_too(shape):
+    is_token = np.random.default_rng(1).random(shape) < 0.5
+
+    def run(implementation):
+        return jax.vmap(
+            lambda token: attend(*qkv(), mask=padding(token), implementation=implementation)
+        )(is_token)
+
+    assert_near(run("cpu"), run("reference"))
+
+
+@built
+@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.hessian])
+def test_it_has_the_derivatives_of_blocks(derivative):
+    arrays = [x[:1, :5, :, :3] for x in qkv()]
+
+    def value(implementation, scale):
+        query, key, value = arrays
+        return (attend(scale * query, key, scale * value, implementation=implementation) ** 2).sum()
+
+    found, right = (
+        derivative(partial(value, name))(jnp.array([1.3])) for name in ("cpu", "reference")
+    )
+    np.testing.assert_allclose(found, right, rtol=1e-4)
+
+
+@built
+def test_what_is_exported_or_for_another_device_is_computed_by_xla():
+    run = jax.jit(partial(attend, mask=causal()))
+    exported = jax.export.export(run)(*qkv())
+    assert "transformer_jax_attention" not in exported.mlir_module()
+    assert_near(exported.call(*qkv()), run(*qkv()))
+    for platform, is_ours in (("cpu", True), ("cuda", False), ("tpu", False)):
+        text = run.trace(*qkv()).lower(lowering_platforms=(platform,)).as_text()
+        assert ("transformer_jax_attention" in text) is is_ours
+
+
+@built
+def test_its_operations_count_as_those_of_blocks():
+    found, right = (
+        count(partial(attend, implementation=name), *qkv()).flops for name in ("cpu", "blockwise")
+    )
+    assert found == right > 0
+
+
+@built
+def test_its_plan_says_so_and_short_texts_are_the_reference():
+    x = jax.ShapeDtypeStruct((2, 256, 8, 64), jnp.float32)
+    plan = tj.attention_plan(x, x, x, mask=causal())
+    assert (plan.implementation, plan.reason) == ("cpu", "the kernel in C++ takes these arguments")
+    x = jax.ShapeDtypeStruct((2, 16, 8, 64), jnp.float32)
+    assert tj.attention_plan(x, x, x).implementation == "reference"
+
+
+REFUSED = {
+    "it takes float32": {"dtype": jnp.bfloat16},
+    "it takes no bias": {"bias": np.zeros((T, S), np.float32)},
+    "it takes no bias, soft cap": {"soft_cap": 2.0},
+    "it takes causal masks, windows and padding": {"mask": prefix(jnp.array([3, 4]))},
+    "causal masks, windows": {"mask": causal(query_positions=jnp.arange(T))},
+    "weights are asked for": {"return_weights": True},
+}
+
+
+@built
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_it_does_not_take_is_refused_with_the_reason(reason):
+    options = dict(REFUSED[reason])
+    dtype = options.pop("dtype", jnp.float32)
+    arrays = [x.astype(dtype) for x in qkv()]
+    with pytest.raises(ValueError, match=f'"cpu" cannot be had: .*{re.escape(reason)}'):
+        attend(*arrays, **options)
+    tj.dot_product_attention(*arrays, **options)  # another is chosen
+
+
+def test_where_it_is_not_built_xla_computes_attention(monkeypatch):
+    monkeypatch.setattr(cpu, "is_built", lambda: False)
+    with pytest.raises(ValueError, match=re.escape("not built (python -m transformer_jax build)")):
+        attend(*qkv())
+    x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
+    assert tj.attention_plan(x, x, x).implementation == "blockwise"
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Where no library is built."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_the_command_builds_it_once(elsewhere, capsys):
+    if not any(map(shutil.which, shared_library.COMPILERS)):
+        pytest.skip("there is no C++ compiler")
+    assert main(["build"]) == 0
+    (path,) = elsewhere.rglob("*.so")
+    assert capsys.readouterr().out == f"Attention on a CPU is computed by {path}\n"
+    before = path.stat().st_mtime_ns
+    assert main(["build"]) == 0
+    assert path.stat().st_mtime_ns == before and len(list(path.parent.iterdir())) == 1
+
+
+def test_without_a_compiler_one_line_says_what_to_do(elsewhere, monkeypatch, capsys):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert main(["build"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "there is no C++ compiler (no-such-compiler); install one" in line
+    assert "XLA computes attention" in line
+
+
+def test_a_compiler_that_fails_leaves_nothing(elsewhere, monkeypatch, tmp_path, capsys):
+    compiler = tmp_path / "compiler"
+    compiler.write_text("#!/bin/sh\necho 'x.cc:3: error: no' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert main(["build"]) == 2
+    assert "cannot compile cpu_attention.cc: x.cc:3: error: no" in capsys.readouterr().err
+    assert not list(elsewhere.rglob("*.so*"))
