@@ -27,6 +27,7 @@ USES = {
     "fill": (["RUN", "one"], [["--top", "3"]]),
     "runs": (["FOLDER"], [[]]),
     "export": (["RUN", "new"], []),
+    "build": ([], []),
 }
 RUNS = Path(__file__).parents[1] / "data" / "run_folders"
 WITH_OPTIONS = [command for command in COMMANDS if USES[command][1]]

@@ -28,6 +28,7 @@ COMMANDS = [
     "transformer_jax walk 'money bank grows'",
     "transformer_jax walk --list",
     "transformer_jax walk --worked cat_sat",
+    "transformer_jax build",
     "transformer_jax tokens unbelievable",
     "transformer_jax cost bert-base --length 512",
     "transformer_jax cost gpt2 --mesh data=2,fsdp=2,tensor=2 --device tpu-v5p --batch 8",
