@@ -1,10 +1,5 @@
-"""The kernel in C++ against attention in NumPy, on drawn shapes, masks and padding.
+"""The kernel in C++ against attention in NumPy, on drawn shapes, masks and padding."""
 
-`python -m tests.helpers.drawn_attention NUMBER` builds the kernel with the address and the
-undefined-behaviour sanitizer, which end the process at the first error.
-"""
-
-import sys
 from dataclasses import dataclass
 
 import jax
@@ -12,11 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer_jax.attention.dot_product import dot_product_attention
-from transformer_jax.attention.kernels import cpu
 from transformer_jax.attention.masks import padding, sliding_window
-from transformer_jax.runtime.shared_library import build_library
-
-SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 
 
 @dataclass(frozen=True)
@@ -115,13 +106,3 @@ def compare(number: int, seed: int) -> None:
         for ours, right in zip(found(drawn), expected(drawn), strict=True):
             assert ours.shape == right.shape
             np.testing.assert_allclose(ours, right, rtol=1e-4, atol=2e-5)
-
-
-def main(number: int) -> None:
-    cpu.library_path = lambda source: build_library(source, SANITIZED)
-    compare(number, seed=1)
-    print(f"{number} problems agree")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

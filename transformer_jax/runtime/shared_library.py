@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -19,26 +18,24 @@ COMPILERS = ("c++", "g++", "clang++")
 OPTIONS = "-O3 -march=native -std=c++17 -fPIC -shared -fno-math-errno -fno-trapping-math".split()
 
 
-def library_path(source: Path, more: Sequence[str] = ()) -> Path:
+def library_path(source: Path) -> Path:
     """Return the path of the library that is built from a source file on this machine.
 
     It is below the user's cache directory. Its name depends on the source, the processor, the
-    options (`more` are added to the usual ones) and the version of jax, whose headers are compiled
-    into it.
+    options and the version of jax, whose headers are compiled into it.
     """
-    text, options = source.read_text(encoding="utf-8"), [*OPTIONS, *more]
-    parts = (text, processor_description(), jax.__version__, *options)
+    parts = (source.read_text(encoding="utf-8"), processor_description(), jax.__version__, *OPTIONS)
     name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return user_cache() / "libraries" / f"{source.stem}-{name}.so"
 
 
-def build_library(source: Path, more: Sequence[str] = ()) -> Path:
+def build_library(source: Path) -> Path:
     """Build the library of a C++ source file, unless it is built already, and return its path.
 
     `CXX` is the compiler, or one of `COMPILERS` that is found. Raises FileNotFoundError if there is
     none, and RuntimeError with its first error if it fails.
     """
-    target = library_path(source, more)
+    target = library_path(source)
     if target.exists():
         return target
     asked = os.environ.get("CXX")
@@ -53,7 +50,7 @@ def build_library(source: Path, more: Sequence[str] = ()) -> Path:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         beside = Path(folder) / target.name
         headers = ["-isystem", jax.ffi.include_dir()]
-        command = [found[0], *OPTIONS, *more, *headers, str(source), "-o", str(beside)]
+        command = [found[0], *OPTIONS, *headers, str(source), "-o", str(beside)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]

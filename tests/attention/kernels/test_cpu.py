@@ -1,10 +1,8 @@
 """The kernel in C++, where it is built: `make` does so."""
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +20,6 @@ from transformer_jax.attention.masks import causal, padding, prefix, sliding_win
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.runtime import shared_library
 
-ROOT = Path(__file__).parents[3]
 built = pytest.mark.skipif(not cpu.is_built(), reason="python -m transformer_jax build")
 B, T, S, N, K, H, O = 2, 67, 131, 6, 2, 11, 7  # noqa: E741
 IS_TOKEN = np.random.default_rng(0).random((B, S)) < 0.7
@@ -61,26 +58,22 @@ def test_it_agrees_with_numpy_on_drawn_shapes():
 
 
 @pytest.mark.slow
-@built
-def test_sanitizers_find_no_error_on_two_thousand_drawn_shapes():
-    found = [shared_library.shutil.which(name) for name in ("g++", "c++")]
-    compiler = next(filter(None, found), None)
-    if compiler is None:
+def test_sanitizers_find_no_error_on_two_thousand_drawn_shapes(tmp_path):
+    if (compiler := shutil.which("g++")) is None:
         pytest.skip("there is no g++")
-    asked = [compiler, "-print-file-name=libasan.so"]
-    library = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    environment = os.environ | {
-        "LD_PRELOAD": library,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "PYTHONPATH": str(ROOT),
-        "CXX": compiler,
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.drawn_attention", "2000"],
-        env=environment, capture_output=True, text=True, check=False, timeout=550,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "2000 problems agree\n"
+    program = tmp_path / "drawn_attention"
+    sanitized = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-pthread"]
+    options = [option for option in shared_library.OPTIONS if option != "-shared"]
+    folders = ["-I", cpu.SOURCE.parent, "-isystem", jax.ffi.include_dir()]
+    source = Path(__file__).with_name("drawn_attention.cc")
+    run([compiler, *options, *sanitized, *folders, source, "-o", program])
+    assert run([program, "2000"]) == "2000 problems agree\n"
+
+
+def run(words):
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
+    return done.stdout
 
 
 @built

@@ -323,9 +323,10 @@ void backward(const Problem& p, const Keys& keys, const float* query, const floa
   }
 }
 
-// Calls work(i) for all 0 <= i < n, on this thread and those of the pool.
-template <class Work>
-ffi::Error in_parallel(ffi::ThreadPool& pool, long n, Work work) {
+// Calls work(i) for all 0 <= i < n, on this thread and those of the pool. Returns whether there was
+// enough memory.
+template <class Pool, class Work>
+bool in_parallel(Pool& pool, long n, Work work) {
   struct State {
     std::atomic<long> next{0}, done{0};
     std::atomic<bool> failed{false};
@@ -353,8 +354,66 @@ ffi::Error in_parallel(ffi::ThreadPool& pool, long n, Work work) {
   run();
   std::unique_lock<std::mutex> lock(state->mutex);
   state->all_done.wait(lock, [&] { return state->done == n; });
-  if (state->failed) return ffi::Error(ffi::ErrorCode::kResourceExhausted, "out of memory");
-  return ffi::Error::Success();
+  return !state->failed;
+}
+
+// Writes the output and the statistics of all heads.
+template <class Pool>
+bool attend(Pool& pool, const Problem& p, const float* query, const float* key, const float* value,
+            float* output, Statistics found) {
+  const long share = p.N / p.K, blocks = (p.T + QUERIES - 1) / QUERIES * share;
+  // Each part of a key head's blocks copies the keys, so there are as few as keep the threads busy.
+  const long heads = p.B * p.K, wanted = 3 * pool.num_threads();
+  const long parts = std::min(blocks, std::max(1L, (wanted + heads - 1) / heads));
+  return in_parallel(pool, heads * parts, [=](long i) {
+    const long part = i % parts, head = i / parts % p.K, b = i / parts / p.K;
+    const long first_key = b * p.S * p.K + head;
+    float* memory = scratch(forward_memory(p) + p.S * (p.H + p.O + 1));
+    const Keys keys = copied(p, key + first_key * p.H, value + first_key * p.O, b,
+                             memory + forward_memory(p));
+    // Neighbouring blocks go to different parts, because causal ones differ in their work.
+    for (long block = part; block < blocks; block += parts) {
+      const long n = head * share + block % share, row = (b * p.N + n) * p.T;
+      const long first = b * p.T * p.N + n;
+      forward(p, keys, query + first * p.H, output + first * p.O,
+              {found.highest + row, found.log_total + row}, block / share * QUERIES, memory);
+    }
+  });
+}
+
+// Writes the gradients of all heads.
+template <class Pool>
+bool differentiate(Pool& pool, const Problem& p, const float* query, const float* key,
+                   const float* value, const float* d_output, Statistics found, const float* delta,
+                   float* d_query, float* d_key, float* d_value) {
+  const long share = p.N / p.K, H = rounded_up(p.H), O = rounded_up(p.O);
+  return in_parallel(pool, p.B * p.K, [=](long i) {
+    const long head = i % p.K, b = i / p.K, first_key = b * p.S * p.K + head;
+    float* memory = scratch(backward_memory(p) + p.S * (p.H + p.O + 1 + H + O));
+    const Keys keys = copied(p, key + first_key * p.H, value + first_key * p.O, b,
+                             memory + backward_memory(p));
+    float* sums = memory + backward_memory(p) + p.S * (p.H + p.O + 1);
+    std::fill(sums, sums + p.S * (H + O), 0.f);
+    const KeyGradients gradients{sums, sums + p.S * H};
+    for (long n = head * share; n < (head + 1) * share; n++) {
+      const long first = b * p.T * p.N + n, row = (b * p.N + n) * p.T;
+      for (long start = 0; start < p.T; start += QUERIES)
+        backward(p, keys, query + first * p.H, d_output + first * p.O,
+                 {found.highest + row, found.log_total + row}, delta + row, d_query + first * p.H,
+                 gradients, start, memory);
+    }
+    for (long s = 0, j = 0; s < p.S; s++) {
+      float* to_key = d_key + (first_key + s * p.K) * p.H;
+      float* to_value = d_value + (first_key + s * p.K) * p.O;
+      if (j < keys.number && keys.position[j] == s) {
+        std::memcpy(to_key, gradients.key + j * H, sizeof(float) * p.H);
+        std::memcpy(to_value, gradients.value + j++ * O, sizeof(float) * p.O);
+      } else {
+        std::fill(to_key, to_key + p.H, 0.f);
+        std::fill(to_value, to_value + p.O, 0.f);
+      }
+    }
+  });
 }
 
 using Array = ffi::Buffer<ffi::F32>;
@@ -372,64 +431,27 @@ Problem problem(const Array& query, const Array& key, const Array& value, const 
           v[3], left, right,       scale, tokens, (long)is_token.dimensions()[0]};
 }
 
+ffi::Error ended(bool enough_memory) {
+  if (enough_memory) return ffi::Error::Success();
+  return ffi::Error(ffi::ErrorCode::kResourceExhausted, "attention on a CPU: out of memory");
+}
+
 ffi::Error Forward(ffi::ThreadPool pool, Array query, Array key, Array value, Mask is_token,
                    Result output, Result highest, Result log_total, int64_t left, int64_t right,
                    float scale) {
   const Problem p = problem(query, key, value, is_token, left, right, scale);
-  const float *q = query.typed_data(), *k = key.typed_data(), *v = value.typed_data();
-  float *out = output->typed_data(), *m = highest->typed_data(), *l = log_total->typed_data();
-  const long share = p.N / p.K, blocks = (p.T + QUERIES - 1) / QUERIES * share;
-  // Each part of a key head's blocks copies the keys, so there are as few as keep the threads busy.
-  const long heads = p.B * p.K, wanted = 3 * pool.num_threads();
-  const long parts = std::min(blocks, std::max(1L, (wanted + heads - 1) / heads));
-  return in_parallel(pool, heads * parts, [=](long i) {
-    const long part = i % parts, head = i / parts % p.K, b = i / parts / p.K;
-    float* memory = scratch(forward_memory(p) + p.S * (p.H + p.O + 1));
-    const Keys keys = copied(p, k + (b * p.S * p.K + head) * p.H, v + (b * p.S * p.K + head) * p.O,
-                             b, memory + forward_memory(p));
-    // Neighbouring blocks go to different parts, because causal ones differ in their work.
-    for (long block = part; block < blocks; block += parts) {
-      const long n = head * share + block % share, row = b * p.N + n;
-      forward(p, keys, q + (b * p.T * p.N + n) * p.H, out + (b * p.T * p.N + n) * p.O,
-              {m + row * p.T, l + row * p.T}, block / share * QUERIES, memory);
-    }
-  });
+  return ended(attend(pool, p, query.typed_data(), key.typed_data(), value.typed_data(),
+                      output->typed_data(), {highest->typed_data(), log_total->typed_data()}));
 }
 
 ffi::Error Backward(ffi::ThreadPool pool, Array query, Array key, Array value, Mask is_token,
                     Array d_output, Array highest, Array log_total, Array delta, Result d_query,
                     Result d_key, Result d_value, int64_t left, int64_t right, float scale) {
   const Problem p = problem(query, key, value, is_token, left, right, scale);
-  const float *q = query.typed_data(), *k = key.typed_data(), *v = value.typed_data();
-  const float *d_out = d_output.typed_data(), *less = delta.typed_data();
-  float *m = highest.typed_data(), *l = log_total.typed_data();
-  float *dq = d_query->typed_data(), *dk = d_key->typed_data(), *dv = d_value->typed_data();
-  const long share = p.N / p.K, H = rounded_up(p.H), O = rounded_up(p.O);
-  return in_parallel(pool, p.B * p.K, [=](long i) {
-    const long head = i % p.K, b = i / p.K, first_key = b * p.S * p.K + head;
-    float* memory = scratch(backward_memory(p) + p.S * (p.H + p.O + 1 + H + O));
-    const Keys keys =
-        copied(p, k + first_key * p.H, v + first_key * p.O, b, memory + backward_memory(p));
-    float* sums = memory + backward_memory(p) + p.S * (p.H + p.O + 1);
-    std::fill(sums, sums + p.S * (H + O), 0.f);
-    const KeyGradients gradients{sums, sums + p.S * H};
-    for (long n = head * share; n < (head + 1) * share; n++) {
-      const long first = b * p.T * p.N + n, row = (b * p.N + n) * p.T;
-      for (long start = 0; start < p.T; start += QUERIES)
-        backward(p, keys, q + first * p.H, d_out + first * p.O, {m + row, l + row}, less + row,
-                 dq + first * p.H, gradients, start, memory);
-    }
-    for (long s = 0, j = 0; s < p.S; s++) {
-      float *to_key = dk + (first_key + s * p.K) * p.H, *to_value = dv + (first_key + s * p.K) * p.O;
-      if (j < keys.number && keys.position[j] == s) {
-        std::memcpy(to_key, gradients.key + j * H, sizeof(float) * p.H);
-        std::memcpy(to_value, gradients.value + j++ * O, sizeof(float) * p.O);
-      } else {
-        std::fill(to_key, to_key + p.H, 0.f);
-        std::fill(to_value, to_value + p.O, 0.f);
-      }
-    }
-  });
+  return ended(differentiate(
+      pool, p, query.typed_data(), key.typed_data(), value.typed_data(), d_output.typed_data(),
+      {highest.typed_data(), log_total.typed_data()}, delta.typed_data(), d_query->typed_data(),
+      d_key->typed_data(), d_value->typed_data()));
 }
 
 }  // namespace

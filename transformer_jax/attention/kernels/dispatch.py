@@ -35,8 +35,8 @@ IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "cudnn")
 ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
 WITHOUT_AVX512 = 2**22  # whether there is one example or several
 ON_AN_ACCELERATOR = 2**28
-# The least number of logits of a head for the kernel in C++. With fewer the reference is as fast, or
-# faster by a fifth for many examples.
+# The least number of logits of a head for the kernel in C++. With fewer the reference is as fast,
+# and faster by a fifth for many examples.
 LEAST_ON_CPU = 2**13
 
 

@@ -1,0 +1,140 @@
+// The kernel for CPUs against nested loops in double, on drawn shapes, masks and padding.
+//
+//     drawn_attention NUMBER
+//
+// `test_cpu.py` builds it with the address and the undefined-behaviour sanitizer.
+#include "cpu_attention.cc"
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+namespace {
+
+struct Threads {
+  long num_threads() const { return 3; }
+  template <class Work>
+  void Schedule(Work work) {
+    running.emplace_back(std::move(work));
+  }
+  ~Threads() {
+    for (auto& thread : running) thread.join();
+  }
+  std::vector<std::thread> running;
+};
+
+std::mt19937 generator(1);
+
+long between(long least, long most) {
+  return std::uniform_int_distribution<long>(least, most)(generator);
+}
+
+// Vectors have exactly as many elements as are used, so that the sanitizer sees one beyond.
+std::vector<float> numbers(long n) {
+  std::vector<float> found(n);
+  std::normal_distribution<float> normal;
+  for (float& x : found) x = normal(generator);
+  return found;
+}
+
+void compare(const char* name, const std::vector<float>& found, const std::vector<double>& right) {
+  for (size_t i = 0; i < found.size(); i++)
+    if (!(std::abs(found[i] - right[i]) <= 3e-5 + 1e-4 * std::abs(right[i]))) {
+      std::printf("%s: element %zu is %g, not %g\n", name, i, found[i], right[i]);
+      std::exit(1);
+    }
+}
+
+void one() {
+  const long widths[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65};
+  auto width = [&] { return widths[between(0, 11)]; };
+  auto length = [] { return between(0, 2) ? between(1, 70) : between(60, 200); };
+  Problem p{between(1, 2), length(), 0, width(), length(), between(1, 2), width(), -1, -1, 0.f,
+            nullptr, 1};
+  p.N = p.K * between(1, 3);
+  p.scale = 1 / std::sqrt((float)p.H);
+  if (between(0, 2)) p.right = between(0, 1) ? 0 : between(0, 90);
+  if (between(0, 1)) p.left = between(0, 90);
+  const auto q = numbers(p.B * p.T * p.N * p.H), d_out = numbers(p.B * p.T * p.N * p.O);
+  auto k = numbers(p.B * p.S * p.K * p.H), v = numbers(p.B * p.S * p.K * p.O);
+  std::vector<uint8_t> tokens;
+  const long share_seen = between(0, 4);
+  if (between(0, 1)) {
+    p.tokens = between(0, 1) ? p.B : 1;
+    for (long i = 0; i < p.tokens * p.S; i++) tokens.push_back(between(0, 3) < share_seen);
+    p.is_token = tokens.data();
+  }
+  auto is_token = [&](long b, long s) {
+    return tokens.empty() || tokens[(p.tokens > 1 ? b : 0) * p.S + s];
+  };
+  auto sees = [&](long b, long t, long s) {
+    const long distance = s - (t + p.S - p.T);
+    return is_token(b, s) && (p.left < 0 || distance >= -p.left) &&
+           (p.right < 0 || distance <= p.right);
+  };
+  std::vector<double> output(d_out.size()), d_q(q.size()), d_k(k.size()), d_v(v.size());
+  std::vector<float> delta(p.B * p.N * p.T);
+  for (long b = 0; b < p.B; b++)
+    for (long n = 0; n < p.N; n++)
+      for (long t = 0; t < p.T; t++) {
+        const long query = (b * p.T + t) * p.N + n, K = n / (p.N / p.K);
+        auto key = [&](long s) { return (b * p.S + s) * p.K + K; };
+        std::vector<double> weights(p.S), d_weights(p.S);
+        double highest = -INF, total = 0, sum = 0;
+        for (long s = 0; s < p.S; s++) {
+          if (!sees(b, t, s)) continue;
+          for (long h = 0; h < p.H; h++)
+            weights[s] += p.scale * q[query * p.H + h] * (double)k[key(s) * p.H + h];
+          highest = std::max(highest, weights[s]);
+        }
+        for (long s = 0; s < p.S; s++)
+          total += weights[s] = sees(b, t, s) ? std::exp(weights[s] - highest) : 0;
+        for (long s = 0; s < p.S; s++) {
+          if (total) weights[s] /= total;
+          for (long o = 0; o < p.O; o++) {
+            const double d = d_out[query * p.O + o];
+            output[query * p.O + o] += weights[s] * v[key(s) * p.O + o];
+            d_v[key(s) * p.O + o] += weights[s] * d;
+            d_weights[s] += d * v[key(s) * p.O + o];
+          }
+          sum += weights[s] * d_weights[s];
+        }
+        delta[(b * p.N + n) * p.T + t] = sum;
+        for (long s = 0; s < p.S; s++)
+          for (long h = 0; h < p.H; h++) {
+            const double d = weights[s] * (d_weights[s] - sum) * p.scale;
+            d_q[query * p.H + h] += d * k[key(s) * p.H + h];
+            d_k[key(s) * p.H + h] += d * q[query * p.H + h];
+          }
+      }
+  // What padding hides is never read.
+  for (long i = 0; i < p.B * p.S * p.K; i++)
+    if (!is_token(i / p.K / p.S, i / p.K % p.S)) {
+      std::fill_n(&k[i * p.H], p.H, NAN);
+      std::fill_n(&v[i * p.O], p.O, NAN);
+    }
+  std::vector<float> m(delta.size()), l(delta.size());
+  std::vector<float> out(d_out.size()), dq(q.size()), dk(k.size()), dv(v.size());
+  {
+    Threads pool;
+    attend(pool, p, q.data(), k.data(), v.data(), out.data(), {m.data(), l.data()});
+  }
+  {
+    Threads pool;
+    differentiate(pool, p, q.data(), k.data(), v.data(), d_out.data(), {m.data(), l.data()},
+                  delta.data(), dq.data(), dk.data(), dv.data());
+  }
+  compare("output", out, output);
+  compare("d query", dq, d_q);
+  compare("d key", dk, d_k);
+  compare("d value", dv, d_v);
+}
+
+}  // namespace
+
+int main(int, char** words) {
+  const int number = std::atoi(words[1]);
+  for (int i = 0; i < number; i++) one();
+  std::printf("%d problems agree\n", number);
+}
