@@ -24,8 +24,8 @@ def library_path(source: Path) -> Path:
     It is below the user's cache directory. Its name depends on the source, the processor, the
     options and the version of jax, whose headers are compiled into it.
     """
-    parts = (source.read_text(encoding="utf-8"), processor_description(), jax.__version__, *OPTIONS)
-    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    parts = "\0".join((processor_description(), jax.__version__, *OPTIONS))
+    name = hashlib.sha256(source.read_bytes() + parts.encode()).hexdigest()[:16]
     return user_cache() / "libraries" / f"{source.stem}-{name}.so"
 
 

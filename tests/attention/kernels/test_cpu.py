@@ -222,7 +222,7 @@ def test_where_it_is_not_built_xla_computes_attention(monkeypatch):
 
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
-    """Where no library is built."""
+    """An empty folder in which libraries are built."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 

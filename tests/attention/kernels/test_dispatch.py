@@ -54,6 +54,12 @@ def avx512(monkeypatch):
     return has
 
 
+@pytest.fixture(autouse=True)
+def without_the_kernel_for_cpus(monkeypatch):
+    """The choice where it is not built; `test_cpu.py` has that where it is."""
+    monkeypatch.setattr("transformer_jax.attention.kernels.cpu.is_built", lambda: False)
+
+
 def plan(query=LONG, key=None, value=None, dtype=jnp.float32, **options):
     key = key or query
     arrays = (shaped(*shape, dtype=dtype) for shape in (query, key, value or key))
@@ -127,7 +133,7 @@ def test_few_logits_are_counted_over_examples_too():
         ),
         (
             {"implementation": "flash"},
-            "implementation must be one of reference, blockwise, cudnn, or None to choose; "
+            "implementation must be one of reference, blockwise, cpu, cudnn, or None to choose; "
             "got 'flash'",
         ),
     ],

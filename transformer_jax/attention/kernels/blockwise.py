@@ -158,7 +158,7 @@ def _gradient(tiles, statistics, d_output, delta):
 
 @dataclass(frozen=True)
 class _Fallback:
-    """What computes the same as the kernel for CPUs; equal for equal tilings."""
+    """A function that computes the same as the kernel for CPUs; equal for equal tilings."""
 
     function: Callable
     tiling: Tiling

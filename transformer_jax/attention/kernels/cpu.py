@@ -1,7 +1,7 @@
 """Attention on one CPU by a kernel in C++, in float32: `cpu_attention.cc`.
 
 It computes the output and the gradient of blockwise attention without a mask, or with causal masks,
-windows and padding at the default positions. A C++ compiler builds it for the processor at hand:
+windows and padding at the default positions. A C++ compiler builds it for this processor:
 
     python -m transformer_jax build
 
