@@ -83,7 +83,8 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
 def _attend(static, *arrays):
     tiles = _tiles(static, arrays)
     asked = tiles.inputs.return_logsumexp
-    output, statistics = _output(tiles, with_statistics=asked)
+    output, found = _output(tiles, with_statistics=asked)
+    statistics: Any = found
     return output, statistics.logsumexp if asked else None
 
 
