@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 
+from transformer_jax.attention.kernels.cpu import compute_by_xla
+
 # Primitives that move or name data, without arithmetic.
 MOVES = frozenset(
     "broadcast_in_dim reshape transpose squeeze slice dynamic_slice dynamic_update_slice "
@@ -131,8 +133,7 @@ def _inner_jaxprs(equation: Any) -> Iterator[Any]:
         yield jax.make_jaxpr(lambda *x: function(x[:split], x[split:]))(*arrays)
     if equation.primitive.name == "cpu_attention":  # counted as what XLA would compute instead
         arrays = [jax.ShapeDtypeStruct(_shape(v), v.aval.dtype) for v in equation.invars]
-        computed = partial(params["fallback"], params["mask"], params["scale"])
-        yield jax.make_jaxpr(computed)(*arrays)
+        yield jax.make_jaxpr(partial(compute_by_xla, **params))(*arrays)
     for value in params.values():
         for one in value if isinstance(value, tuple | list) else (value,):
             if hasattr(one, "eqns"):  # a Jaxpr or ClosedJaxpr, under parameter names that change

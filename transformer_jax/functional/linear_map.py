@@ -72,7 +72,7 @@ def forward_mode_only(function: Callable[..., Sequence[Array]], problem: str) ->
         outputs, indices = run(*primals), perturbed(tangents)
 
         def differentiate(residuals, inputs):
-            return _jvp_of_some(lambda *arrays: list(function(*arrays)), residuals, indices, inputs)
+            return jvp_of_some(lambda *arrays: list(function(*arrays)), residuals, indices, inputs)
 
         inputs = [tangents[i] for i in indices]
         return outputs, linear_map(differentiate, refuse, primals, inputs, outputs)
@@ -98,8 +98,11 @@ def reverse_mode_only(arrays: Sequence[Array], problem: str) -> list[Array]:
     return same(*arrays)
 
 
-def _jvp_of_some(function, arrays, indices, tangents):
-    """Return the tangents of function(*arrays) for tangents of the arrays at `indices`."""
+def jvp_of_some(function, arrays, indices, tangents):
+    """Return the tangents of function(*arrays) for tangents of the arrays at `indices`.
+
+    The function returns a list of arrays.
+    """
 
     def of_some(*some):
         full = list(arrays)
@@ -141,7 +144,7 @@ def _jvp_rule(primals, tangents, *, function, split, **params):
             return list(function(residuals, primals[split:]))
 
         some = [tangents[i] for i in indices]
-        terms.append(_jvp_of_some(of_residuals, primals[:split], indices, some))
+        terms.append(jvp_of_some(of_residuals, primals[:split], indices, some))
     return outputs, [sum(term[1:], term[0]) for term in zip(*terms, strict=True)]
 
 

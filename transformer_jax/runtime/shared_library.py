@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import jax
+from jaxlib.version import __version__ as jaxlib_version
 
 from transformer_jax.runtime.compilation_cache import user_cache
 from transformer_jax.runtime.processor import processor_description
@@ -22,9 +23,10 @@ def library_path(source: Path) -> Path:
     """Return the path of the library that is built from a source file on this machine.
 
     It is below the user's cache directory. Its name depends on the source, the processor, the
-    options and the version of jax, whose headers are compiled into it.
+    options and the version of jaxlib, whose headers are compiled into it. Raises RuntimeError if
+    there is no home directory.
     """
-    parts = "\0".join((processor_description(), jax.__version__, *OPTIONS))
+    parts = "\0".join((processor_description(), jaxlib_version, *OPTIONS))
     name = hashlib.sha256(source.read_bytes() + parts.encode()).hexdigest()[:16]
     return user_cache() / "libraries" / f"{source.stem}-{name}.so"
 

@@ -1,4 +1,5 @@
-// The kernel for CPUs against nested loops in double, on drawn shapes, masks and padding.
+// The kernel for CPUs against nested loops in double, on drawn shapes, masks and padding, and its
+// exponential against that of the C++ library.
 //
 //     drawn_attention NUMBER
 //
@@ -131,10 +132,28 @@ void one() {
   compare("d value", dv, d_v);
 }
 
+// In units in the last place, and exactly 0 where e^x is no normal number.
+void compare_exponential() {
+  for (float x = 0; x > -100; x -= 1e-4f) {
+    const float found = exponential(same(x))[0];
+    const double right = x < -87.33f ? 0 : std::exp((double)x);
+    const double unit = std::nextafter((float)right, INF) - (float)right;
+    if (right ? std::abs(found - right) > 2 * unit : found != 0) {
+      std::printf("e^%g is %g, not %g\n", x, found, right);
+      std::exit(1);
+    }
+  }
+  if (exponential(same(-INF))[0] != 0 || !std::isnan(exponential(same(NAN))[0])) {
+    std::printf("e^x of -inf or NaN\n");
+    std::exit(1);
+  }
+}
+
 }  // namespace
 
 int main(int, char** words) {
   const int number = std::atoi(words[1]);
+  compare_exponential();
   for (int i = 0; i < number; i++) one();
   std::printf("%d problems agree\n", number);
 }

@@ -1,5 +1,6 @@
 """The kernel in C++, where it is built: `make` does so."""
 
+import platform
 import re
 import shutil
 import subprocess
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from tests.helpers.drawn_attention import compare
 from transformer_jax.__main__ import main
 from transformer_jax.attention.kernels import cpu
 from transformer_jax.attention.mask_rule import dense
@@ -52,28 +52,44 @@ def assert_near(one, other, atol=1e-5):
         np.testing.assert_allclose(ours, right, rtol=1e-5, atol=atol)
 
 
-@built
-def test_it_agrees_with_numpy_on_drawn_shapes():
-    compare(25, seed=0)
+@pytest.fixture(scope="module")
+def drawn_attention(tmp_path_factory):
+    """A function that builds drawn_attention.cc with more options, and runs it on so many shapes.
 
-
-@pytest.mark.slow
-def test_sanitizers_find_no_error_on_two_thousand_drawn_shapes(tmp_path):
+    It compares the kernel with nested loops, and its exponential with that of the C++ library.
+    """
     if (compiler := shutil.which("g++")) is None:
         pytest.skip("there is no g++")
-    program = tmp_path / "drawn_attention"
-    sanitized = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-pthread"]
     options = [option for option in shared_library.OPTIONS if option != "-shared"]
     folders = ["-I", cpu.SOURCE.parent, "-isystem", jax.ffi.include_dir()]
     source = Path(__file__).with_name("drawn_attention.cc")
-    run([compiler, *options, *sanitized, *folders, source, "-o", program])
-    assert run([program, "2000"]) == "2000 problems agree\n"
+
+    def run(number, *more):
+        program = tmp_path_factory.mktemp("built") / "drawn_attention"
+        said(compiler, *options, "-pthread", *more, *folders, source, "-o", program)
+        return said(program, number)
+
+    return run
 
 
-def run(words):
+def said(*words):
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
     return done.stdout
+
+
+def test_it_agrees_with_nested_loops_on_drawn_shapes(drawn_attention):
+    assert drawn_attention(200) == "200 problems agree\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("narrow", [False, True], ids=["these registers", "those of AVX2"])
+def test_sanitizers_find_no_error_on_two_thousand_drawn_shapes(narrow, drawn_attention):
+    if narrow and platform.machine() != "x86_64":
+        pytest.skip("the processor is not of Intel's kind")
+    sanitized = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
+    options = ["-march=haswell"] if narrow else []
+    assert drawn_attention(2000, *sanitized, *options) == "2000 problems agree\n"
 
 
 @built
@@ -136,6 +152,21 @@ def test_a_mapped_axis_is_a_part_of_the_batch(axes):
 
 
 @built
+@pytest.mark.parametrize("axes", [(0, None, None), (None, 0, None), (None, None, 0)])
+def test_one_example_without_a_batch_is_mapped(axes):
+    """The arrays that are not mapped are shared by all."""
+    arrays = [
+        x[0] if axis is None else jnp.stack([x[0], x[1], -x[0]])
+        for x, axis in zip(qkv(), axes, strict=True)
+    ]
+
+    def run(implementation):
+        return jax.vmap(partial(attend, implementation=implementation), axes)(*arrays)
+
+    assert_near(run("cpu"), run("reference"))
+
+
+@built
 @pytest.mark.parametrize("shape", [(3, 1, S), (3, B, S)])
 def test_padding_may_be_mapped_too(shape):
     is_token = np.random.default_rng(1).random(shape) < 0.5
@@ -169,8 +200,8 @@ def test_what_is_exported_or_for_another_device_is_computed_by_xla():
     exported = jax.export.export(run)(*qkv())
     assert "transformer_jax_attention" not in exported.mlir_module()
     assert_near(exported.call(*qkv()), run(*qkv()))
-    for platform, is_ours in (("cpu", True), ("cuda", False), ("tpu", False)):
-        text = run.trace(*qkv()).lower(lowering_platforms=(platform,)).as_text()
+    for device, is_ours in (("cpu", True), ("cuda", False), ("tpu", False)):
+        text = run.trace(*qkv()).lower(lowering_platforms=(device,)).as_text()
         assert ("transformer_jax_attention" in text) is is_ours
 
 
@@ -212,6 +243,28 @@ def test_what_it_does_not_take_is_refused_with_the_reason(reason):
     tj.dot_product_attention(*arrays, **options)  # another is chosen
 
 
+@built
+@pytest.mark.usefixtures("as_users_run_it")
+def test_a_scale_that_is_traced_is_another_implementation_s():
+    def run(scale):
+        return tj.dot_product_attention(*qkv(), scale=scale).sum()
+
+    assert np.isfinite(jax.jit(jax.grad(run))(0.3))
+    with pytest.raises(ValueError, match="it takes a scale that is a number"):
+        jax.jit(lambda scale: attend(*qkv(), scale=scale))(0.3)
+    assert_near(attend(*qkv(), scale=0.3), attend(*qkv(), scale=0.3, implementation="reference"))
+
+
+@built
+def test_it_is_the_same_in_64_bit_mode():
+    arrays = qkv()
+    narrow = attend(*arrays, mask=MASKS["all"])
+    with jax.enable_x64(True):
+        found = attend(*arrays, mask=MASKS["all"])
+    assert found.dtype == jnp.float32
+    assert_near(found, narrow)
+
+
 def test_where_it_is_not_built_xla_computes_attention(monkeypatch):
     monkeypatch.setattr(cpu, "is_built", lambda: False)
     with pytest.raises(ValueError, match=re.escape("not built (python -m transformer_jax build)")):
@@ -225,6 +278,28 @@ def elsewhere(tmp_path, monkeypatch):
     """An empty folder in which libraries are built."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
+
+
+def test_a_library_that_cannot_be_loaded_is_as_if_it_were_not_built(elsewhere, monkeypatch):
+    monkeypatch.setattr(cpu, "is_built", cpu.is_built.__wrapped__)
+    path = shared_library.library_path(cpu.SOURCE)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"half of it")
+    with pytest.warns(UserWarning, match=f"cannot be loaded: .*{path.name}.*delete the file"):
+        output = tj.dot_product_attention(*qkv())
+    assert output.shape == (B, T, N, O)
+
+
+def test_without_a_home_directory_xla_computes_attention(monkeypatch):
+    def home(cls):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(cpu, "is_built", cpu.is_built.__wrapped__)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", classmethod(home))
+    assert tj.dot_product_attention(*qkv()).shape == (B, T, N, O)
+    with pytest.raises(ValueError, match="it is not built"):
+        attend(*qkv())
 
 
 def test_the_command_builds_it_once(elsewhere, capsys):

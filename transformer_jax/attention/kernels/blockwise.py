@@ -19,23 +19,19 @@ Blocks that the mask hides are not visited. Masks, biases and dropout are render
 a time. The kernel of `cpu.py` may compute the output and the gradient instead.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial, reduce
-from operator import and_
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
-from transformer_jax.attention.kernels.cpu import call_kernel
-from transformer_jax.attention.kernels.forward import Statistics, compute_output
-from transformer_jax.attention.kernels.gradient import compute_gradient
+from transformer_jax.attention.kernels import cpu, forward, gradient
+from transformer_jax.attention.kernels.forward import Statistics
 from transformer_jax.attention.kernels.tangent import compute_tangent
-from transformer_jax.attention.kernels.tile_sizes import Tiling, choose_tiling
+from transformer_jax.attention.kernels.tile_sizes import choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
-from transformer_jax.attention.masks import padding, sliding_window
 from transformer_jax.functional.dropout import key_words
 from transformer_jax.functional.linear_map import forward_mode_only, linear_map, perturbed
 from transformer_jax.parallel.mesh import vary_like
@@ -58,7 +54,7 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
     gradient.
     """
     (B, T, N, H), K = inputs.query.shape, inputs.key.shape[2]
-    tiling = replace(choose_tiling(inputs), on_cpu=on_cpu)
+    tiling = choose_tiling(inputs)
     heads_first = replace(
         inputs,
         query=inputs.query.swapaxes(1, 2).reshape(B, K, N // K, T, H),
@@ -71,7 +67,7 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
     # Passed as a list of arrays, because JAX rebuilds other pytrees that a custom gradient takes.
     arrays, structure = jax.tree.flatten(heads_first)
     # Any: type checkers do not see the return type of a function with a custom gradient.
-    attended: Any = _attend((structure, tiling), *vary_like(arrays, arrays))
+    attended: Any = _attend((structure, tiling, on_cpu), *vary_like(arrays, arrays))
     output, logsumexp = attended
     output = output.reshape(B, N, T, output.shape[4]).swapaxes(1, 2)
     if logsumexp is not None:
@@ -83,7 +79,7 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
 def _attend(static, *arrays):
     tiles = _tiles(static, arrays)
     asked = tiles.inputs.return_logsumexp
-    output, found = _output(tiles, with_statistics=asked)
+    output, found = _kernel(static)[0].compute_output(tiles, with_statistics=asked)
     statistics: Any = found
     return output, statistics.logsumexp if asked else None
 
@@ -92,13 +88,13 @@ def _attend(static, *arrays):
 def _attend_jvp(static, arrays, tangents):
     """Return the results and their tangents: the transpose of the tangents is the gradient."""
     tiles, indices = _tiles(static, arrays), perturbed(tangents)
-    output, found = _output(tiles, with_statistics=True)
+    output, found = _kernel(static)[0].compute_output(tiles, with_statistics=True)
     statistics: Any = found
     results = output, statistics.logsumexp
     given = [tangents[i] for i in indices]
-    forward, reverse = (partial(f, static, indices) for f in (_tangents, _gradients))
+    along, back = (partial(f, static, indices) for f in (_tangents, _gradients))
     residuals = [*arrays, output, *statistics]
-    d_output, d_logsumexp = linear_map(forward, reverse, residuals, given, results)
+    d_output, d_logsumexp = linear_map(along, back, residuals, given, results)
     if not tiles.inputs.return_logsumexp:
         return (results[0], None), (d_output, None)
     return results, (d_output, d_logsumexp)
@@ -128,60 +124,19 @@ def _gradients(static, indices, residuals, cotangents):
         delta = (d_output.astype(dtype) * output.astype(dtype)).sum(axis=-1)
         if tiles.inputs.return_logsumexp:
             delta -= d_logsumexp
-        found = _gradient(tiles, Statistics(highest, log_total), d_output, delta)
+        statistics = Statistics(highest, log_total)
+        found = _kernel(static)[1].compute_gradient(tiles, statistics, d_output, delta)
         return [found[i] for i in indices]
 
     number = len(residuals)
     return forward_mode_only(run, ONE_GRADIENT)(*residuals, *cotangents)
 
 
-def _output(tiles, *, with_statistics):
-    """Return the output and the statistics, by the kernel for CPUs or in blocks."""
-    if not tiles.tiling.on_cpu:
-        return compute_output(tiles, with_statistics=with_statistics)
-    query, value = tiles.inputs.query, tiles.inputs.value
-    rows = jax.ShapeDtypeStruct(query.shape[:4], query.dtype)
-    output = jax.ShapeDtypeStruct((*query.shape[:4], value.shape[3]), query.dtype)
-    fallback = _Fallback(_output_in_blocks, tiles.tiling)
-    found = call_kernel("attention_forward", tiles.inputs, [], [output, rows, rows], fallback)
-    return found[0], Statistics(*found[1:])
-
-
-def _gradient(tiles, statistics, d_output, delta):
-    """Return the gradients of the arrays, by the kernel for CPUs or in blocks."""
-    if not tiles.tiling.on_cpu:
-        return compute_gradient(tiles, statistics, d_output, delta)
-    given, inputs = [d_output, *statistics, delta], tiles.inputs
-    like = [inputs.query, inputs.key, inputs.value]
-    fallback = _Fallback(_gradient_in_blocks, tiles.tiling)
-    return call_kernel("attention_backward", inputs, given, like, fallback)
-
-
-@dataclass(frozen=True)
-class _Fallback:
-    """A function that computes the same as the kernel for CPUs; equal for equal tilings."""
-
-    function: Callable
-    tiling: Tiling
-
-    def __call__(self, mask, scale, query, key, value, is_token, *more):
-        rules = [] if mask == (None, None) else [sliding_window(*mask)]
-        rules += [padding(is_token)] if is_token.size else []
-        rule = reduce(and_, rules) if rules else None
-        inputs = AttentionInputs(query, key, value, mask=rule, scale=scale)
-        return self.function(Tiles(inputs, replace(self.tiling, on_cpu=False)), *more)
-
-
-def _output_in_blocks(tiles):
-    output, found = compute_output(tiles, with_statistics=True)
-    statistics: Any = found
-    return output, *statistics
-
-
-def _gradient_in_blocks(tiles, d_output, highest, log_total, delta):
-    return compute_gradient(tiles, Statistics(highest, log_total), d_output, delta)[:3]
+def _kernel(static):
+    """Return the module that computes the output, and the one that computes the gradient."""
+    return (cpu, cpu) if static[2] else (forward, gradient)
 
 
 def _tiles(static, arrays):
-    structure, tiling = static
+    structure, tiling, _ = static
     return Tiles(jax.tree.unflatten(structure, arrays), tiling)

@@ -10,7 +10,7 @@ the gradient, and what is exported or compiled for another kind of device.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,25 @@ from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs
-from transformer_jax.attention.masks import window_and_padding
+from transformer_jax.attention.kernels import forward, gradient
+from transformer_jax.attention.kernels.forward import Statistics
+from transformer_jax.attention.kernels.known_masks import window_and_padding
+from transformer_jax.attention.kernels.tiles import Tiles
+from transformer_jax.attention.masks import padding, sliding_window
 from transformer_jax.functional.checks import are_numbers
+from transformer_jax.functional.linear_map import jvp_of_some
 from transformer_jax.runtime.shared_library import library_path
 
 SOURCE = Path(__file__).with_name("cpu_attention.cc")
 # The axes in the order in which memory has them: [B, T, K, G, H] and [B, S, K, H].
 OF_QUERIES, OF_KEYS = (0, 3, 1, 2, 4), (0, 2, 1, 3)
-QUERY_KEY_VALUE_PADDING = (OF_QUERIES, OF_KEYS, OF_KEYS, None)
+IS_TOKEN = 3  # the index of this argument
+QUERY_KEY_VALUE_IS_TOKEN = (OF_QUERIES, OF_KEYS, OF_KEYS, None)
 # The layouts of the arguments and of the results; None is the usual one.
 FUNCTIONS = {
-    "attention_forward": (QUERY_KEY_VALUE_PADDING, (OF_QUERIES, None, None)),
+    "attention_forward": (QUERY_KEY_VALUE_IS_TOKEN, (OF_QUERIES, None, None)),
     "attention_backward": (
-        (*QUERY_KEY_VALUE_PADDING, OF_QUERIES, None, None, None),
+        (*QUERY_KEY_VALUE_IS_TOKEN, OF_QUERIES, None, None, None),
         (OF_QUERIES, OF_KEYS, OF_KEYS),
     ),
 }
@@ -44,8 +50,9 @@ NO_BOUND = -1
 
 def why_not_cpu(inputs: AttentionInputs) -> str | None:
     """Return the reason why the C++ kernel cannot compute the inputs, or None if it can."""
+    if jax.default_backend() != "cpu" or jax.device_count() > 1:
+        return "a CPU is not the only device"
     reasons = {
-        "a CPU is not the only device": jax.default_backend() != "cpu" or jax.device_count() > 1,
         "it takes float32": any(
             array.dtype != jnp.float32 for array in (inputs.query, inputs.key, inputs.value)
         ),
@@ -53,6 +60,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         or inputs.soft_cap is not None
         or inputs.has_dropout,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
+        "it takes a scale that is a number": isinstance(inputs.scale, jax.core.Tracer),
         "it takes causal masks, windows and padding": window_and_padding(inputs.mask) is None,
         "it is not built (python -m transformer_jax build)": not is_built(),
     }
@@ -61,31 +69,73 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
 
 @cache
 def is_built() -> bool:
-    """Return whether the kernel is built for this processor, after loading it."""
-    path = library_path(SOURCE)
-    if not path.exists():
+    """Return whether the kernel is built for this processor, after loading it.
+
+    A library that cannot be loaded is not: a warning says what to do.
+    """
+    try:
+        path = library_path(SOURCE)
+        if not path.exists():
+            return False
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         return False
-    library = ctypes.CDLL(str(path))
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        warnings.warn(
+            f"attention is computed by XLA, because its kernel cannot be loaded: {error}; delete "
+            "the file and build it again (python -m transformer_jax build)",
+            stacklevel=2,
+        )
+        return False
     for name in FUNCTIONS:
         target = jax.ffi.pycapsule(getattr(library, name))
         jax.ffi.register_ffi_target(f"transformer_jax_{name}", target, platform="cpu")
     return True
 
 
-def call_kernel(
-    name: str,
-    inputs: AttentionInputs,
-    more: Sequence[Array],
-    like: Sequence[Array | jax.ShapeDtypeStruct],
-    fallback: Callable[..., Sequence[Array]],
-) -> list[Array]:
-    """Return the results of one of the kernel's functions, with the types of the arrays `like`.
+def compute_output(tiles: Tiles, *, with_statistics: bool) -> tuple[Array, Statistics]:
+    """Return the attention output and the statistics, which the kernel always computes."""
+    query, value = tiles.inputs.query, tiles.inputs.value
+    rows = jax.ShapeDtypeStruct(query.shape[:4], query.dtype)
+    output = jax.ShapeDtypeStruct((*rows.shape, value.shape[3]), query.dtype)
+    found = _bind("attention_forward", tiles, [], [output, rows, rows])
+    return found[0], Statistics(*found[1:])
 
-    The inputs have the heads first, as in `blockwise.py`. `fallback(mask, scale, *arrays)` returns
-    the same, computed by XLA, where arrays are query, key, value, the padding (without elements if
-    there is none) and `more`. The mask is (left, right), the bounds of a window.
+
+def compute_gradient(
+    tiles: Tiles, statistics: Statistics, d_output: Array, delta: Array
+) -> list[Array]:
+    """Return the gradients of query, key and value, as `gradient.compute_gradient` does."""
+    inputs = tiles.inputs
+    like = [inputs.query, inputs.key, inputs.value]
+    return _bind("attention_backward", tiles, [d_output, *statistics, delta], like)
+
+
+def compute_by_xla(
+    *arrays: Array, name: str, bounds: tuple, scale: float, tiling: Any, types: Any
+) -> list[Array]:
+    """Return what the kernel does, computed in blocks.
+
+    The arguments and the parameters are those of the primitive.
     """
-    found: Any = window_and_padding(inputs.mask)  # not None: the kernel takes the inputs
+    query, key, value, is_token, *more = arrays
+    mask = None if bounds == (None, None) else sliding_window(*bounds)
+    if is_token.size:
+        mask = padding(is_token) if mask is None else mask & padding(is_token)
+    tiles = Tiles(AttentionInputs(query, key, value, mask=mask, scale=scale), tiling)
+    if name == "attention_forward":
+        output, found = forward.compute_output(tiles, with_statistics=True)
+        statistics: Any = found
+        return [output, *statistics]
+    d_output, *rows, delta = more
+    found = gradient.compute_gradient(tiles, Statistics(*rows), d_output, delta)
+    return [x for x in found if x is not None]
+
+
+def _bind(name, tiles, more, like):
+    inputs = tiles.inputs
+    found: Any = window_and_padding(inputs.mask)  # not None: `why_not_cpu` had no objection
     left, right, rule = found
     is_token = jnp.zeros((1, 0), bool)
     if rule is not None:
@@ -93,16 +143,12 @@ def call_kernel(
         is_token = rule.to_array(1, S)[:, 0, 0]
         is_token = jnp.broadcast_to(is_token, (is_token.shape[0], S))
     return _kernel.bind(
-        inputs.query,
-        inputs.key,
-        inputs.value,
-        is_token,
-        *more,
+        *(inputs.query, inputs.key, inputs.value, is_token, *more),
         name=name,
-        mask=(left, right),
+        bounds=(left, right),
         scale=float(inputs.scale),
+        tiling=tiles.tiling,
         types=tuple(jax.typeof(array) for array in like),
-        fallback=fallback,
     )
 
 
@@ -116,8 +162,8 @@ def _types(*_, types, **__):
 
 
 @_kernel.def_impl
-def _call(*arrays, name, mask, scale, types, **_):
-    left, right = (NO_BOUND if bound is None else bound for bound in mask)
+def _call(*arrays, name, bounds, scale, types, **_):
+    left, right = (NO_BOUND if bound is None else bound for bound in bounds)
     inputs, outputs = FUNCTIONS[name]
     kernel = jax.ffi.ffi_call(
         f"transformer_jax_{name}", types, input_layouts=inputs, output_layouts=outputs
@@ -126,54 +172,45 @@ def _call(*arrays, name, mask, scale, types, **_):
     return list(kernel(*arrays, **numbers))
 
 
-def _by_xla(*arrays, mask, scale, fallback, **_):
-    return list(fallback(mask, scale, *arrays))
-
-
 def _lower_on_cpu(context, *arrays, **params):
     # An exported program may run where there is no kernel.
     exported = context.module_context.lowering_parameters.for_export
-    function = _by_xla if exported else _call
+    function = compute_by_xla if exported else _call
     return mlir.lower_fun(function, multiple_results=True)(context, *arrays, **params)
 
 
-mlir.register_lowering(_kernel, mlir.lower_fun(_by_xla, multiple_results=True))
+mlir.register_lowering(_kernel, mlir.lower_fun(compute_by_xla, multiple_results=True))
 mlir.register_lowering(_kernel, _lower_on_cpu, platform="cpu")
 
 
 def _jvp_rule(primals, tangents, **params):
     indices = [i for i, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
 
-    def of_some(*some):
-        full = list(primals)
-        for i, array in zip(indices, some, strict=True):
-            full[i] = array
-        return _by_xla(*full, **params)
+    def by_xla(*arrays):
+        return compute_by_xla(*arrays, **params)
 
-    given = [primals[i] for i in indices], [tangents[i] for i in indices]
-    return _kernel.bind(*primals, **params), jax.jvp(of_some, *given)[1]
+    given = [tangents[i] for i in indices]
+    return _kernel.bind(*primals, **params), jvp_of_some(by_xla, primals, indices, given)
 
 
 def _vmap_rule(arrays, axes, *, types, **params):
-    """The mapped axis becomes a part of the batch."""
+    """Make the mapped axis a part of the batch."""
     size = next(x.shape[a] for x, a in zip(arrays, axes, strict=True) if a is not None)
-
-    def merged(array, axis):
-        if axis is not None:
-            array = jnp.moveaxis(array, axis, 0)
-        elif array.shape[0] == 1:  # padding that all examples share
-            return array
-        else:
-            array = jnp.broadcast_to(array[None], (size, *array.shape))
-        return array.reshape(-1, *array.shape[2:])
-
     B = types[0].shape[0]
-    arrays = [merged(*given) for given in zip(arrays, axes, strict=True)]
-    if arrays[3].shape[0] not in (1, size * B):  # each mapped example has padding for its batch
-        arrays[3] = jnp.repeat(arrays[3], B, axis=0)
-    larger = tuple(x.update(shape=(size * x.shape[0], *x.shape[1:])) for x in types)
+
+    def merged(index, array, axis):
+        if index == IS_TOKEN and axis is None and array.shape[0] == 1:
+            return array  # of all examples, mapped or not
+        array = jnp.broadcast_to(array, (size, *array.shape)) if axis is None else array
+        array = jnp.moveaxis(array, axis or 0, 0)
+        if index == IS_TOKEN:  # a mapped example may have one for its batch
+            array = jnp.broadcast_to(array, (size, B, array.shape[2]))
+        return array.reshape(size * B, *array.shape[2:])
+
+    arrays = [merged(i, *given) for i, given in enumerate(zip(arrays, axes, strict=True))]
+    larger = tuple(x.update(shape=(size * B, *x.shape[1:])) for x in types)
     found = _kernel.bind(*arrays, types=larger, **params)
-    return [x.reshape(size, -1, *x.shape[1:]) for x in found], [0] * len(found)
+    return [x.reshape(size, B, *x.shape[1:]) for x in found], [0] * len(found)
 
 
 ad.primitive_jvps[_kernel] = _jvp_rule

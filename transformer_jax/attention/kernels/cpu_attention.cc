@@ -26,7 +26,7 @@ namespace ffi = xla::ffi;
 namespace {
 
 // W floats fit a vector register. A product computes M rows of N vectors in registers: with 32
-// registers 6 x 4, with 16 registers 4 x 2 or 6 x 2.
+// registers 6 x 4, with 16 registers 6 x 2.
 #if defined(__AVX512F__)
 constexpr int W = 16, M = 6, N = 4;
 #else
@@ -431,6 +431,14 @@ Problem problem(const Array& query, const Array& key, const Array& value, const 
           v[3], left, right,       scale, tokens, (long)is_token.dimensions()[0]};
 }
 
+// Returns an error if the batches differ, which would be read beyond their ends.
+template <class... Arrays>
+ffi::Error checked(const Problem& p, const Arrays&... arrays) {
+  if (((arrays.dimensions()[0] == p.B) && ...) && (p.tokens == 1 || p.tokens == p.B))
+    return ffi::Error::Success();
+  return ffi::Error(ffi::ErrorCode::kInvalidArgument, "attention on a CPU: the batches differ");
+}
+
 ffi::Error ended(bool enough_memory) {
   if (enough_memory) return ffi::Error::Success();
   return ffi::Error(ffi::ErrorCode::kResourceExhausted, "attention on a CPU: out of memory");
@@ -440,6 +448,7 @@ ffi::Error Forward(ffi::ThreadPool pool, Array query, Array key, Array value, Ma
                    Result output, Result highest, Result log_total, int64_t left, int64_t right,
                    float scale) {
   const Problem p = problem(query, key, value, is_token, left, right, scale);
+  if (const auto error = checked(p, key, value); error.failure()) return error;
   return ended(attend(pool, p, query.typed_data(), key.typed_data(), value.typed_data(),
                       output->typed_data(), {highest->typed_data(), log_total->typed_data()}));
 }
@@ -448,6 +457,9 @@ ffi::Error Backward(ffi::ThreadPool pool, Array query, Array key, Array value, M
                     Array d_output, Array highest, Array log_total, Array delta, Result d_query,
                     Result d_key, Result d_value, int64_t left, int64_t right, float scale) {
   const Problem p = problem(query, key, value, is_token, left, right, scale);
+  if (const auto error = checked(p, key, value, d_output, highest, log_total, delta);
+      error.failure())
+    return error;
   return ended(differentiate(
       pool, p, query.typed_data(), key.typed_data(), value.typed_data(), d_output.typed_data(),
       {highest.typed_data(), log_total.typed_data()}, delta.typed_data(), d_query->typed_data(),
@@ -456,30 +468,14 @@ ffi::Error Backward(ffi::ThreadPool pool, Array query, Array key, Array value, M
 
 }  // namespace
 
-#define MASK_AND_SCALE .Attr<int64_t>("left").Attr<int64_t>("right").Attr<float>("scale")
+// Arguments and results in the order of `Forward` and `Backward`.
+#define ARGUMENTS \
+  ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Array>().Arg<Array>().Arg<Array>().Arg<Mask>()
+#define RESULTS                                        \
+  Ret<Array>().Ret<Array>().Ret<Array>()               \
+      .Attr<int64_t>("left").Attr<int64_t>("right").Attr<float>("scale")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, Forward,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Mask>()
-                                  .Ret<Array>()
-                                  .Ret<Array>()
-                                  .Ret<Array>() MASK_AND_SCALE);
-
-XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, Backward,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Mask>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Arg<Array>()
-                                  .Ret<Array>()
-                                  .Ret<Array>()
-                                  .Ret<Array>() MASK_AND_SCALE);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, Forward, ARGUMENTS.RESULTS);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    attention_backward, Backward,
+    ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().RESULTS);

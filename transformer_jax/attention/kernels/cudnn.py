@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
-from transformer_jax.attention.masks import is_causal, left_window, padded_keys
+from transformer_jax.attention.kernels.known_masks import is_causal, left_window, padded_keys
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
 from transformer_jax.functional.linear_map import reverse_mode_only

@@ -28,15 +28,11 @@ EDGES = {512: 1.0, 456: 1.0, 128: 1.4}
 
 @dataclass(frozen=True)
 class Tiling:
-    """A grid of blocks, and how many examples and key heads are processed at once.
-
-    If `on_cpu`, the output and the gradient are not computed in these blocks but by `cpu.py`.
-    """
+    """A grid of blocks, and how many examples and key heads are processed at once."""
 
     grid: Grid
     examples: int
     key_heads: int
-    on_cpu: bool = False
 
 
 def choose_tiling(inputs: AttentionInputs) -> Tiling:
