@@ -19,14 +19,8 @@ from transformer_jax.attention.biases import alibi, relative_bias
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.dispatch import attention_plan
-from transformer_jax.attention.masks import (
-    causal,
-    is_causal,
-    left_window,
-    padding,
-    prefix,
-    sliding_window,
-)
+from transformer_jax.attention.kernels.known_masks import is_causal, left_window
+from transformer_jax.attention.masks import causal, padding, prefix, sliding_window
 
 pytestmark = pytest.mark.usefixtures("strict")
 

@@ -27,8 +27,9 @@ import jax
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
-from transformer_jax.attention.kernels import cpu, forward, gradient
-from transformer_jax.attention.kernels.forward import Statistics
+from transformer_jax.attention.kernels.cpu import compute_gradient_on_cpu, compute_output_on_cpu
+from transformer_jax.attention.kernels.forward import Statistics, compute_output
+from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.tangent import compute_tangent
 from transformer_jax.attention.kernels.tile_sizes import choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
@@ -79,7 +80,7 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
 def _attend(static, *arrays):
     tiles = _tiles(static, arrays)
     asked = tiles.inputs.return_logsumexp
-    output, found = _kernel(static)[0].compute_output(tiles, with_statistics=asked)
+    output, found = _functions(static)[0](tiles, with_statistics=asked)
     statistics: Any = found
     return output, statistics.logsumexp if asked else None
 
@@ -88,7 +89,7 @@ def _attend(static, *arrays):
 def _attend_jvp(static, arrays, tangents):
     """Return the results and their tangents: the transpose of the tangents is the gradient."""
     tiles, indices = _tiles(static, arrays), perturbed(tangents)
-    output, found = _kernel(static)[0].compute_output(tiles, with_statistics=True)
+    output, found = _functions(static)[0](tiles, with_statistics=True)
     statistics: Any = found
     results = output, statistics.logsumexp
     given = [tangents[i] for i in indices]
@@ -125,16 +126,20 @@ def _gradients(static, indices, residuals, cotangents):
         if tiles.inputs.return_logsumexp:
             delta -= d_logsumexp
         statistics = Statistics(highest, log_total)
-        found = _kernel(static)[1].compute_gradient(tiles, statistics, d_output, delta)
+        found = _functions(static)[1](tiles, statistics, d_output, delta)
         return [found[i] for i in indices]
 
     number = len(residuals)
     return forward_mode_only(run, ONE_GRADIENT)(*residuals, *cotangents)
 
 
-def _kernel(static):
-    """Return the module that computes the output, and the one that computes the gradient."""
-    return (cpu, cpu) if static[2] else (forward, gradient)
+def _functions(static):
+    """Return the function that computes the output, and the one that computes the gradient."""
+    on_cpu = static[2]
+    return (
+        compute_output_on_cpu if on_cpu else compute_output,
+        compute_gradient_on_cpu if on_cpu else compute_gradient,
+    )
 
 
 def _tiles(static, arrays):

@@ -18,13 +18,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs
-from transformer_jax.attention.kernels import forward, gradient
-from transformer_jax.attention.kernels.forward import Statistics
+from transformer_jax.attention.kernels.forward import Statistics, compute_output
+from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.known_masks import window_and_padding
 from transformer_jax.attention.kernels.tiles import Tiles
 from transformer_jax.attention.masks import padding, sliding_window
@@ -60,7 +61,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         or inputs.soft_cap is not None
         or inputs.has_dropout,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
-        "it takes a scale that is a number": isinstance(inputs.scale, jax.core.Tracer),
+        "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
         "it takes causal masks, windows and padding": window_and_padding(inputs.mask) is None,
         "it is not built (python -m transformer_jax build)": not is_built(),
     }
@@ -94,7 +95,7 @@ def is_built() -> bool:
     return True
 
 
-def compute_output(tiles: Tiles, *, with_statistics: bool) -> tuple[Array, Statistics]:
+def compute_output_on_cpu(tiles: Tiles, *, with_statistics: bool) -> tuple[Array, Statistics]:
     """Return the attention output and the statistics, which the kernel always computes."""
     query, value = tiles.inputs.query, tiles.inputs.value
     rows = jax.ShapeDtypeStruct(query.shape[:4], query.dtype)
@@ -103,10 +104,10 @@ def compute_output(tiles: Tiles, *, with_statistics: bool) -> tuple[Array, Stati
     return found[0], Statistics(*found[1:])
 
 
-def compute_gradient(
+def compute_gradient_on_cpu(
     tiles: Tiles, statistics: Statistics, d_output: Array, delta: Array
 ) -> list[Array]:
-    """Return the gradients of query, key and value, as `gradient.compute_gradient` does."""
+    """Return the gradients of query, key and value, as `compute_gradient` does."""
     inputs = tiles.inputs
     like = [inputs.query, inputs.key, inputs.value]
     return _bind("attention_backward", tiles, [d_output, *statistics, delta], like)
@@ -125,11 +126,11 @@ def compute_by_xla(
         mask = padding(is_token) if mask is None else mask & padding(is_token)
     tiles = Tiles(AttentionInputs(query, key, value, mask=mask, scale=scale), tiling)
     if name == "attention_forward":
-        output, found = forward.compute_output(tiles, with_statistics=True)
+        output, found = compute_output(tiles, with_statistics=True)
         statistics: Any = found
         return [output, *statistics]
     d_output, *rows, delta = more
-    found = gradient.compute_gradient(tiles, Statistics(*rows), d_output, delta)
+    found = compute_gradient(tiles, Statistics(*rows), d_output, delta)
     return [x for x in found if x is not None]
 
 
