@@ -10,6 +10,8 @@ SUITE = $(RUN) -m pytest -n auto --dist loadfile
 # Only as an argument of make: a variable DATA of the shell may mean anything.
 WHERE := $(if $(filter command,$(origin DATA)),--data "$(DATA)")
 BEST := runs/imdb-best
+# Where it is set, every process compiles what it imports again, and tests start hundreds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: imdb imdb-best test test-slow commands newest peers bench docs serve lint types clean
 .DEFAULT_GOAL := imdb

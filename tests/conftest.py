@@ -10,15 +10,9 @@ from filelock import FileLock
 
 from train.trainer import checkpoints
 
-# Without XLA's fusion emitters a program compiles in less than half of the time. jax 0.10 alone has
-# this option, and XLA aborts the process for one that it lacks; `make newest` tests with them.
-QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false"
-
 
 def pytest_configure(config):
     """Keep what XLA compiles for other tests, the next run and the processes that tests start."""
-    if jax.__version_info__[:2] == (0, 10):
-        os.environ.setdefault("XLA_FLAGS", QUICK_TO_COMPILE)
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -27,7 +21,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_finish():
-    """Collect garbage less often, which took a tenth of the time: the heap of a worker is large."""
+    """Collect garbage less often, which took 8% of the time: the heap of a worker is large."""
     gc.set_threshold(10_000, 20, 20)
 
 

@@ -257,7 +257,8 @@ def test_child_sees_the_logits_of_who_stores_them():
     ours = resident_memory.in_child(
         "bench.peers.resident_memory", OURS, "full", "float32", "forward", 1024
     )
-    assert naive[1024] > 0.9 * stored > ours[1024] > 0
+    # Linux counts the pages of a process by batches, so a few megabytes may be seen as none.
+    assert naive[1024] > 0.9 * stored > ours[1024]
     with pytest.raises(RuntimeError, match="nobody"):
         resident_memory.in_child(
             "bench.peers.resident_memory", "nobody", "full", "float32", "forward", 16

@@ -35,15 +35,7 @@ def training(tmp_path_factory):
     return of
 
 
-# The numbers of `imdb` are those of optimized programs. With other rounding, another of two equal
-# phrases is the strongest, which dropout treats differently.
-TRAINED = [
-    pytest.param(name, marks=[pytest.mark.optimized] if name == "imdb" else [])
-    for name in behaviour.RUNS
-]
-
-
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", behaviour.RUNS)
 def test_a_training_has_the_recorded_losses(name, training):
     found, recorded = training(name), behaviour.recorded("training")[name]
     assert found["options"] == recorded["options"]
@@ -55,7 +47,7 @@ def test_a_training_has_the_recorded_losses(name, training):
         np.testing.assert_allclose(list(scores.values()), list(expected.values()), **LOSSES)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", behaviour.RUNS)
 def test_a_run_folder_has_the_recorded_tensors_and_keys(name, training):
     found, recorded = training(name), behaviour.recorded("training")[name]
     for file in ("model.safetensors", "options.json", "config.json"):

@@ -93,7 +93,6 @@ def test_every_program_and_command_behaves_as_recorded():
 
 
 @pytest.mark.slow
-@pytest.mark.optimized  # `imdb` depends on rounding: see test_behaviour.py
 @pytest.mark.parametrize("name", ["lm", "imdb"])
 def test_a_run_goes_on_with_another_number_of_devices(name, tmp_path):
     """The first epoch is on one device and the second on three, or the other way round."""

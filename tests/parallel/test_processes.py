@@ -240,11 +240,6 @@ def test_two_processes_have_the_losses_of_one(name, mesh, tmp_path):
     behaviour.write_data(tmp_path)
     module = behaviour.RUNS[name][0]
     arguments = [*behaviour.arguments(name, tmp_path), "--out"]
-    if name == "imdb":  # its fast recipe depends on rounding: see test_behaviour.py
-        arguments = ["--recipe", "tutorial", *arguments]
-        at = arguments.index("--recipe", 1)
-        del arguments[at : at + 2]
-        arguments.remove("--unlabelled")
     two, one = tmp_path / "two", tmp_path / "one"
     with Several(module, [*arguments, two, "--mesh", mesh], tmp_path / "log") as both:
         assert both.codes() == [0, 0], both.said()
