@@ -13,7 +13,7 @@ BEST := runs/imdb-best
 # Where it is set, every process compiles what it imports again, and tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: imdb imdb-best test test-slow commands newest peers bench docs serve lint types clean
+.PHONY: imdb imdb-best test test-slow commands newest peers bench figures docs serve lint types clean
 .DEFAULT_GOAL := imdb
 
 imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH: your own texts
@@ -48,6 +48,9 @@ peers: $(STAMP)  ## installs PyTorch, and compares with it
 
 bench: $(STAMP)
 	$(RUN) -m pytest bench --benchmark-only $(ARGS)
+
+figures: $(STAMP)  ## what pages cite, measured again where its code has changed; ARGS=--list shows where
+	$(RUN) -m bench.figures $(ARGS)
 
 docs: $(STAMP)  ## the pages, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)

@@ -1,6 +1,6 @@
 """Compare attention with other implementations by length, mask, dtype and pass, interleaved.
 
-    python -m bench.attention                   half an hour: T = 128 to 4096, short ones, memory
+    python -m bench.attention                   half an hour: T = 128 to 4096, and memory
     python -m bench.attention --dtypes float32  half of that
     python -m bench.attention --full            8192 and 16384 too
     python -m bench.attention --parts cells --kinds full --lengths 2048 --add    repeat a part
@@ -37,9 +37,8 @@ from bench.peers.mask_kinds import KINDS
 from transformer_jax.runtime.errors import InputError
 
 LENGTHS, LONG = (128, 256, 512, 1024, 2048, 4096), (8192, 16384)
-SHORT, BATCHES = (16, 32, 64, 128, 256), (1, 8, 64)
 MEMORY_LENGTHS, MEMORY_OF_PEERS = (1024, 2048, 4096, 8192, 16384), 4096
-PARTS = ("cells", "short", "memory")
+PARTS = ("cells", "memory")
 SLOW = 1.0  # seconds of a call above which a cell has fewer rounds
 LIMITS = {"bytes": 6e9, "seconds": 40.0}
 # Largest error over the largest value. Sums are taken in another order; in bfloat16 other
@@ -162,23 +161,6 @@ def cells(options: argparse.Namespace) -> Iterable[dict]:
             yield found
 
 
-def short(options: argparse.Namespace) -> Iterable[dict]:
-    """Compare the reference with blocks for few logits: from which number on blocks are faster."""
-    for length, batch, what in itertools.product(SHORT, BATCHES, options.passes):
-        cell = Cell("full", length, "float32", what == "gradient", batch)
-        blocks = Contestant(who.our_attention("full", "blockwise"))
-        if cell.gradient:
-            blocks = who.jax_gradient(blocks.fn)
-        found = measure(
-            cell,
-            options.seed,
-            options.seconds,
-            only=(OURS, "reference", "blockwise"),
-            added={"blockwise": (blocks, ())},
-        )
-        yield found | {"logits": batch * who.N * length**2}
-
-
 def memory(options: argparse.Namespace) -> Iterable[dict]:
     """Measure memory in child processes: ours at every length, the others at one."""
     if not resident_memory.can_be_read():
@@ -261,7 +243,7 @@ def measured(options: argparse.Namespace, program: Program, wrong: list[str]) ->
     results |= {"tolerance": TOLERANCE, "limits": LIMITS}
     before, this = results["runs"], None
     for part in options.parts:
-        for record in {"cells": cells, "short": short, "memory": memory}[part](options):
+        for record in {"cells": cells, "memory": memory}[part](options):
             print(line(record), flush=True)
             reasons = record.get("left_out", {}).items()
             wrong += [f"{name}: {line(record)}" for name, reason in reasons if "wrong" in reason]

@@ -46,7 +46,7 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         for kind in mask_kinds.KINDS:
             for gradient in PASSES:
                 lines += section(results["cells"], dtype, kind, gradient)
-    lines += left_out(results["cells"]) + short(results["short"])
+    lines += left_out(results["cells"])
     lines += memory(results["memory"], shown) + reading(results)
     return lines + origin("attention.json", results["runs"])
 
@@ -104,30 +104,6 @@ def left_out(cells: Sequence[dict]) -> list[str]:
         return []
     header = ["", "T", "implementation", "reason"]
     return ["", "## Left out", "", *table(header, rows)]
-
-
-def short(cells: Sequence[dict]) -> list[str]:
-    """Compare the reference with blocks for few logits, to check where the plan switches."""
-    chosen, _ = chosen_cells(cells)
-    if not chosen:
-        return []
-    rows = (
-        [cell["logits"], cell["batch"], cell["length"],
-         "gradient" if cell["gradient"] else "forward", cell["plan"],
-         quotient(cell["ratios"].get("reference")),
-         quotient(cell.get("ratios of blockwise", {}).get("reference"))]
-        for cell in sorted(chosen, key=lambda cell: (cell["gradient"], cell["logits"]))
-    )  # fmt: skip
-    header = ["logits", "B", "T", "pass", "chosen", "chosen ÷ reference", "blockwise ÷ reference"]
-    return [
-        "",
-        "## The number of logits above which blocks are faster",
-        "",
-        "B examples of T tokens, float32, no mask. Blocks are faster where the last column is "
-        "below 1. `transformer_jax/attention/kernels/dispatch.py` sets the limit.",
-        "",
-        *table(header, rows),
-    ]
 
 
 def memory(found: Sequence[dict], shown: dict[str, str]) -> list[str]:
@@ -212,7 +188,7 @@ def kind_of(cell: dict) -> str:
 
 
 def reading(results: dict) -> list[str]:
-    loads = [cell["load_average"] for part in ("cells", "short") for cell in results[part]]
+    loads = [cell["load_average"] for cell in results["cells"]]
     loads = [load for load in loads if load is not None]
     busy = []
     if loads:

@@ -38,6 +38,7 @@ class Cell:
     gradient: bool = False
     batch: int = B
     heads: int = N
+    queries: int | None = None  # as many as keys, unless the kind is the same for every query
 
     @property
     def plan(self) -> str:
@@ -53,6 +54,8 @@ class Cell:
         With the gradient it is three times that.
         """
         pairs = self.batch * mask_kinds.pairs(self.kind, self.length)
+        if self.queries is not None:
+            pairs = pairs * self.queries // self.length
         return (3 if self.gradient else 1) * 4 * self.heads * H * pairs
 
     def inputs(self, seed: int, sets: int = 2) -> list[tuple[np.ndarray, ...]]:
@@ -62,9 +65,13 @@ class Cell:
         """
         rng = np.random.default_rng([seed, self.length])
         shape = (3 + self.gradient, self.batch, self.length, self.heads, H)
-        return [
-            tuple(rng.standard_normal(shape, dtype=np.float32).astype(jnp.dtype(self.dtype)))
+        drawn = (
+            rng.standard_normal(shape, dtype=np.float32).astype(jnp.dtype(self.dtype))
             for _ in range(sets)
+        )
+        of_queries = slice(self.queries)
+        return [
+            (q[:, of_queries], k, v, *(c[:, of_queries] for c in more)) for q, k, v, *more in drawn
         ]
 
 
@@ -203,7 +210,7 @@ def definition(cell: Cell, inputs: tuple[np.ndarray, ...], head: int) -> tuple[n
 def _one_example(cell: Cell, query, key, value, cotangent=None) -> Iterator[np.ndarray]:
     output, d_query = np.empty_like(query), np.empty_like(query)
     d_key, d_value = np.zeros_like(key), np.zeros_like(value)
-    for start in range(0, cell.length, ROWS):
+    for start in range(0, len(query), ROWS):
         rows = slice(start, start + ROWS)
         logits = query[rows] @ key.T / np.sqrt(H)
         logits[

@@ -3,7 +3,8 @@
 The page of all commands is made from their help. A search lists guides before other pages, and
 measurements after them. The walkthrough is shown with the output of its
 cells, from the executed walkthrough.ipynb next to it. An index in prose such as scores[1][2] is
-escaped, because Markdown would read it as a link.
+escaped, because Markdown would read it as a link. A page of measurements says which of its code has
+changed since.
 """
 
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 from docs.build.commands import commands_page
+from docs.build.older_code import with_notice
 
 FENCE = "````"  # longer than any fence in an output
 # {folder: factor of the score in a search}
@@ -34,7 +36,7 @@ def on_page_markdown(markdown: str, *, page, **kwargs) -> str:
     notebook = Path(page.file.abs_src_path).with_suffix(".ipynb")
     if notebook.exists():
         return render(json.loads(notebook.read_text(encoding="utf-8")))
-    return escape_indices(markdown)
+    return escape_indices(with_notice(markdown))
 
 
 def escape_indices(markdown: str) -> str:

@@ -1,7 +1,7 @@
 """The files in docs/results, and the text of the numbers that pages quote from them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -10,10 +10,26 @@ from typing import Any
 DOCS = Path(__file__).parents[1]
 
 
-@cache
+_names_read: set[str] = set()
+
+
 def results(name: str) -> Any:
     """Return the contents of a results file."""
+    _names_read.add(name)
+    return _contents(name)
+
+
+@cache
+def _contents(name):
     return json.loads((DOCS / f"results/{name}.json").read_text(encoding="utf-8"))
+
+
+def read_by(make: Callable[[], Any]) -> set[str]:
+    """Return the names of the results files that a table or a text is made from."""
+    _names_read.clear()
+    for part in make():
+        list(part)  # the rows of a table may be made when they are asked for
+    return set(_names_read)
 
 
 def seeds(name: str) -> list[dict]:

@@ -17,6 +17,9 @@ SMALL = [
     "bench.loss_curves --data {reviews} --steps 30 --rows 2 --length 8 --docs out",
     "bench.mesh --small --docs out",
     "bench.mistakes {classifier} --data {reviews} --number 2 --docs out",
+    "bench.plan --lengths 16 --batches 1 --kinds causal --dtypes float32 --seconds 0 --no-few"
+    " --docs out",
+    "bench.figures --list",
     "bench.pretrained --help",
     "bench.report --help",
     "bench.programs --small --docs out",

@@ -54,6 +54,7 @@ def test_training_on_a_mesh_is_simulated_as_the_guide_shows(python, book, tmp_pa
         "imdb DATA={reviews} ARGS='--max-steps 2 --no-baseline --out {tmp_path}/run'",
         "imdb-best DATA={reviews} BEST={tmp_path}/best ARGS='--max-steps 2'",
         "docs ARGS='--site-dir {tmp_path}/site'",
+        "figures ARGS=--list",
         "serve ARGS=--help",  # the build is that of `make docs`
     ],
 )

@@ -379,9 +379,9 @@ MUTATIONS = [
         "test_it_equals_any_over_the_rendered_mask[padding-700-1100]",
     ),
     Mutation(
-        "few_logits_are_counted_without_the_examples", "_is_reference_faster",
-        "return logits < enough and examples * logits < ALL_TOGETHER",
-        "return logits < enough and logits < ALL_TOGETHER",
+        "few_logits_are_counted_without_the_examples", "choose_on_cpu",
+        "fits = logits < enough and B * logits < limits.together",
+        "fits = logits < enough and logits < limits.together",
         "test_few_logits_are_counted_over_examples_too",
     ),
     Mutation(

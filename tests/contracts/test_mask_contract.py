@@ -21,6 +21,7 @@ from tests.helpers.implementations import attend as attend_by
 from transformer_jax.attention.additive import additive_attention
 from transformer_jax.attention.biases import alibi, relative_bias
 from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
+from transformer_jax.attention.kernels.cpu import is_built
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.models.config import ClassifierConfig
@@ -195,6 +196,24 @@ def unbatched_path(implementation="reference"):
     return Path(run_function(of_one_example, implementation, weights_read_off), inputs)
 
 
+def one_query_at_a_time(query, key, value, *, mask, dropout_rate, dropout_rng, **options):
+    """Attention of each query and head alone, whose mask is one of keys, as the kernel takes it."""
+
+    def attend(query, key, value, is_token):  # [H], [S, H], [S, O], [S]
+        heads = query[None, None], key[:, None], value[:, None]
+        return dot_product_attention(*heads, mask=padding(is_token), **options)[0, 0]
+
+    of_queries = jax.vmap(attend, (0, None, None, 0))
+    of_heads = jax.vmap(of_queries, (1, 1, 1, 0), out_axes=1)
+    key, value = (jnp.repeat(x, N // K, axis=2) for x in (key, value))
+    return jax.vmap(of_heads)(query, key, value, jnp.broadcast_to(mask, (B, N, T, S)))
+
+
+def cpu_path():
+    inputs = drawn(1, B, T, N, H), drawn(2, B, S, K, H), drawn(3, B, S, K, O)
+    return Path(run_function(one_query_at_a_time, "cpu", weights_read_off), inputs)
+
+
 def multi_head_path(implementation="reference"):
     shapes = ((D, N, H), (D, K, H), (D, K, O), (N, O, 13))
     inputs = drawn(1, B, T, D), drawn(2, B, S, D)
@@ -256,6 +275,9 @@ PATHS |= {
 }
 PATHS["dot_product_attention cudnn"] = partial(attention_path, jnp.float32, implementation="cudnn")
 ATTENTION = ["dot_product_attention", *(f"dot_product_attention {i}" for i in IMPLEMENTATIONS[1:])]
+if is_built():
+    PATHS["dot_product_attention cpu"] = cpu_path
+    ATTENTION.append("dot_product_attention cpu")
 CROSS = [name for name in PATHS if "Encoder" not in name]
 SELF = [name for name in PATHS if "Encoder" in name]
 

@@ -15,6 +15,7 @@ from jax import export
 import transformer_jax as tj
 from tests.helpers.arrays import jax_normal
 from tests.helpers.implementations import attend
+from transformer_jax.attention.kernels.cpu import is_built
 from transformer_jax.attention.masks import causal, padding, sliding_window
 from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.generate import generate, generate_target, next_tokens
@@ -33,7 +34,8 @@ from transformer_jax.nn.config import StackConfig
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
 B, T, N, K, H = 2, 5, 6, 2, 4
-IMPLEMENTATIONS = ("reference", "blockwise")
+WITH_SYMBOLS = ("reference", "blockwise")  # take symbolic sizes
+IMPLEMENTATIONS = (*WITH_SYMBOLS, *(["cpu"] if is_built() else []))
 IS_TOKEN = jax.device_put(np.arange(T) < np.array([[T], [3]]))
 QUERY, KEY, VALUE = (jax_normal(i, B, T, n, H) for i, n in enumerate((N, K, K)))
 TANGENTS = tuple(jax_normal(9 + i, *x.shape) for i, x in enumerate((QUERY, KEY, VALUE)))
@@ -166,7 +168,7 @@ def test_reverse_mode_through_cudnn_has_its_value(name):
     assert_near(values(TRANSFORMATIONS[name], causal_attention("cudnn"), "float32"), right)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", WITH_SYMBOLS)
 def test_export_takes_a_symbolic_batch(implementation):
     def value_and_gradients(*arrays):
         function = causal_attention(implementation)

@@ -34,6 +34,13 @@ MASKS = {
 }
 
 
+SHORT_MASKS = {
+    "none": None,
+    "window": sliding_window(5, 3),
+    "causal and padding": causal() & padding(IS_TOKEN[:, :19]),
+}
+
+
 def drawn(*shapes):
     keys = jax.random.split(jax.random.key(3), len(shapes))
     return [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
@@ -214,12 +221,46 @@ def test_its_operations_count_as_those_of_blocks():
 
 
 @built
-def test_its_plan_says_so_and_short_texts_are_the_reference():
+def test_its_plan_says_so_and_few_logits_are_the_reference():
     x = jax.ShapeDtypeStruct((2, 256, 8, 64), jnp.float32)
     plan = tj.attention_plan(x, x, x, mask=causal())
     assert (plan.implementation, plan.reason) == ("cpu", "the kernel in C++ takes these arguments")
-    x = jax.ShapeDtypeStruct((2, 16, 8, 64), jnp.float32)
+    x = jax.ShapeDtypeStruct((2, 15, 8, 64), jnp.float32)
     assert tj.attention_plan(x, x, x).implementation == "reference"
+
+
+@built
+@pytest.mark.parametrize("name", SHORT_MASKS)
+def test_short_texts_have_its_values_and_every_derivative_of_the_reference(name):
+    arrays = [x[:, :19] for x in qkv()]
+    mask = SHORT_MASKS[name]
+
+    def run(implementation, *arrays):
+        return tj.dot_product_attention(
+            *arrays, mask=mask, implementation=implementation, return_logsumexp=True
+        )
+
+    def loss(implementation, *arrays):
+        return sum((x**2).sum() for x in run(implementation, *arrays))
+
+    derivatives = {
+        "value": lambda name: run(name, *arrays),
+        "mapped": lambda name: jax.vmap(partial(run, name))(*(x[None] for x in arrays)),
+        "jvp": lambda name: jax.jvp(partial(run, name), arrays, arrays)[1],
+        "gradient": lambda name: jax.grad(partial(loss, name), (0, 1, 2))(*arrays),
+        "reverse over reverse": lambda name: jax.grad(
+            lambda q: jax.grad(partial(loss, name))(q, *arrays[1:]).sum()
+        )(arrays[0]),
+    }
+    for derivative in derivatives.values():
+        run_compiled = jax.jit(derivative, static_argnums=0)
+        assert_near(run_compiled(None), run_compiled("reference"), atol=1e-4)
+    calls = {
+        name: "transformer_jax_attention"
+        in jax.jit(partial(derivatives[name], None)).lower().as_text()
+        for name in ("value", "gradient")
+    }
+    assert calls == {"value": True, "gradient": False}
 
 
 REFUSED = {

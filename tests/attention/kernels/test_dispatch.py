@@ -16,11 +16,11 @@ from tests.helpers.implementations import forced
 from transformer_jax.attention import dot_product
 from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.kernels.dispatch import (
-    ALL_TOGETHER,
     IMPLEMENTATIONS,
-    OF_SEVERAL,
+    LEAST_FOR_ITS_GRADIENT,
+    LEAST_ON_CPU,
+    LIMITS,
     ON_AN_ACCELERATOR,
-    ONE_EXAMPLE,
     WITHOUT_AVX512,
     attention_plan,
 )
@@ -92,31 +92,54 @@ def test_the_choice_and_its_reason(case, implementation, reason):
     assert reason in chosen.reason
 
 
-def first_by_blocks(B, N, T):
+def first_by_blocks(B, N, T, narrow=False, gradient=False):
     """The fewest keys with which so many examples, heads and queries go by blocks."""
-    few, many = 1, 2**30
+    few, many, dtype = 1, 2**30, jnp.bfloat16 if narrow else jnp.float32
     while many - few > 1:
         S = (few + many) // 2
-        chosen = plan((B, T, N, 8), (B, S, N, 8)).implementation
+        found = plan((B, T, N, 8), (B, S, N, 8), dtype=dtype)
+        chosen = found.differentiated if gradient else found.implementation
         few, many = (S, many) if chosen == "reference" else (few, S)
     return many
 
 
 @pytest.mark.parametrize(("N", "T"), [(1, 1), (8, 1), (1, 64), (8, 64)])
 def test_few_logits_are_counted_over_heads_queries_and_keys(N, T):
-    assert first_by_blocks(1, N, T) * N * T == ONE_EXAMPLE
-    assert first_by_blocks(2, N, T) * N * T == OF_SEVERAL
+    assert first_by_blocks(1, N, T) * N * T == LIMITS[False, False].one_example
+    assert first_by_blocks(2, N, T) * N * T == LIMITS[False, False].of_several
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_the_limits_differ_by_dtype_and_derivative(kind):
+    assert first_by_blocks(1, 8, 64, *kind) * 8 * 64 == LIMITS[kind].one_example
+    assert first_by_blocks(2, 8, 64, *kind) * 8 * 64 == LIMITS[kind].of_several
 
 
 @pytest.mark.parametrize("B", [1, 2])
 def test_without_wide_registers_more_logits_are_few(avx512, B):
     avx512(False)
-    assert first_by_blocks(B, 8, 64) * 8 * 64 == WITHOUT_AVX512 > OF_SEVERAL
+    assert first_by_blocks(B, 8, 64) * 8 * 64 == WITHOUT_AVX512.of_several
+    assert WITHOUT_AVX512.of_several > LIMITS[False, False].of_several
 
 
 def test_few_logits_are_counted_over_examples_too():
-    examples = 2 * ALL_TOGETHER // OF_SEVERAL
-    assert first_by_blocks(examples, 1, 1) * examples == ALL_TOGETHER
+    limits = LIMITS[False, False]
+    examples = 2 * limits.together // limits.of_several
+    assert first_by_blocks(examples, 1, 1) * examples == limits.together
+
+
+def test_short_texts_are_attended_by_the_kernel_and_differentiated_as_the_reference(monkeypatch):
+    monkeypatch.setattr("transformer_jax.attention.kernels.cpu.is_built", lambda: True)
+    for keys, implementation, differentiated in [
+        (LEAST_ON_CPU - 1, "reference", "reference"),
+        (LEAST_ON_CPU, "cpu", "reference"),
+        (LEAST_FOR_ITS_GRADIENT - 1, "cpu", "reference"),
+        (LEAST_FOR_ITS_GRADIENT, "cpu", "cpu"),
+    ]:
+        found = plan((1, 1, 2, 8), (1, keys, 2, 8))
+        assert (found.implementation, found.differentiated) == (implementation, differentiated)
+    found = plan((1, 32, 2, 8), implementation="cpu")
+    assert (found.implementation, found.differentiated) == ("cpu", "cpu")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ which one is chosen, and why:
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,26 +27,41 @@ from transformer_jax.runtime.processor import processor_has
 Implementation = Literal["reference", "blockwise", "cpu", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "cudnn")
 
-# The number of logits that the reference may store. On a CPU the reference is faster while the
-# logits of one example (alone, or one of several) about fit the caches, and while those of all
-# examples do not exceed the caches so far that fresh pages cost more than the arithmetic. Measured
-# in float32 at 8 heads of 64 features, on two cores of a Xeon with AVX-512 and of an EPYC without
-# it (docs/benchmarks/attention.md). That AVX-512 explains the difference is an assumption. On an
-# accelerator only memory matters: that of the logits, and of mask arrays for cuDNN.
-ONE_EXAMPLE, OF_SEVERAL, ALL_TOGETHER = 2**19, 2**20, 2**25
-WITHOUT_AVX512 = 2**22  # whether there is one example or several
+
+class Limits(NamedTuple):
+    """The numbers of logits from which blocks are used in place of the reference."""
+
+    one_example: int  # of the only example
+    of_several: int  # of each of several examples
+    together: int  # of all examples
+
+
+# By whether the dtype is narrower than 32 bits, and whether derivatives are taken. On a CPU the
+# reference is faster while the logits of an example about fit the caches, and while those of all
+# examples do not exceed the caches so far that fresh pages cost more than the arithmetic. Fitted by
+# bench/pages/plan.py to the table of `python -m bench.plan`, which tests/bench/test_plan.py checks.
+LIMITS = {
+    (False, False): Limits(2**17, 2**18, 2**22),
+    (False, True): Limits(2**22, 2**20, 2**26),
+    (True, False): Limits(2**22, 2**20, 2**26),
+    (True, True): Limits(2**17, 2**20, 2**26),
+}
+# Measured in float32 at 8 heads of 64 features on two cores of an EPYC.
+WITHOUT_AVX512 = Limits(2**22, 2**22, 2**25)
+# Only memory matters: that of the logits, and of mask arrays for cuDNN.
 ON_AN_ACCELERATOR = 2**28
-# The least number of logits of a head for the kernel in C++. With fewer the reference is as fast,
-# and faster by a fifth for many examples.
-LEAST_ON_CPU = 2**13
+# The least number of logits of a head for the kernel in C++, and for its gradient: with fewer, the
+# reference has the derivatives sooner.
+LEAST_ON_CPU, LEAST_FOR_ITS_GRADIENT = 2**8, 2**13
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """The chosen implementation, and the reason in a sentence."""
+    """The chosen implementation, the reason, and the implementation where derivatives are taken."""
 
     implementation: Implementation
     reason: str
+    differentiated: Implementation
 
 
 def attention_plan(
@@ -109,26 +125,59 @@ def choose_kernel(
                 f'implementation "{implementation}" cannot be had: {objections[implementation]}; '
                 "pass None to have one chosen"
             )
-        return AttentionPlan(implementation, "it is asked for")
+        return AttentionPlan(implementation, "it is asked for", implementation)
     if (
         objections["cudnn"] is None
         and not _is_bias_wider(inputs)  # cuDNN would round it
         and _array_sizes_for_cudnn(inputs) < ON_AN_ACCELERATOR
     ):
-        return AttentionPlan("cudnn", "the GPU's own fused kernel takes these arguments")
+        return AttentionPlan("cudnn", "the GPU's own fused kernel takes these arguments", "cudnn")
     if objections["blockwise"] is not None:
-        return AttentionPlan("reference", objections["blockwise"])
+        return AttentionPlan("reference", objections["blockwise"], "reference")
     B, N, T, S = inputs.sizes
     B = B if are_numbers(B) else 1  # the choice for a symbolic batch is that for one example
-    if objections["cpu"] is None and T * S >= LEAST_ON_CPU:
-        return AttentionPlan("cpu", "the kernel in C++ takes these arguments")
-    if _is_reference_faster(B, N * T * S):
-        return AttentionPlan(
-            "reference", f"{B * N * T * S:,} logits are few enough to be stored together"
+    logits = f"{B * N * T * S:,} logits are"
+    reasons: dict[Implementation, str] = {
+        "cpu": "the kernel in C++ takes these arguments",
+        "reference": f"{logits} few enough to be stored together",
+        "blockwise": f"{logits} computed by blocks and never stored together",
+    }
+    if jax.default_backend() == "cpu":
+        choose = partial(
+            choose_on_cpu,
+            (B, N, T, S),
+            is_narrow=inputs.query.dtype.itemsize < 4,
+            has_kernel=objections["cpu"] is None,
+            avx512=processor_has("avx512f"),
         )
-    return AttentionPlan(
-        "blockwise", f"{B * N * T * S:,} logits are computed by blocks and never stored together"
-    )
+        chosen, differentiated = choose(gradient=False), choose(gradient=True)
+    else:
+        chosen = "reference" if B * N * T * S < ON_AN_ACCELERATOR else "blockwise"
+        differentiated = chosen
+    return AttentionPlan(chosen, reasons[chosen], differentiated)
+
+
+def choose_on_cpu(
+    sizes: tuple[int, int, int, int],
+    *,
+    is_narrow: bool,
+    gradient: bool,
+    has_kernel: bool,
+    avx512: bool,
+) -> Implementation:
+    """Return the implementation for logits of the sizes B, N, T and S on a CPU.
+
+    `is_narrow` is whether the dtype has less than 32 bits, `gradient` whether derivatives are
+    taken, and `has_kernel` whether the kernel in C++ is built and takes the arguments.
+    """
+    B, N, T, S = sizes
+    least = LEAST_FOR_ITS_GRADIENT if gradient else LEAST_ON_CPU
+    if has_kernel and least <= T * S:
+        return "cpu"
+    limits = LIMITS[is_narrow, gradient] if avx512 else WITHOUT_AVX512
+    logits, enough = N * T * S, limits.one_example if B == 1 else limits.of_several
+    fits = logits < enough and B * logits < limits.together
+    return "reference" if fits else "blockwise"
 
 
 def _why_not_blockwise(inputs):
@@ -154,14 +203,3 @@ def _is_bias_wider(inputs):
         return False
     bias = jax.eval_shape(lambda: rendered(inputs.bias, *inputs.sizes[2:]))
     return bias.dtype.itemsize > inputs.query.dtype.itemsize
-
-
-def _is_reference_faster(examples: int, logits: int) -> bool:
-    """Return whether the reference is faster; `logits` is their number in one example."""
-    if jax.default_backend() != "cpu":
-        return examples * logits < ON_AN_ACCELERATOR
-    if processor_has("avx512f"):
-        enough = ONE_EXAMPLE if examples == 1 else OF_SEVERAL
-    else:
-        enough = WITHOUT_AVX512
-    return logits < enough and examples * logits < ALL_TOGETHER

@@ -1,0 +1,111 @@
+"""The page docs/benchmarks/plan.md, and the limits of the choice, from results of bench.plan."""
+
+from collections.abc import Sequence
+from itertools import product, starmap
+from math import log, prod
+
+import numpy as np
+
+from bench.pages.markdown import digits, milliseconds, origin, table
+from bench.peers import mask_kinds
+from transformer_jax.attention.kernels.dispatch import IMPLEMENTATIONS, Limits, choose_on_cpu
+
+PASSES = {False: "forward", True: "with the gradient"}
+# That a limit may be. Below, blocks take longer to compile than they save.
+POWERS = tuple(2**i for i in range(17, 30))
+WITHIN = 1.05  # the goal: the time of the chosen implementation over that of the fastest
+
+
+def chosen(row: dict, *, avx512: bool, kernel: bool = True) -> str:
+    """Return the implementation that is chosen for a row, with or without the kernel in C++."""
+    return choose_on_cpu(
+        sizes(row),
+        is_narrow=row["dtype"] == "bfloat16",
+        gradient=row["gradient"],
+        has_kernel=kernel and "cpu" in row["seconds"],
+        avx512=avx512,
+    )
+
+
+def sizes(row: dict) -> tuple[int, int, int, int]:
+    return row["batch"], row["heads"], row["queries"], row["keys"]
+
+
+def slowdown(row: dict, *, avx512: bool, kernel: bool = True) -> float:
+    """Return the time of the chosen implementation over that of the fastest one."""
+    seconds = {name: s for name, s in row["seconds"].items() if kernel or name != "cpu"}
+    return seconds[chosen(row, avx512=avx512, kernel=kernel)] / min(seconds.values())
+
+
+def fitted(rows: Sequence[dict]) -> Limits:
+    """Return the limits, powers of two, with which the rows take the least time without the kernel.
+
+    That is the least product of their slowdowns. Of equal limits the lowest are returned.
+    """
+    ratios = [log(row["seconds"]["reference"] / row["seconds"]["blockwise"]) for row in rows]
+    logits = np.array([prod(sizes(row)[1:]) for row in rows])
+    batches = np.array([row["batch"] for row in rows])
+    alone = batches == 1
+    by_reference, by_blocks = np.maximum(ratios, 0), np.maximum(np.negative(ratios), 0)
+
+    def loss(limits: Limits) -> float:
+        fits = logits < np.where(alone, limits.one_example, limits.of_several)
+        fits &= batches * logits < limits.together
+        return np.where(fits, by_reference, by_blocks).sum()
+
+    return min(starmap(Limits, product(POWERS, repeat=3)), key=loss)
+
+
+def page(results: dict, shown: dict[str, str]) -> list[str]:
+    """Return the lines of the page."""
+    lines = [
+        "# The choice between the implementations of attention",
+        "",
+        "`dot_product_attention` chooses between the reference, which stores all logits, blocks, "
+        "which do not, and a kernel in C++. This page has the time of each by size, and of the "
+        "chosen one in ratio to the fastest. It is for readers who want to choose themselves "
+        "(`implementation=`), or who run on another processor.",
+        "",
+        "The thresholds in `transformer_jax/attention/kernels/dispatch.py` are set from these "
+        "tables. A dash means that the implementation does not take the arguments. *Without it* is "
+        "the same ratio where the kernel in C++ is not built.",
+    ]
+    for machine in results["machines"]:
+        lines += ["", f"## {machine['processor']}", "", *summary(machine)]
+        for kind in mask_kinds.KINDS:
+            for gradient in PASSES:
+                lines += section(machine, kind, gradient)
+        lines += origin("plan.json", machine["runs"])
+    return lines
+
+
+def summary(machine: dict) -> list[str]:
+    rows = machine["rows"]
+    texts = []
+    for kernel, says in ((True, "With the kernel"), (False, "Without it")):
+        ratios = [slowdown(row, avx512=machine["avx512"], kernel=kernel) for row in rows]
+        near = sum(ratio <= WITHIN for ratio in ratios)
+        texts.append(
+            f"{says}, the chosen implementation takes at most {WITHIN:g} times as long as the "
+            f"fastest in {near} of {len(rows)} rows, and at most {digits(max(ratios))} times."
+        )
+    return [" ".join(texts)]
+
+
+def section(machine: dict, kind: str, gradient: bool) -> list[str]:
+    rows = [r for r in machine["rows"] if (r["kind"], r["gradient"]) == (kind, gradient)]
+    if not rows:
+        return []
+    rows.sort(key=lambda row: (row["dtype"], row["batch"], row["keys"], row["queries"]))
+    names = [name for name in IMPLEMENTATIONS if any(name in row["seconds"] for row in rows)]
+    avx512 = machine["avx512"]
+    cells = (
+        [row["dtype"], row["batch"], row["queries"], row["keys"],
+         *(milliseconds(row["seconds"].get(name)) for name in names),
+         chosen(row, avx512=avx512), slowdown(row, avx512=avx512),
+         slowdown(row, avx512=avx512, kernel=False)]
+        for row in rows
+    )  # fmt: skip
+    header = ["dtype", "B", "T", "S", *(f"{name}, ms" for name in names)]
+    header += ["chosen", "÷ fastest", "without it"]
+    return ["", f"### {kind.capitalize()}, {PASSES[gradient]}", "", *table(header, cells)]

@@ -1,0 +1,156 @@
+"""Results are measured again when their code has changed, and a stopped command resumes."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from bench import figures
+from bench.figures import COMMANDS, RECORDS, main
+from docs.build.older_code import cited, with_notice
+from docs.build.results import DOCS
+
+SMALL = {
+    "attention": "bench.attention --lengths 16",
+    "race": "bench.imdb_race --data {imdb}",
+    "imdb": "train.imdb --data {imdb}",
+    "mistakes": "bench.mistakes {run:imdb} --data {imdb}",
+}
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """The commands that were started, in an empty project; `codes` are their exit codes."""
+    found = SimpleNamespace(commands=[], codes={})
+
+    def run(words, **options):
+        assert words[:2] == [sys.executable, "-m"]
+        words = list(map(str, words[2:]))
+        if "--page" in words or words[0].startswith("docs."):
+            return subprocess.CompletedProcess(words, 0)
+        found.commands.append(words)
+        for option in ("--out", "--resume"):
+            if option in words and not found.codes.get(words[0]):
+                (tmp_path / words[-1]).mkdir(parents=True, exist_ok=True)
+                (tmp_path / words[-1] / "report.json").write_text('{"test_accuracy": 0.5}')
+        return subprocess.CompletedProcess(words, found.codes.get(words[0], 0))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(figures, "COMMANDS", SMALL)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    return found
+
+
+def programs(started):
+    return [words[0] for words in started.commands]
+
+
+def test_what_is_measured_is_not_measured_again(started, capsys, tmp_path):
+    assert main(["--imdb", "reviews"]) == 0
+    assert programs(started) == [text.split()[0] for text in SMALL.values()]
+    assert started.commands[0] == ["bench.attention", "--lengths", "16"]
+    run = started.commands[2][-1]
+    assert started.commands[2] == ["train.imdb", "--data", "reviews", "--out", run]
+    assert started.commands[3] == ["bench.mistakes", run, "--data", "reviews"]
+    report = json.loads((tmp_path / "docs/results/imdb.json").read_text())
+    assert report == {"test_accuracy": 0.5}
+    started.commands.clear()
+    assert main(["--imdb", "reviews"]) == 0 and started.commands == []
+    assert main(["race", "--imdb", "reviews"]) == 0 and programs(started) == ["bench.imdb_race"]
+    assert main(["--list"]) == 0
+    assert capsys.readouterr().out.count("the code of today") == len(SMALL)
+
+
+def test_a_changed_package_is_named_and_measured_again(started, capsys, tmp_path):
+    assert main(["--imdb", "reviews"]) == 0
+    path = tmp_path / "docs/results/sources.json"
+    sources = json.loads(path.read_text())
+    sources["race"]["train/data"] = "another"
+    path.write_text(json.dumps(sources))
+    capsys.readouterr()
+    assert main(["--list"]) == 0
+    assert "race                     changed since: train/data\n" in capsys.readouterr().out
+    started.commands.clear()
+    assert main(["--imdb", "reviews"]) == 0 and programs(started) == ["bench.imdb_race"]
+
+
+def test_what_is_absent_keeps_its_numbers(started, capsys):
+    assert main([]) == 0
+    assert programs(started) == ["bench.attention"]
+    said = capsys.readouterr().out
+    assert "race                     not measured: give --imdb: IMDb reviews" in said
+    started.codes["bench.imdb_race"] = 2  # one line said what it lacks
+    assert main(["race", "--imdb", "reviews"]) == 0
+    assert (
+        "race                     not measured: its last line says why" in capsys.readouterr().out
+    )
+    assert main(["mistakes", "--imdb", "reviews"]) == 0
+    assert "imdb must be measured first" in capsys.readouterr().out
+
+
+def test_a_failure_is_an_exit_code_and_the_rest_is_measured(started, capsys):
+    started.codes["bench.attention"] = 1
+    assert main(["attention", "race", "--imdb", "reviews"]) == 1
+    assert programs(started) == ["bench.attention", "bench.imdb_race"]
+    assert "attention                failed: exit code 1" in capsys.readouterr().out
+
+
+def test_ctrl_c_stops_and_a_training_is_resumed(started, capsys, tmp_path):
+    started.codes["train.imdb"] = 130
+    assert main(["imdb", "race", "--imdb", "reviews"]) == 130
+    assert programs(started) == ["train.imdb"] and "resumes" in capsys.readouterr().err
+    run = started.commands[0][-1]
+    (tmp_path / run).mkdir(parents=True)
+    (tmp_path / run / "options.json").write_text("{}")
+    started.codes.clear()
+    assert main(["imdb", "--imdb", "reviews"]) == 0
+    assert started.commands[1] == ["train.imdb", "--resume", run]
+
+
+def test_an_unknown_name_is_one_line(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["nobody"])
+    assert stopped.value.code == 2 and "no result is called nobody" in capsys.readouterr().err
+
+
+def test_every_results_file_has_a_command_or_is_a_record():
+    files = {path.stem for path in (DOCS / "results").glob("*.json")} - {"sources"}
+    assert files == {*COMMANDS, *RECORDS}
+    for name in COMMANDS:
+        assert figures.code(figures.program(name))
+
+
+def test_pages_cite_their_results():
+    found = {name: cited((DOCS / name).read_text(encoding="utf-8")) for name in PAGES}
+    assert found == PAGES
+
+
+PAGES = {
+    "benchmarks/attention.md": ["attention"],
+    "research/translation.md": ["multi30k", "multi30k-fr"],
+    "guides/masks.md": [],
+}
+
+
+def test_a_page_says_which_code_has_changed(tmp_path):
+    (tmp_path / "results").mkdir()
+    page = "# T\n\nAll numbers: results/race.json.\n\n## A\n\n## B\n"
+    sources = {"race": dict(figures.code("bench.imdb_race"))}
+    path = tmp_path / "results" / "sources.json"
+    path.write_text(json.dumps(sources))
+    assert with_notice(page, tmp_path) == page
+    sources["race"] |= {"train/data": "another"}
+    path.write_text(json.dumps(sources))
+    noticed = with_notice(page, tmp_path)
+    assert "- `race.json`: measured before a change of `train/data`.\n" in noticed
+    before, _, after = noticed.partition("<details markdown>")
+    assert before == "# T\n\nAll numbers: results/race.json.\n\n"
+    assert after.endswith("</details>\n\n## A\n\n## B\n")
+    sources["race"] = dict.fromkeys("abcdefg", "")
+    path.write_text(json.dumps(sources))
+    assert "other packages." in with_notice(page, tmp_path)
+    path.unlink()
+    assert "before its code was recorded" in with_notice(page, tmp_path)

@@ -1,0 +1,105 @@
+"""The chosen implementation of attention is the fastest, or nearly, in every row of the table."""
+
+import json
+
+import pytest
+
+from bench.measure import harness
+from bench.pages.plan import WITHIN, chosen, fitted, slowdown
+from bench.peers import contestants as who
+from bench.peers.contestants import Cell
+from bench.plan import PROGRAM, main, measure
+from docs.build.results import DOCS
+from transformer_jax.attention.kernels.cpu import is_built
+from transformer_jax.attention.kernels.dispatch import LIMITS, Limits
+
+MACHINES = PROGRAM.read(DOCS)["machines"]
+ROWS = [(machine, row) for machine in MACHINES for row in machine["rows"]]
+
+
+def row_of(seconds, queries=64, keys=64, batch=1, gradient=False):
+    sizes = {"batch": batch, "heads": 8, "queries": queries, "keys": keys}
+    return {**sizes, "dtype": "float32", "gradient": gradient, "seconds": seconds}
+
+
+def test_the_slowdown_is_the_time_of_the_chosen_over_that_of_the_fastest():
+    row = row_of({"reference": 3.0, "blockwise": 2.0, "cpu": 1.0})
+    assert chosen(row, avx512=True) == "cpu" and slowdown(row, avx512=True) == 1
+    assert slowdown(row | {"gradient": True}, avx512=True) == 3
+    assert chosen(row, avx512=True, kernel=False) == "reference"
+    assert slowdown(row, avx512=True, kernel=False) == 1.5
+    del row["seconds"]["cpu"]
+    assert chosen(row, avx512=True) == "reference"
+    long = row_of({"reference": 1.0, "blockwise": 2.0}, 1024, 1024)
+    assert chosen(long, avx512=True) == "blockwise" and slowdown(long, avx512=True) == 2
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    docs = tmp_path_factory.mktemp("docs")
+    words = "--lengths 16 --batches 1 2 --kinds causal --seconds 0 --no-few"
+    assert main([*words.split(), "--docs", str(docs)]) == 0
+    return docs
+
+
+def test_every_implementation_is_measured(written):
+    (machine,) = json.loads((written / "results" / "plan.json").read_text())["machines"]
+    names = {"reference", "blockwise"}
+    assert {row["dtype"]: set(row["seconds"]) for row in machine["rows"]} == {
+        "float32": names | ({"cpu"} if is_built() else set()),
+        "bfloat16": names,
+    }
+    assert len(machine["rows"]) == 8  # two dtypes, batches and passes
+    (run,) = machine["runs"]
+    assert run["command"].startswith("python -m bench.plan --lengths 16")
+
+
+def test_rows_that_are_not_measured_again_stay(written, capsys):
+    words = "--lengths 16 --batches 1 --kinds full --dtypes float32 --seconds 0 --no-few"
+    assert main([*words.split(), "--docs", str(written)]) == 0
+    (machine,) = json.loads((written / "results" / "plan.json").read_text())["machines"]
+    assert len(machine["rows"]) == 10 and len(machine["runs"]) == 2
+    page = (written / "benchmarks" / "plan.md").read_text()
+    assert "\n### Full, forward\n" in page and "\n### Window" not in page
+    assert "of 10 rows" in page
+    assert main(["--page", "--docs", str(written)]) == 0
+    assert (written / "benchmarks" / "plan.md").read_text() == page
+
+
+def test_few_queries_see_many_keys():
+    cell = Cell("padded", 64, batch=2, queries=1)
+    row = measure(cell, seed=0, seconds=0.0)
+    assert (row["queries"], row["keys"]) == (1, 64)
+    assert cell.flops == 2 * 4 * 8 * 64 * 16
+
+
+def test_wrong_values_are_not_timed(monkeypatch):
+    monkeypatch.setattr(who, "our_attention", lambda *_: lambda query, key, value: value)
+    with pytest.raises(harness.Disagreement, match="reference, Cell"):
+        measure(Cell("full", 16), seed=0, seconds=0.0)
+
+
+def test_the_chosen_implementation_is_nearly_always_the_fastest():
+    """The kernel in C++ is built; the limits know sizes and not the kind of the mask."""
+    ratios = [slowdown(row, avx512=machine["avx512"]) for machine, row in ROWS]
+    assert sum(ratio <= WITHIN for ratio in ratios) >= 0.95 * len(ratios)
+    assert max(ratios) < 1.5
+
+
+def test_the_limits_are_those_of_the_table():
+    rows = [row for machine in MACHINES if machine["avx512"] for row in machine["rows"]]
+    for (is_narrow, gradient), limits in LIMITS.items():
+        dtype = "bfloat16" if is_narrow else "float32"
+        chosen = [r for r in rows if (r["dtype"], r["gradient"]) == (dtype, gradient)]
+        assert fitted(chosen) == limits
+
+
+def test_limits_are_the_lowest_that_part_the_rows():
+    """The reference is faster below 2**19 logits of the only example, 2**18 of each of four."""
+    rows = [
+        row_of({"reference": 1.0, "blockwise": 2.0 if 8 * 256 * queries < limit else 0.5},
+               queries, keys=256, batch=batch)
+        for queries in (32, 64, 128, 256, 512)
+        for batch, limit in ((1, 2**19), (4, 2**18))
+    ]  # fmt: skip
+    assert fitted(rows) == Limits(2**19, 2**18, 2**20)
