@@ -43,6 +43,7 @@ COMMANDS = {
     "attention": "bench.attention",
     "bench": "bench.report",
     "training_step": "bench.training_step",
+    "compile_time": "bench.compile_time",
     "generation": "bench.generation",
     "pretrained": "bench.pretrained",
     "mesh": "bench.mesh",

@@ -20,6 +20,7 @@ SMALL = [
     "bench.plan --lengths 16 --batches 1 --kinds causal --dtypes float32 --seconds 0 --no-few"
     " --docs out",
     "bench.figures --list",
+    "bench.compile_time --small --docs out",
     "bench.pretrained --help",
     "bench.report --help",
     "bench.programs --small --docs out",

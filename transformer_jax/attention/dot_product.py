@@ -19,8 +19,7 @@ A key or value that some queries see must be finite. A weight of 0 does not keep
 other queries, because 0 * NaN is NaN.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -241,7 +240,7 @@ def compute_attention(
     plan = choose_kernel(inputs, implementation)
     attend, differentiated = kernels[plan.implementation], kernels[plan.differentiated]
     if attend is not differentiated:
-        attend = differentiated_as(differentiated, attend)
+        attend = _differentiated_as(differentiated, attend)
     result = attend(inputs)
     weights, logsumexp = (
         None if array is None else array.astype(accumulated)
@@ -250,16 +249,10 @@ def compute_attention(
     return AttentionResult(result.output.astype(dtype), weights, logsumexp)
 
 
-def differentiated_as(
-    other: Callable[[AttentionInputs], AttentionResult],
-    attend: Callable[[AttentionInputs], AttentionResult],
-) -> Callable[[AttentionInputs], AttentionResult]:
-    """Return a function that attends by one kernel, and by the other where derivatives are taken.
+def _differentiated_as(other, attend):
+    """Return a function that attends by `attend`, and by `other` where derivatives are taken."""
 
-    Both kernels must compute the same.
-    """
-
-    def run(inputs: AttentionInputs) -> AttentionResult:
+    def run(inputs):
         arrays, structure = jax.tree.flatten(inputs)
         one, two = (
             lambda *arrays, kernel=kernel: kernel(jax.tree.unflatten(structure, arrays))
@@ -267,8 +260,7 @@ def differentiated_as(
         )
         attended = jax.custom_jvp(one)
         attended.defjvp(lambda arrays, tangents: jax.jvp(two, arrays, tangents))
-        found: Any = attended(*arrays)  # of which type checkers do not see the type
-        return found
+        return attended(*arrays)
 
     return run
 

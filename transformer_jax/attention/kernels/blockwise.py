@@ -27,7 +27,11 @@ import jax
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
-from transformer_jax.attention.kernels.cpu import compute_gradient_on_cpu, compute_output_on_cpu
+from transformer_jax.attention.kernels.cpu import (
+    compute_gradient_on_cpu,
+    compute_output_on_cpu,
+    tiling_for_xla,
+)
 from transformer_jax.attention.kernels.forward import Statistics, compute_output
 from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.tangent import compute_tangent
@@ -55,7 +59,7 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
     gradient.
     """
     (B, T, N, H), K = inputs.query.shape, inputs.key.shape[2]
-    tiling = choose_tiling(inputs)
+    tiling = None if on_cpu else choose_tiling(inputs)
     heads_first = replace(
         inputs,
         query=inputs.query.swapaxes(1, 2).reshape(B, K, N // K, T, H),
@@ -68,7 +72,7 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
     # Passed as a list of arrays, because JAX rebuilds other pytrees that a custom gradient takes.
     arrays, structure = jax.tree.flatten(heads_first)
     # Any: type checkers do not see the return type of a function with a custom gradient.
-    attended: Any = _attend((structure, tiling, on_cpu), *vary_like(arrays, arrays))
+    attended: Any = _attend((structure, tiling), *vary_like(arrays, arrays))
     output, logsumexp = attended
     output = output.reshape(B, N, T, output.shape[4]).swapaxes(1, 2)
     if logsumexp is not None:
@@ -78,9 +82,9 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _attend(static, *arrays):
-    tiles = _tiles(static, arrays)
-    asked = tiles.inputs.return_logsumexp
-    output, found = _functions(static)[0](tiles, with_statistics=asked)
+    inputs = _inputs(static, arrays)
+    asked = inputs.return_logsumexp
+    output, found = _output(static, inputs, with_statistics=asked)
     statistics: Any = found
     return output, statistics.logsumexp if asked else None
 
@@ -88,15 +92,15 @@ def _attend(static, *arrays):
 @partial(_attend.defjvp, symbolic_zeros=True)
 def _attend_jvp(static, arrays, tangents):
     """Return the results and their tangents: the transpose of the tangents is the gradient."""
-    tiles, indices = _tiles(static, arrays), perturbed(tangents)
-    output, found = _functions(static)[0](tiles, with_statistics=True)
+    inputs, indices = _inputs(static, arrays), perturbed(tangents)
+    output, found = _output(static, inputs, with_statistics=True)
     statistics: Any = found
     results = output, statistics.logsumexp
     given = [tangents[i] for i in indices]
     along, back = (partial(f, static, indices) for f in (_tangents, _gradients))
     residuals = [*arrays, output, *statistics]
     d_output, d_logsumexp = linear_map(along, back, residuals, given, results)
-    if not tiles.inputs.return_logsumexp:
+    if not inputs.return_logsumexp:
         return (results[0], None), (d_output, None)
     return results, (d_output, d_logsumexp)
 
@@ -109,7 +113,9 @@ def _tangents(static, indices, residuals, tangents):
         full: list[Array | None] = [None] * len(arrays)
         for i, tangent in zip(indices, tangents, strict=True):
             full[i] = tangent
-        return compute_tangent(_tiles(static, arrays), output, Statistics(highest, log_total), full)
+        inputs = _inputs(static, arrays)
+        tiles = Tiles(inputs, static[1] or tiling_for_xla(inputs))
+        return compute_tangent(tiles, output, Statistics(highest, log_total), full)
 
     number = len(residuals)
     return forward_mode_only(run, ONE_GRADIENT)(*residuals, *tangents)
@@ -120,28 +126,35 @@ def _gradients(static, indices, residuals, cotangents):
 
     def run(*arrays):
         (*arrays, output, highest, log_total), cotangents = arrays[:number], arrays[number:]
-        tiles, dtype = _tiles(static, arrays), log_total.dtype
+        inputs, dtype = _inputs(static, arrays), log_total.dtype
         d_output, d_logsumexp = cotangents
         delta = (d_output.astype(dtype) * output.astype(dtype)).sum(axis=-1)
-        if tiles.inputs.return_logsumexp:
+        if inputs.return_logsumexp:
             delta -= d_logsumexp
         statistics = Statistics(highest, log_total)
-        found = _functions(static)[1](tiles, statistics, d_output, delta)
+        found = _gradient(static, inputs, statistics, d_output, delta)
         return [found[i] for i in indices]
 
     number = len(residuals)
     return forward_mode_only(run, ONE_GRADIENT)(*residuals, *cotangents)
 
 
-def _functions(static):
-    """Return the function that computes the output, and the one that computes the gradient."""
-    on_cpu = static[2]
-    return (
-        compute_output_on_cpu if on_cpu else compute_output,
-        compute_gradient_on_cpu if on_cpu else compute_gradient,
-    )
+def _inputs(static, arrays):
+    structure, _ = static
+    return jax.tree.unflatten(structure, arrays)
 
 
-def _tiles(static, arrays):
-    structure, tiling, _ = static
-    return Tiles(jax.tree.unflatten(structure, arrays), tiling)
+def _output(static, inputs, *, with_statistics):
+    """Return the output and the statistics, by the C++ kernel if there is no tiling."""
+    _, tiling = static
+    if tiling is None:
+        return compute_output_on_cpu(inputs)
+    return compute_output(Tiles(inputs, tiling), with_statistics=with_statistics)
+
+
+def _gradient(static, inputs, *arrays):
+    """Return the gradients, by the C++ kernel if there is no tiling."""
+    _, tiling = static
+    if tiling is None:
+        return compute_gradient_on_cpu(inputs, *arrays)
+    return compute_gradient(Tiles(inputs, tiling), *arrays)

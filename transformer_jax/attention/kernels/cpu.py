@@ -11,6 +11,7 @@ the gradient, and what is exported or compiled for another kind of device.
 
 import ctypes
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.kernels.forward import Statistics, compute_output
 from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.known_masks import window_and_padding
+from transformer_jax.attention.kernels.tile_sizes import Tiling, choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
 from transformer_jax.attention.masks import padding, sliding_window
 from transformer_jax.functional.checks import are_numbers
@@ -95,26 +97,25 @@ def is_built() -> bool:
     return True
 
 
-def compute_output_on_cpu(tiles: Tiles, *, with_statistics: bool) -> tuple[Array, Statistics]:
+def compute_output_on_cpu(inputs: AttentionInputs) -> tuple[Array, Statistics]:
     """Return the attention output and the statistics, which the kernel always computes."""
-    query, value = tiles.inputs.query, tiles.inputs.value
+    query, value = inputs.query, inputs.value
     rows = jax.ShapeDtypeStruct(query.shape[:4], query.dtype)
     output = jax.ShapeDtypeStruct((*rows.shape, value.shape[3]), query.dtype)
-    found = _bind("attention_forward", tiles, [], [output, rows, rows])
+    found = _bind("attention_forward", inputs, [], [output, rows, rows])
     return found[0], Statistics(*found[1:])
 
 
 def compute_gradient_on_cpu(
-    tiles: Tiles, statistics: Statistics, d_output: Array, delta: Array
+    inputs: AttentionInputs, statistics: Statistics, d_output: Array, delta: Array
 ) -> list[Array]:
     """Return the gradients of query, key and value, as `compute_gradient` does."""
-    inputs = tiles.inputs
     like = [inputs.query, inputs.key, inputs.value]
-    return _bind("attention_backward", tiles, [d_output, *statistics, delta], like)
+    return _bind("attention_backward", inputs, [d_output, *statistics, delta], like)
 
 
 def compute_by_xla(
-    *arrays: Array, name: str, bounds: tuple, scale: float, tiling: Any, types: Any
+    *arrays: Array, name: str, bounds: tuple, scale: float, types: Any
 ) -> list[Array]:
     """Return what the kernel does, computed in blocks.
 
@@ -124,7 +125,8 @@ def compute_by_xla(
     mask = None if bounds == (None, None) else sliding_window(*bounds)
     if is_token.size:
         mask = padding(is_token) if mask is None else mask & padding(is_token)
-    tiles = Tiles(AttentionInputs(query, key, value, mask=mask, scale=scale), tiling)
+    inputs = AttentionInputs(query, key, value, mask=mask, scale=scale)
+    tiles = Tiles(inputs, tiling_for_xla(inputs))
     if name == "attention_forward":
         output, found = compute_output(tiles, with_statistics=True)
         statistics: Any = found
@@ -134,8 +136,17 @@ def compute_by_xla(
     return [x for x in found if x is not None]
 
 
-def _bind(name, tiles, more, like):
-    inputs = tiles.inputs
+def tiling_for_xla(inputs: AttentionInputs) -> Tiling:
+    """Return the tiling of inputs whose heads come first."""
+    (B, K, G, T, H), S = inputs.query.shape, inputs.key.shape[2]
+    query, key = (
+        jax.ShapeDtypeStruct(shape, inputs.query.dtype)
+        for shape in ((B, T, K * G, H), (B, S, K, H))
+    )
+    return choose_tiling(replace(inputs, query=query, key=key))
+
+
+def _bind(name, inputs, more, like):
     found: Any = window_and_padding(inputs.mask)  # not None: `why_not_cpu` had no objection
     left, right, rule = found
     is_token = jnp.zeros((1, 0), bool)
@@ -148,7 +159,6 @@ def _bind(name, tiles, more, like):
         name=name,
         bounds=(left, right),
         scale=float(inputs.scale),
-        tiling=tiles.tiling,
         types=tuple(jax.typeof(array) for array in like),
     )
 
@@ -163,7 +173,7 @@ def _types(*_, types, **__):
 
 
 @_kernel.def_impl
-def _call(*arrays, name, bounds, scale, types, **_):
+def _call(*arrays, name, bounds, scale, types):
     left, right = (NO_BOUND if bound is None else bound for bound in bounds)
     inputs, outputs = FUNCTIONS[name]
     kernel = jax.ffi.ffi_call(
