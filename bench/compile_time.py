@@ -27,13 +27,14 @@ ROOT = Path(__file__).parents[1]
 # Each has a run folder of its name; a name in braces is that of the run folder of another one.
 PROGRAMS = {
     "classifier": "train.imdb --data sample --no-baseline --max-steps 2",
-    "tutorial": "train.imdb --data sample --recipe tutorial --no-baseline --max-steps 2",
+    "tutorial": "train.imdb --data sample --recipe tutorial --tokenizer char --no-baseline"
+    " --max-steps 2",
     "lm": "train.lm --data sample --max-steps 2",
     "mlm": "train.mlm --data sample --max-steps 2",
     "translator": "train.translate --data sample --max-steps 2",
     "predict": "transformer_jax predict {classifier} text",
     "generate": "transformer_jax generate {lm} text",
-    "embed": "transformer_jax embed {mlm} {texts}",
+    "embed": "transformer_jax embed {mlm} {texts} -o {vectors}.npy",
     "translate": "transformer_jax translate {translator} text",
 }
 SMALL = {
