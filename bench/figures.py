@@ -79,6 +79,13 @@ COMMANDS = {
 # Nobody measures these again: they are records of earlier versions, or written by hand.
 RECORDS = ("earlier-runs", "recipe-rounds", "mistakes-reasons", "imdb-vectors-again-seed-1",
            "imdb-vectors-again-seed-2")  # fmt: skip
+TRAINING = ("train.imdb", "train.lm", "train.mlm", "train.translate")
+# What these programs start in other processes.
+STARTED = {
+    "bench.compile_time": (*TRAINING, "transformer_jax.cli.generate", "transformer_jax.cli.embed"),
+    "bench.programs": TRAINING,
+    "tests.helpers.kills": ("train.imdb",),
+}
 PAGES = ("docs.build.tables", "docs.build.errata", "docs.build.architecture")
 DOCS, SOURCES = Path("docs"), "results/sources.json"
 
@@ -90,8 +97,8 @@ def program(name: str) -> str:
 
 @cache
 def code(module: str) -> dict[str, str]:
-    """Return the packages of a module as they are now."""
-    return packages(module)
+    """Return the packages that a module runs, as they are now."""
+    return packages(module, *STARTED.get(module, ()))
 
 
 def recorded(docs: Path) -> dict[str, dict[str, str]]:

@@ -18,15 +18,15 @@ OTHER_LANGUAGES = ("*.cc",)  # counted for the package that they are in
 DEFINITIONS = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def packages(module: str, root: Path = ROOT) -> dict[str, str]:
-    """Return a hash for each package with code that `python -m module` may run, by its folder.
+def packages(*modules: str, root: Path = ROOT) -> dict[str, str]:
+    """Return a hash for each package with code that these modules may run, by its folder.
 
     A hash does not depend on comments, docstrings and blank lines. Files that only re-export
     (`__init__.py`) count where they are imported by name. Raises ValueError for an unknown module.
     """
-    found, waiting = set(), [_path(module, root)]
-    if waiting == [None]:
-        raise ValueError(f"there is no module {module}")
+    found, waiting = set(), [_path(module, root) for module in modules]
+    if None in waiting:
+        raise ValueError(f"there is no module {modules[waiting.index(None)]}")
     while waiting:
         path = waiting.pop()
         if path is not None and path not in found:

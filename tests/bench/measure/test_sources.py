@@ -24,7 +24,7 @@ def project(tmp_path):
 
 
 def test_packages_are_those_that_a_program_imports_also_inside_functions(project):
-    found = packages("bench.one", project)
+    found = packages("bench.one", root=project)
     assert list(found) == ["bench", "train", "train/deep", "transformer_jax"]
     assert len(set(found.values())) == 4
 
@@ -42,9 +42,17 @@ def test_packages_are_those_that_a_program_imports_also_inside_functions(project
     ],
 )
 def test_only_a_change_of_code_that_runs_is_one(project, file, text, changes):
-    before = packages("bench.one", project)
+    before = packages("bench.one", root=project)
     (project / file).write_text(text)
-    assert changed(before, packages("bench.one", project)) == changes
+    assert changed(before, packages("bench.one", root=project)) == changes
+
+
+def test_the_packages_of_several_modules_are_those_of_all(project):
+    found = packages("train.two", "transformer_jax.other", root=project)
+    assert list(found) == ["train", "train/deep", "transformer_jax"]
+    alone = packages("transformer_jax.other", root=project)
+    both = packages("transformer_jax.other", "transformer_jax.three", root=project)
+    assert alone["transformer_jax"] != both["transformer_jax"]
 
 
 def test_packages_that_one_has_alone_have_changed():
@@ -57,6 +65,6 @@ def test_an_unknown_module_is_named():
 
 
 def test_the_packages_of_this_project_are_found():
-    found = packages("bench.attention", ROOT)
+    found = packages("bench.attention", root=ROOT)
     assert {"bench", "bench/peers", "transformer_jax/attention/kernels"} <= set(found)
     assert "bench/pages" not in found and "train/trainer" not in found
