@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from bench.measure.sources import changed, packages
+from transformer_jax.runtime.errors import InputError, one_line
 from transformer_jax.runtime.files import write_text
 
 RUNS = Path("runs/figures")
@@ -104,7 +105,10 @@ def code(module: str) -> dict[str, str]:
 def recorded(docs: Path) -> dict[str, dict[str, str]]:
     """Return the packages of each stored result as they were when it was measured."""
     path = docs / SOURCES
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError as problem:
+        raise InputError(f"{path}: {one_line(problem)}") from None
 
 
 def changes(name: str, docs: Path) -> list[str] | None:
@@ -185,7 +189,7 @@ def write_pages() -> list[str]:
         ).returncode
         for words in commands
     }
-    return [module for module, code in done.items() if code != 0]
+    return [module for module, exit_code in done.items() if exit_code != 0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -203,29 +207,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if unknown := sorted(set(options.names) - set(COMMANDS)):
         parser.error(f"no result is called {', '.join(unknown)}; --list names them")
-    names = options.names or list(COMMANDS)
+    try:
+        return run(options)
+    except (InputError, OSError) as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        said = "stopped; what is measured is stored, and the same command resumes"
+        print(f"\n{said}", file=sys.stderr)
+        return 130
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, list or write what the options ask for, and return the exit code.
+
+    It is 1 if a measurement or a page failed, or if a result that is named was not measured.
+    """
     if options.list:
-        for name in names:
+        for name in options.names or COMMANDS:
             print(f"{name:<24} {state(name, DOCS)}")
         return 0
     outcomes = {}
     if not options.pages:
-        chosen = options.names or [name for name in COMMANDS if changes(name, DOCS) != []]
-        try:
-            for name in chosen:
-                outcomes[name] = measure(name, vars(options), DOCS)
-        except KeyboardInterrupt:
-            print(
-                "\nstopped; what is measured is stored, and the same command resumes",
-                file=sys.stderr,
-            )
-            return 130
+        for name in options.names or [name for name in COMMANDS if changes(name, DOCS) != []]:
+            outcomes[name] = measure(name, vars(options), DOCS)
     failed = write_pages()
     for name, outcome in outcomes.items():
         print(f"{name:<24} {outcome}")
     for module in failed:
-        print(f"error: python -m {module} --page failed", file=sys.stderr)
-    return int(bool(failed) or any(text.startswith("failed") for text in outcomes.values()))
+        print(f"error: python -m {module} failed", file=sys.stderr)
+    wrong = [
+        name
+        for name, outcome in outcomes.items()
+        if outcome.startswith("failed") or (name in options.names and outcome != "measured")
+    ]
+    return int(bool(failed or wrong))
 
 
 if __name__ == "__main__":

@@ -103,8 +103,8 @@ PROGRAM = Program(
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--lengths", type=int, nargs="+", metavar="T", default=LENGTHS)
-    add("--batches", type=int, nargs="+", metavar="B", default=BATCHES)
+    add("--lengths", type=int, nargs="+", metavar="T", default=LENGTHS, help="lengths of texts")
+    add("--batches", type=int, nargs="+", metavar="B", default=BATCHES, help="numbers of texts")
     add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of mask (default: all)")
     add("--dtypes", nargs="+", choices=TOLERANCE, default=tuple(TOLERANCE), help="default: both")
     add("--few", action=argparse.BooleanOptionalAction, default=True, help="few queries, many keys")
@@ -120,10 +120,9 @@ def measured(options: argparse.Namespace) -> dict:
     """Measure the problems, write each row, and return the results."""
     if jax.default_backend() != "cpu":
         raise InputError("the table is of CPUs; set JAX_PLATFORMS=cpu")
-    try:
-        machines = PROGRAM.read(options.docs)["machines"]
-    except InputError:
-        machines = []
+    # A damaged file is an error: it may have the tables of other processors.
+    is_stored = PROGRAM.path(options.docs).exists()
+    machines = PROGRAM.read(options.docs)["machines"] if is_stored else []
     this = next((m for m in machines if m["processor"] == processor_name()), None)
     if this is None:
         this = {"processor": processor_name(), "avx512": processor_has("avx512f")}

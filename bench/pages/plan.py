@@ -11,7 +11,7 @@ from bench.peers import mask_kinds
 from transformer_jax.attention.kernels.dispatch import IMPLEMENTATIONS, Limits, choose_on_cpu
 
 PASSES = {False: "forward", True: "with the gradient"}
-# That a limit may be. Below, blocks take longer to compile than they save.
+# That a limit may be. Below, the reference and blocks take about as long.
 POWERS = tuple(2**i for i in range(17, 30))
 WITHIN = 1.05  # the goal: the time of the chosen implementation over that of the fastest
 
@@ -71,7 +71,7 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         "the same ratio where the kernel in C++ is not built.",
     ]
     for machine in results["machines"]:
-        lines += ["", f"## {machine['processor']}", "", *summary(machine)]
+        lines += ["", f"## {machine['processor']}", "", *summary(machine), *limits(machine)]
         for kind in mask_kinds.KINDS:
             for gradient in PASSES:
                 lines += section(machine, kind, gradient)
@@ -90,6 +90,23 @@ def summary(machine: dict) -> list[str]:
             f"fastest in {near} of {len(rows)} rows, and at most {digits(max(ratios))} times."
         )
     return [" ".join(texts)]
+
+
+def limits(machine: dict) -> list[str]:
+    """Return a table of the limits that fit the rows of one machine best."""
+    cells = []
+    for dtype, (gradient, says) in product(("float32", "bfloat16"), PASSES.items()):
+        rows = [r for r in machine["rows"] if (r["dtype"], r["gradient"]) == (dtype, gradient)]
+        if rows:
+            cells.append([dtype, says, *(f"2^{limit.bit_length() - 1}" for limit in fitted(rows))])
+    header = ["dtype", "pass", "of the only example", "of each of several", "of all together"]
+    return [
+        "",
+        "The numbers of logits from which blocks are used in place of the reference, fitted to the "
+        "rows of this processor:",
+        "",
+        *table(header, cells),
+    ]
 
 
 def section(machine: dict, kind: str, gradient: bool) -> list[str]:

@@ -83,11 +83,11 @@ def test_what_is_absent_keeps_its_numbers(started, capsys):
     said = capsys.readouterr().out
     assert "race                     not measured: give --imdb: IMDb reviews" in said
     started.codes["bench.imdb_race"] = 2  # one line said what it lacks
-    assert main(["race", "--imdb", "reviews"]) == 0
+    assert main(["race", "--imdb", "reviews"]) == 1
     assert (
         "race                     not measured: its last line says why" in capsys.readouterr().out
     )
-    assert main(["mistakes", "--imdb", "reviews"]) == 0
+    assert main(["mistakes", "--imdb", "reviews"]) == 1
     assert "imdb must be measured first" in capsys.readouterr().out
 
 
@@ -108,6 +108,15 @@ def test_ctrl_c_stops_and_a_training_is_resumed(started, capsys, tmp_path):
     started.codes.clear()
     assert main(["imdb", "--imdb", "reviews"]) == 0
     assert started.commands[1] == ["train.imdb", "--resume", run]
+
+
+@pytest.mark.parametrize("words", [["--list"], ["race", "--imdb", "reviews"]])
+def test_a_damaged_record_is_one_line_and_stays(started, capsys, tmp_path, words):
+    path = tmp_path / "docs/results/sources.json"
+    path.write_text("{")
+    assert main(words) == 2 and path.read_text() == "{"
+    said = capsys.readouterr().err
+    assert said.startswith("error: docs/results/sources.json: ") and said.count("\n") == 1
 
 
 def test_an_unknown_name_is_one_line(capsys):

@@ -66,6 +66,16 @@ def test_rows_that_are_not_measured_again_stay(written, capsys):
     assert (written / "benchmarks" / "plan.md").read_text() == page
 
 
+def test_a_damaged_table_is_one_line_and_stays(tmp_path, capsys):
+    path = tmp_path / "results" / "plan.json"
+    path.parent.mkdir()
+    path.write_text('{"machines": [')
+    words = "--lengths 16 --batches 1 --kinds full --dtypes float32 --seconds 0 --no-few"
+    assert main([*words.split(), "--docs", str(tmp_path)]) == 2
+    assert path.read_text() == '{"machines": ['
+    assert "plan.json: " in capsys.readouterr().err
+
+
 def test_few_queries_see_many_keys():
     cell = Cell("padded", 64, batch=2, queries=1)
     row = measure(cell, seed=0, seconds=0.0)
