@@ -145,13 +145,15 @@ def hugging_face(batch: int, new: int) -> Callable[[int], object]:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(pad_token_id=0, eos_token_id=None)).eval()
-    prompt = torch.zeros((batch, PROMPT), dtype=torch.long)
+    device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+    model = GPT2LMHeadModel(GPT2Config(pad_token_id=0, eos_token_id=None)).eval().to(device)
+    prompt = torch.zeros((batch, PROMPT), dtype=torch.long, device=device)
     options = {"do_sample": False, "attention_mask": torch.ones_like(prompt)}
 
     def call(number: int):
         with torch.inference_mode():
-            return model.generate(prompt, max_new_tokens=number, min_new_tokens=number, **options)
+            tokens = model.generate(prompt, max_new_tokens=number, min_new_tokens=number, **options)
+            return tokens.cpu()  # waits for a GPU
 
     return call
 

@@ -1,12 +1,15 @@
-"""Measure this library on a GPU: attention beside cuDNN and PyTorch, and a BERT-base training step.
+"""Measure this library on a GPU: attention, a training step of BERT-base, and generation.
 
-    python -m bench.gpu                                    both parts
+    python -m bench.gpu                                    all parts
     python -m bench.gpu --passes gradient --kinds full causal padded
     python -m bench.gpu --parts step --rounds 3            the training step only
 
+What is not measured keeps its stored numbers, if they are of the same GPU.
+
 Attention has 16 heads of 64 features in bfloat16, and as many texts as have --tokens tokens
-together. All implementations compute the same numbers and are called interleaved; a ratio is the
-median of the ratios within a round. The numbers are written to docs/results/gpu.json, the tables to
+together. The table of the choice has 8 heads, and every implementation that takes the arguments.
+All implementations compute the same numbers and are called interleaved; a ratio is the median of
+the ratios within a round. The numbers are written to docs/results/gpu.json, the tables to
 docs/benchmarks/gpu.md. `python -m bench.attention` does the same on a CPU.
 """
 
@@ -23,20 +26,25 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
 
-from bench import attention, utilization
+from bench import attention, generation, plan, utilization
 from bench.measure.harness import Contestant
 from bench.pages.attention import PASSES, SAYS, chosen_cells
-from bench.pages.markdown import how_measured, milliseconds, quotient, table
+from bench.pages.markdown import described, how_measured, milliseconds, quotient, table
+from bench.pages.plan import sizes
 from bench.pages.program import Program
 from bench.peers import contestants as who
 from bench.peers import mask_kinds
 from bench.peers.contestants import OURS, Cell
+from transformer_jax.attention.kernels.dispatch import IMPLEMENTATIONS, choose_on_accelerator
 from transformer_jax.runtime.errors import InputError
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 KINDS = ("full", "causal", "padded", "window", "packed")
 HEADS = 16
 FUSED = ("jax.nn, cuDNN", "PyTorch", "PyTorch, cuDNN")
+PLANNED = (512, 2048)  # lengths of the table of the choice, of 8 texts
+SUBJECT = "name kind dtype gradient batch heads length queries keys".split()
+GENERATED, ROUNDS = 64, 3  # tokens, and how often they are timed
 STEPS = {
     "no dropout": 0.0,
     "dropout 0.1, except for attention weights": 0.1,
@@ -76,16 +84,30 @@ def training_steps(options: argparse.Namespace, keep: Callable[[dict], None]) ->
         print(f"{name}: {utilization.line(found)}", flush=True)
 
 
+def planned(options: argparse.Namespace, keep: Callable[[dict], None]) -> None:
+    cases = itertools.product(PLANNED, ("bfloat16", "float32"), options.kinds, (False, True))
+    for length, dtype, kind, gradient in cases:
+        if dtype == "bfloat16" or kind in plan.IN_BFLOAT16:
+            cell = Cell(kind, length, dtype, gradient, batch=8)
+            row = plan.measure(cell, options.seed, options.seconds)
+            keep(row)
+            print(plan.line(row), flush=True)
+
+
+def decoded(options: argparse.Namespace, keep: Callable[[dict], None]) -> None:
+    for batch in options.batches:
+        (row,) = generation.decode(generation.GPT2, [batch], GENERATED, ROUNDS)
+        keep(row)
+
+
 def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     """Yield the lines of the page."""
-    ran = results["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in ran["versions"].items())
     yield "# Attention and training on a GPU"
     yield ""
     yield (
         "This page compares attention on a GPU with the kernels of cuDNN and PyTorch, and shows "
         "how much of the GPU's speed a training step of BERT-base uses. It is for readers who "
-        "train on a GPU."
+        "use a GPU."
     )
     if results["steps"]:
         best = max(results["steps"], key=lambda step: step["utilization"])
@@ -96,16 +118,45 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
         )
     if results["attention"]:
         yield from attention_section(results["attention"], results["tokens"])
+    if results["plan"]:
+        yield from plan_section(results["plan"])
     if results["steps"]:
         yield from steps_section(results["steps"])
+    if results["decode"]:
+        yield from generation.decode_section(results["decode"])
     yield from how_measured(
         "gpu.json",
-        [f"{results['command']}  # {results['date']}, seed {results['seed']}"],
-        [
-            f"- {'; '.join(ran['devices'])}",
-            f"- Python {ran['python']}, {versions}",
-        ],
+        [f"{run['command']}  # {run['date']}, seed {run['seed']}" for run in results["runs"]],
+        described(results["runs"][-1]["machine"]),
     )
+
+
+def plan_section(rows: Sequence[dict]) -> Iterator[str]:
+    names = [name for name in IMPLEMENTATIONS if any(name in row["seconds"] for row in rows)]
+    yield from (
+        "",
+        "## The choice between the implementations",
+        "",
+        f"{rows[0]['heads']} heads of {who.H} features, {rows[0]['batch']} texts. A dash means "
+        "that the implementation does not take the arguments. *÷ fastest* is the time of the "
+        "chosen implementation over that of the fastest.",
+        "",
+    )
+    header = ["mask", "pass", "dtype", "T", *(f"{name}, ms" for name in names)]
+    yield from table(
+        [*header, "chosen", "÷ fastest"],
+        (
+            [row["kind"], "gradient" if row["gradient"] else "forward", row["dtype"], row["keys"],
+             *(milliseconds(row["seconds"].get(name)) for name in names), chosen(row),
+             row["seconds"][chosen(row)] / min(row["seconds"].values())]
+            for row in rows
+        ),
+    )  # fmt: skip
+
+
+def chosen(row: dict) -> str:
+    """Return the implementation that is chosen for a row of the table."""
+    return choose_on_accelerator(sizes(row), has_cudnn="cudnn" in row["seconds"])
 
 
 def attention_section(cells: Sequence[dict], tokens: int) -> Iterator[str]:
@@ -119,7 +170,8 @@ def attention_section(cells: Sequence[dict], tokens: int) -> Iterator[str]:
         "which must come first. This library gets a mask and detects that by itself.",
     )
     for kind, gradient in itertools.product(KINDS, PASSES):
-        chosen, names = chosen_cells(cells, kind=kind, gradient=gradient)
+        ordered = sorted(cells, key=lambda cell: cell["length"])
+        chosen, names = chosen_cells(ordered, kind=kind, gradient=gradient)
         peers = [name for name in names if name != OURS]
         if chosen:
             yield from ("", f"### {PASSES[gradient]}, {SAYS[kind]}", "")
@@ -147,37 +199,46 @@ def steps_section(steps: Sequence[dict]) -> Iterator[str]:
         "",
     )
     yield from table(
-        ["", "ms", "tokens/s", "TFLOP/s", "ceiling, TFLOP/s", "utilisation"],
+        ["", "ms", "tokens/s", "TFLOP/s", "ceiling, TFLOP/s", "utilisation", "measured"],
         (
             [step["name"], milliseconds(step["seconds"]), f"{step['tokens_per_second']:,.0f}",
-             step["flops_per_second"] / 1e12, step["ceiling"] / 1e12, f"{step['utilization']:.1%}"]
+             step["flops_per_second"] / 1e12, step["ceiling"] / 1e12, f"{step['utilization']:.1%}",
+             step["date"]]
             for step in steps
         ),
     )  # fmt: skip
 
 
+PARTS = {
+    "attention": (attention_cells, "attention"),
+    "plan": (planned, "plan"),
+    "step": (training_steps, "steps"),
+    "decode": (decoded, "decode"),
+}
 PROGRAM = Program(
-    "gpu", __doc__, "results/gpu.json", "benchmarks/gpu.md", ("machine", "attention", "steps"), page
-)
-PARTS = {"step": (training_steps, "steps"), "attention": (attention_cells, "attention")}
+    "gpu", __doc__, "results/gpu.json", "benchmarks/gpu.md",
+    ("runs", *(records for _, records in PARTS.values())), page,
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = PROGRAM.parser()
     add = parser.add_argument
-    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: both")
+    add("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="default: all")
     add(
         "--lengths", type=int, nargs="+", default=LENGTHS, metavar="T", help="default: 512 to 16384"
     )
     add("--kinds", nargs="+", choices=KINDS, default=KINDS, help="kinds of mask (default: all)")
     add("--passes", nargs="+", choices=("forward", "gradient"), default=("forward", "gradient"))
     add("--tokens", type=int, default=16384, help="tokens in a batch of attention (default: 16384)")
+    batches = "texts that are generated together (default: 1 8 32 128)"
+    add("--batches", type=int, nargs="+", default=(1, 8, 32, 128), metavar="B", help=batches)
     add("--seconds", type=float, default=0.2, help="per contestant and cell (default: 0.2)")
     add("--rounds", type=int, default=9, help="timed rounds of training steps (default: 9)")
     add("--seed", type=int, default=0, help="of all random numbers (default: 0)")
     options = PROGRAM.parse(parser, arguments)
-    if min(*options.lengths, options.tokens, options.rounds) < 1:
-        parser.error("--lengths, --tokens and --rounds must be 1 or more")
+    if min(*options.lengths, *options.batches, options.tokens, options.rounds) < 1:
+        parser.error("--lengths, --batches, --tokens and --rounds must be 1 or more")
     return PROGRAM.run(options, partial(measured, options))
 
 
@@ -185,16 +246,40 @@ def measured(options: argparse.Namespace) -> dict:
     """Measure the requested parts, write each record, and return the results."""
     if jax.default_backend() != "gpu":
         raise InputError("JAX sees no GPU here; on a CPU use python -m bench.attention")
-    results = {"seed": options.seed, "tokens": options.tokens, "attention": [], "steps": []}
+    results = _stored(options)
     for part in (part for part in PARTS if part in options.parts):
         measure, records = PARTS[part]
 
         def keep(record: dict, records: str = records) -> None:
-            results[records].append(record)
-            PROGRAM.keep(PROGRAM.stamp(options) | results, options.docs)
+            run = PROGRAM.stamp(options) | {"device": _device(), "seed": options.seed}
+            new = {**record, "date": run["date"]}
+            others = [old for old in results[records] if _subject(old) != _subject(new)]
+            results[records] = [*others, new]
+            results["runs"] = [old for old in results["runs"] if old["command"] != run["command"]]
+            results["runs"].append(run)
+            PROGRAM.keep(results, options.docs)
 
         measure(options, keep)
-    return PROGRAM.stamp(options) | results
+    return results
+
+
+def _stored(options: argparse.Namespace) -> dict:
+    """Return the stored results, or none if they are of another GPU."""
+    none = {"tokens": options.tokens, "runs": [], **{name: [] for _, name in PARTS.values()}}
+    if not PROGRAM.path(options.docs).exists():
+        return none
+    stored = PROGRAM.read(options.docs)
+    of_this = all(run["device"] == _device() for run in stored["runs"])
+    return stored if of_this and stored["tokens"] == options.tokens else none
+
+
+def _subject(record: dict) -> tuple:
+    """Return what is measured; a new record replaces the old one of its subject."""
+    return tuple(record.get(name) for name in SUBJECT)
+
+
+def _device() -> str:
+    return jax.devices()[0].device_kind
 
 
 if __name__ == "__main__":

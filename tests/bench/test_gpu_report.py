@@ -6,8 +6,11 @@ from dataclasses import replace
 import jax
 import pytest
 
-from bench import gpu, utilization
+from bench import generation, gpu, utilization
+from bench.peers.contestants import OURS
+from docs.build.results import DOCS
 from train.recipes.imdb import TUTORIAL
+from transformer_jax.attention.kernels.dispatch import choose_on_accelerator
 
 
 @pytest.mark.skipif(jax.default_backend() == "gpu", reason="here is one")
@@ -26,7 +29,9 @@ def test_every_part_is_measured_and_written(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu.jax, "default_backend", lambda: next(answers, "cpu"))
     small = replace(TUTORIAL.model, encoder=replace(TUTORIAL.model.encoder, num_layers=1))
     monkeypatch.setitem(utilization.MODELS, "bert-base", (small, 1, 8))
-    words = "--lengths 64 --kinds full window --tokens 128 --rounds 1 --seconds 0.01"
+    monkeypatch.setattr(generation, "GPT2", generation.SMALL)
+    monkeypatch.setattr(gpu, "PLANNED", (16,))
+    words = "--lengths 64 --kinds full window --tokens 128 --rounds 1 --seconds 0.01 --batches 1 2"
     assert gpu.main([*words.split(), "--docs", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "results/gpu.json").read_text())
     kinds = [(cell["kind"], cell["gradient"]) for cell in found["attention"]]
@@ -34,4 +39,33 @@ def test_every_part_is_measured_and_written(tmp_path, monkeypatch):
     assert "blockwise" in found["attention"][2]["seconds"]
     assert [step["name"] for step in found["steps"]] == list(gpu.STEPS)
     assert all(step["utilization"] > 0 for step in found["steps"])
-    assert "## A training step" in (tmp_path / "benchmarks/gpu.md").read_text()
+    assert len(found["plan"]) == 6 and [row["batch"] for row in found["decode"]] == [1, 2]
+    page = (tmp_path / "benchmarks/gpu.md").read_text()
+    assert "## A training step" in page and "## The choice between" in page
+    assert page.count("python -m bench.gpu") == 1
+
+    # What is measured again replaces its numbers alone.
+    answers = iter(["gpu"])
+    again = "--parts plan --kinds full --tokens 128 --seconds 0"
+    assert gpu.main([*again.split(), "--docs", str(tmp_path)]) == 0
+    last = json.loads((tmp_path / "results/gpu.json").read_text())
+    assert len(last["plan"]) == 6 and last["steps"] == found["steps"]
+    assert last["plan"][:2] == found["plan"][2:4]  # the window's, which come first now
+    assert len(last["runs"]) == 2
+
+
+def test_the_chosen_implementation_is_faster_than_blocks_wherever_both_were_measured():
+    cells = [c for c in gpu.PROGRAM.read(DOCS)["attention"] if "blockwise" in c["seconds"]]
+    assert len(cells) >= 5
+    for cell in cells:
+        sizes = cell["batch"], gpu.HEADS, cell["length"], cell["length"]
+        assert choose_on_accelerator(sizes, has_cudnn=True) == cell["plan"] == "cudnn"
+        assert cell["seconds"][OURS] < cell["seconds"]["blockwise"]
+
+
+def test_a_row_of_the_choice():
+    sizes = {"batch": 8, "heads": 8, "queries": 512, "keys": 512}
+    seconds = {"reference": 2.0, "blockwise": 3.0}
+    assert gpu.chosen(sizes | {"seconds": seconds}) == "reference"
+    assert gpu.chosen(sizes | {"seconds": seconds | {"cudnn": 1.0}}) == "cudnn"
+    assert gpu.chosen(sizes | {"keys": 2**20, "seconds": seconds}) == "blockwise"

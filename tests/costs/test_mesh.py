@@ -286,7 +286,7 @@ def test_the_command_shows_bytes_collectives_time_and_the_limit(capsys):
     assert max(map(len, lines)) <= 100
     text = "\n".join(lines)
     assert "512 x NVIDIA H100 SXM: data 64, fsdp 8, tensor 1; 16 rows" in text
-    assert "all-gather over fsdp" in text and re.search(r"binds +compute +memory bandwidth", text)
+    assert "all-gather over fsdp" in text and re.search(r"binds +compute +compute", text)
     assert "80.0 GB   fits" in text
 
 

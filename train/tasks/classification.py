@@ -27,6 +27,7 @@ from train.objectives.classification import balanced_weights, make_loss
 from train.recipes.classify_options import recipe_of
 from train.tasks.task import Task
 from train.trainer.faults import faults_of
+from train.trainer.fit import FitResult
 from train.trainer.run import Run, finished
 from train.trainer.together import check_same
 from transformer_jax.inference.classify import Scorer
@@ -183,11 +184,11 @@ class Classification(Task):
             "buckets": list(self.buckets),
         }
 
-    def evaluate(self, params: nnx.State) -> dict[str, Any]:
+    def evaluate(self, fitted: FitResult) -> dict[str, Any]:
         """Calibrate and save the weights, then score the test texts, which are used only here."""
         classifier, data = self.classifier, self.data
         test = self.encoded[2]
-        params, weights = self.calibrate(params)
+        params, weights = self.calibrate(fitted.params)
         with ProgressBar(
             total=len(test), desc="testing", unit="text", leave=False, delay=SHORT
         ) as bar:

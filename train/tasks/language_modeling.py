@@ -24,6 +24,7 @@ from train.objectives.language_modeling import (
 )
 from train.recipes.lm import recipe_of
 from train.tasks.task import Task
+from train.trainer.fit import FitResult
 from train.trainer.options import OptionError
 from train.trainer.run import Run
 from transformer_jax.generation.generate import generate
@@ -113,10 +114,10 @@ class LanguageModeling(Task):
             "validation_bits_per_byte": nats / math.log(2) / held_out.bytes,
         }
 
-    def evaluate(self, params: nnx.State) -> dict[str, Any]:
+    def evaluate(self, fitted: FitResult) -> dict[str, Any]:
         """Return the held-out loss per token, and per byte, which any tokenizer can compare."""
         train, held_out = self.parts["train"], self.parts["held_out"]
-        nats, targets = self.total_loss(params)
+        scores = self.best_scores(fitted)
         return {
             "task": "Language model",
             "data": {
@@ -127,9 +128,9 @@ class LanguageModeling(Task):
                 "held_out_tokens": len(held_out.tokens),
                 "held_out_bytes": held_out.bytes,
             },
-            "held_out_loss": nats / targets,
-            "perplexity": math.exp(min(nats / targets, 700.0)),
-            "bits_per_byte": nats / math.log(2) / held_out.bytes,
+            "held_out_loss": scores["validation_loss"],
+            "perplexity": math.exp(min(scores["validation_loss"], 700.0)),
+            "bits_per_byte": scores["validation_bits_per_byte"],
         }
 
     @staticmethod

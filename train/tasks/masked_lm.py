@@ -21,6 +21,7 @@ from train.objectives.masked_lm import (
 )
 from train.recipes.mlm import VALIDATION_FRACTION, recipe_of
 from train.tasks.task import Task
+from train.trainer.fit import FitResult
 from train.trainer.run import Run
 from transformer_jax.models.masked_language_model import MaskedLanguageModel
 from transformer_jax.nn.parameters import created
@@ -103,8 +104,8 @@ class MaskedLanguageModeling(Task):
             "validation_accuracy": right / max(targets, 1),
         }
 
-    def evaluate(self, params: nnx.State) -> dict[str, Any]:
-        texts, found = self.texts, self.validate(params)
+    def evaluate(self, fitted: FitResult) -> dict[str, Any]:
+        texts, found = self.texts, self.best_scores(fitted)
         return {
             "task": "Masked language model",
             "data": {

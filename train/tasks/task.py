@@ -70,7 +70,7 @@ class Task(ABC):
         """Return the validation metrics after an epoch."""
 
     @abstractmethod
-    def evaluate(self, params: nnx.State) -> dict[str, Any]:
+    def evaluate(self, fitted: FitResult) -> dict[str, Any]:
         """Return the report entries on the task, computed with the best weights."""
 
     @abstractmethod
@@ -106,7 +106,7 @@ class Task(ABC):
             fitted = self.fit()
             stop_if_asked()
             with agreed_stop():
-                evaluated = self.evaluate(fitted.params)
+                evaluated = self.evaluate(fitted)
                 report = {**evaluated, "parameters": parameters, **self.made(fitted)}
                 if is_first():
                     draw_curves(self.folder / "metrics.jsonl", self.folder / "curves.png")
@@ -142,6 +142,10 @@ class Task(ABC):
             **({"earlier_commands": before} if before else {}),
             **training_facts(fitted.progress),
         }
+
+    def best_scores(self, fitted: FitResult) -> dict[str, float]:
+        """Return the validation metrics of the best weights, if they were finite once."""
+        return fitted.progress.best_metrics or self.validate(fitted.params)
 
     def settings(self) -> dict[str, Any]:
         """Return the recipe with the sizes of the data: those of the tokenizer and the model."""

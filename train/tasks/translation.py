@@ -20,6 +20,7 @@ from train.objectives.seq2seq import (
 )
 from train.recipes.translate import recipe_of
 from train.tasks.task import Task
+from train.trainer.fit import FitResult
 from train.trainer.run import Run
 from transformer_jax.inference.translate import translated
 from transformer_jax.models.seq2seq import SequenceToSequence
@@ -100,10 +101,10 @@ class Translation(Task):
         # early epoch would win.
         return {"validation_loss": nats, "validation_objective": -smoothed}
 
-    def evaluate(self, params: nnx.State) -> dict[str, Any]:
+    def evaluate(self, fitted: FitResult) -> dict[str, Any]:
         """Translate the test texts, which are used only here, and return their BLEU."""
         data, options = self.data, self.options
-        found = self._translated(params, data.test[0], options.beams)
+        found = self._translated(fitted.params, data.test[0], options.beams)
         lines = zip(data.test[0], found, data.test[1], strict=True)
         text = "".join("{}\n-> {}\n== {}\n\n".format(*each) for each in lines)
         write_text(self.folder / "translations.txt", text)

@@ -1,33 +1,48 @@
 """The position-wise feed-forward network (Vaswani et al., 2017, section 3.3), plain and gated."""
 
 import math
-from functools import partial
+from functools import partial, wraps
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.dropout import check_rate, dropout
 from transformer_jax.functional.linear import linear
+from transformer_jax.functional.precision import wide
 
 
+def _in_float32(activation):
+    """Return the activation, which then computes shorter dtypes in float32."""
+
+    @wraps(activation)
+    def activate(x):
+        dtype = getattr(x, "dtype", jnp.dtype(float))
+        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize >= 4:
+            return activation(x)
+        # Only x is kept for the gradient: an activation costs memory, not arithmetic.
+        return jax.checkpoint(lambda x: activation(wide(x)).astype(x.dtype))(x)
+
+    return activate
+
+
+@_in_float32
 def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return the exact GELU of x.
 
         x Phi(x)
 
     Phi is the distribution function of the normal distribution (Hendrycks and Gimpel, 2016, section
-    2). It is computed with erf, as in PyTorch. `jax.nn.gelu` uses erfc, which keeps more digits
-    below -2, where the result is nearly 0, and is slower. Dtypes shorter than float32 need those
-    digits and use it. Raises TypeError if x is not floating point.
+    2). It is computed with erf in float32 or wider, as in PyTorch. `jax.nn.gelu` uses erfc, which
+    keeps more digits below -2, where the result is nearly 0, and is slower. Raises TypeError if x
+    is not floating point.
 
     >>> gelu(jnp.array([-1.0, 0.0, 1.0])).round(4)
     Array([-0.1587,  0.    ,  0.8413], dtype=float32)
     """
     check_arrays(x=(x, "..."))
-    if x.dtype.itemsize < 4:  # widening it would keep twice the bytes for the gradient
-        return jax.nn.gelu(x, approximate=False)
     return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
 
 
@@ -35,10 +50,10 @@ def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
 ACTIVATIONS = {
     "relu": jax.nn.relu,
     "gelu": gelu,
-    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "gelu_tanh": _in_float32(partial(jax.nn.gelu, approximate=True)),
 }
 GATES = {
-    "swiglu": jax.nn.silu,
+    "swiglu": _in_float32(jax.nn.silu),
     "geglu": ACTIVATIONS["gelu"],
     "geglu_tanh": ACTIVATIONS["gelu_tanh"],
 }

@@ -242,7 +242,7 @@ HALF = {"dtype": jnp.bfloat16}
             "another width than the keys",
         ),
         ("9.0", HALF | {"soft_cap": 2.0}, "it has no soft cap"),
-        ("9.0", HALF | {"dropout": True}, "its dropout drops other weights"),
+        ("9.0", HALF | {"dropout": True}, "its dropout cannot be repeated"),
         ("9.0", HALF | {"return_weights": True}, "it returns no weights"),
         ("9.0", HALF | {"return_logsumexp": True}, "it returns no logsumexp"),
         ("9.0", HALF | {"query": (1, 5, 2, 8), "mask": causal()}, None),

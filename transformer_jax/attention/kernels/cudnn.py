@@ -2,12 +2,17 @@
 
 cuDNN takes causal masks and windows to the left by name, padding as a length, and other masks as an
 array. It gives a query that sees nothing the mean of the values, which is replaced by 0 here.
+
+Its dropout is not used. XLA fixes the seed when it compiles, and the compiled function counts its
+own runs: two calls with the same arguments drop different weights. A layer that is computed again
+for the gradient (`remat`) would drop other weights than before, and so would a run that is resumed.
 """
 
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
 from transformer_jax.attention.kernels.known_masks import is_causal, left_window, padded_keys
@@ -114,7 +119,10 @@ def _permuted_forward(x, order):
 
 
 def _permuted_backward(order, cotangent):
-    return _permuted(cotangent, jnp.argsort(order, axis=1)), None
+    gradient = _permuted(cotangent, jnp.argsort(order, axis=1))
+    # Otherwise XLA:GPU gathers into a transposed array, for the product that follows, and takes 5
+    # times as long.
+    return with_layout_constraint(gradient, Layout(major_to_minor=(0, 1, 2, 3))), None
 
 
 _permuted.defvjp(_permuted_forward, _permuted_backward)
@@ -136,7 +144,7 @@ def why_not_cudnn(inputs: AttentionInputs) -> str | None:
         f"it takes {widest} features a head, in multiples of 8, not {H}": widest < H or H % 8,
         "the values are of another width than the keys": value.shape[3] != H,
         "it has no soft cap": inputs.soft_cap is not None,
-        "its dropout drops other weights": inputs.has_dropout,
+        "its dropout cannot be repeated": inputs.has_dropout,
         "it returns no weights": inputs.return_weights,
         "it returns no logsumexp": inputs.return_logsumexp,
         "it takes lengths that are numbers": not are_numbers(T, S),

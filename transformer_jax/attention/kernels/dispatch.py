@@ -126,19 +126,19 @@ def choose_kernel(
                 "pass None to have one chosen"
             )
         return AttentionPlan(implementation, "it is asked for", implementation)
-    if (
+    has_cudnn = (
         objections["cudnn"] is None
         and not _is_bias_wider(inputs)  # cuDNN would round it
         and _array_sizes_for_cudnn(inputs) < ON_AN_ACCELERATOR
-    ):
-        return AttentionPlan("cudnn", "the GPU's own fused kernel takes these arguments", "cudnn")
-    if objections["blockwise"] is not None:
+    )
+    if objections["blockwise"] is not None and not has_cudnn:
         return AttentionPlan("reference", objections["blockwise"], "reference")
     B, N, T, S = inputs.sizes
     B = B if are_numbers(B) else 1  # the choice for a symbolic batch is that for one example
     logits = f"{B * N * T * S:,} logits are"
     reasons: dict[Implementation, str] = {
         "cpu": "the kernel in C++ takes these arguments",
+        "cudnn": "the GPU's own fused kernel takes these arguments",
         "reference": f"{logits} few enough to be stored together",
         "blockwise": f"{logits} computed by blocks and never stored together",
     }
@@ -152,8 +152,7 @@ def choose_kernel(
         )
         chosen, differentiated = choose(gradient=False), choose(gradient=True)
     else:
-        chosen = "reference" if B * N * T * S < ON_AN_ACCELERATOR else "blockwise"
-        differentiated = chosen
+        chosen = differentiated = choose_on_accelerator((B, N, T, S), has_cudnn=has_cudnn)
     return AttentionPlan(chosen, reasons[chosen], differentiated)
 
 
@@ -178,6 +177,16 @@ def choose_on_cpu(
     logits, enough = N * T * S, limits.one_example if B == 1 else limits.of_several
     fits = logits < enough and B * logits < limits.together
     return "reference" if fits else "blockwise"
+
+
+def choose_on_accelerator(sizes: tuple[int, int, int, int], *, has_cudnn: bool) -> Implementation:
+    """Return the implementation for logits of the sizes B, N, T and S on a GPU or TPU.
+
+    `has_cudnn` is whether cuDNN takes the arguments.
+    """
+    if has_cudnn:
+        return "cudnn"
+    return "reference" if math.prod(sizes) < ON_AN_ACCELERATOR else "blockwise"
 
 
 def _why_not_blockwise(inputs):
