@@ -73,7 +73,7 @@ def test_arrays_and_rules_are_leaves_numbers_and_flags_are_static():
     assert len(leaves) == 8
     assert all(hasattr(leaf, "shape") for leaf in leaves)
     static = structure.node_data()[1]
-    assert static == (H**-0.5, 1.5, 0.3, False, False)
+    assert static == (H**-0.5, 1.5, 0.3, False, False, False)
     assert hash(structure) == hash(jax.tree.structure(whole()))
 
 

@@ -19,6 +19,7 @@ A key or value that some queries see must be finite. A weight of 0 does not keep
 other queries, because 0 * NaN is NaN.
 """
 
+from dataclasses import replace
 from typing import Literal, TypedDict, Unpack, overload
 
 import jax
@@ -212,7 +213,7 @@ def dot_product_attention(
         return_weights=return_weights,
         return_logsumexp=return_logsumexp,
     )
-    result = compute_attention(validate(inputs).zero_masked_rows(), implementation)
+    result = compute_attention(validate(inputs), implementation, zero_rows=True)
     if np.ndim(query) == 3:
         result = result.without_batch()
     extra = [array for array in (result.weights, result.logsumexp) if array is not None]
@@ -220,13 +221,16 @@ def dot_product_attention(
 
 
 def compute_attention(
-    inputs: AttentionInputs, implementation: Implementation | None = None
+    inputs: AttentionInputs,
+    implementation: Implementation | None = None,
+    *,
+    zero_rows: bool = False,
 ) -> AttentionResult:
     """Return the attention of validated inputs, by the requested or the chosen implementation.
 
-    The masked rows must have been found and must be finite, as after `zero_masked_rows`. If query,
-    key and value differ in dtype, they are converted to the widest; the output has the dtype of the
-    query.
+    Without `zero_rows` the masked rows must have been found and must be finite, as after
+    `zero_masked_rows`. If query, key and value differ in dtype, they are converted to the widest;
+    the output has the dtype of the query.
     """
     # The dtype of an array of JAX: NumPy's float64 is float32 outside 64-bit mode.
     dtype, accumulated = widest(inputs.query.dtype), inputs.accumulated
@@ -239,6 +243,15 @@ def compute_attention(
     }
     plan = choose_kernel(inputs, implementation)
     attend, differentiated = kernels[plan.implementation], kernels[plan.differentiated]
+    if zero_rows:
+        inputs = inputs.with_masked_rows()
+        if plan.implementation == "cpu" != plan.differentiated and inputs.sizes[2] == 1:
+            # With one query the kernel in C++ reads no masked key. Zeroing them would copy the
+            # whole cache for each token.
+            query = inputs.masked_rows.zero_queries(inputs.query)
+            inputs, differentiated = replace(inputs, query=query), _zeroed(differentiated)
+        else:
+            inputs = inputs.zero_masked_rows()
     if attend is not differentiated:
         attend = _differentiated_as(differentiated, attend)
     result = attend(inputs)
@@ -247,6 +260,10 @@ def compute_attention(
         for array in (result.weights, result.logsumexp)
     )
     return AttentionResult(result.output.astype(dtype), weights, logsumexp)
+
+
+def _zeroed(attend):
+    return lambda inputs: attend(inputs.zero_masked_rows())
 
 
 def _differentiated_as(other, attend):

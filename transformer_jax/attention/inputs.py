@@ -21,7 +21,14 @@ from transformer_jax.functional.precision import operands_dtype, wide_dtype, wid
     jax.tree_util.register_dataclass,
     # Fields with a gradient come first: the blockwise kernel returns gradients in this order.
     data_fields=["query", "key", "value", "bias", "mask", "masked_rows", "dropout_rng"],
-    meta_fields=["scale", "soft_cap", "dropout_rate", "return_weights", "return_logsumexp"],
+    meta_fields=[
+        "scale",
+        "soft_cap",
+        "dropout_rate",
+        "return_weights",
+        "return_logsumexp",
+        "heads_first",
+    ],
 )
 @dataclass(frozen=True)
 class AttentionInputs:
@@ -44,6 +51,8 @@ class AttentionInputs:
     dropout_rate: float = 0.0  # 0 without a dropout key, once validated
     return_weights: bool = False
     return_logsumexp: bool = False
+    # Whether key and value are views of arrays [B, K, S, H], as those of a cache.
+    heads_first: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

@@ -59,7 +59,9 @@ class DecoderLayer(nnx.Module):
                 kept, layer, step = cache
                 new = self.attention.keys_and_values(y, rotary=context.rotary)
                 written, keys, values = kept.append(layer, step, *new)
-                attended = self.attention.attend(y, keys, values, context, rngs=rngs)
+                attended = self.attention.attend(
+                    y, keys, values, context, heads_first=True, rngs=rngs
+                )
             if isinstance(attended, tuple):
                 attended, weights[0] = attended
             return attended

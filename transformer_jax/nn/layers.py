@@ -12,7 +12,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.attention.dot_product import dot_product_attention
+from transformer_jax.attention.dot_product import compute_attention
+from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.feed_forward import GATES, feed_forward, gated_feed_forward
 from transformer_jax.functional.linear import linear
@@ -212,12 +213,16 @@ class MultiHeadAttention(nnx.Module):
         value: Float[Array, "B S K O"],
         context: LayerContext = DEFAULT_CONTEXT,
         *,
+        heads_first: bool = False,
         rngs: nnx.Rngs | None = None,
     ) -> Float[Array, "B T D"] | tuple[Float[Array, "B T D"], Float[Array, "B N T S"]]:
-        """Return the result of a call, from keys and values that are already computed."""
+        """Return the result of a call, from keys and values that are already computed.
+
+        `heads_first` says that they are views of arrays [B, K, S, H], as those of a cache are.
+        """
         query = linear(inputs_q, self.query_kernel[...], read(self.query_bias))
         query = query if self.query_norm is None else self.query_norm(query)
-        attended = dot_product_attention(
+        inputs = AttentionInputs(
             query if context.rotary is None else context.rotary.turn(query),
             key,
             value,
@@ -226,12 +231,11 @@ class MultiHeadAttention(nnx.Module):
             dropout_rate=self.dropout_rate,
             dropout_rng=dropout_key(rngs, self.dropout_rate),
             return_weights=context.return_weights,
-            implementation=context.implementation,
+            heads_first=heads_first,
         )
-        out, out_bias = self.out_kernel[...], read(self.out_bias)
-        if isinstance(attended, tuple):
-            return linear(attended[0], out, out_bias, axes=2), attended[1]
-        return linear(attended, out, out_bias, axes=2)
+        attended = compute_attention(validate(inputs), context.implementation, zero_rows=True)
+        output = linear(attended.output, self.out_kernel[...], read(self.out_bias), axes=2)
+        return output if attended.weights is None else (output, attended.weights)
 
 
 def norm_of(config: StackConfig) -> LayerNorm | RMSNorm:

@@ -14,9 +14,11 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.__main__ import main
+from transformer_jax.attention.dot_product import compute_attention
+from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels import cpu
 from transformer_jax.attention.mask_rule import dense
-from transformer_jax.attention.masks import causal, padding, prefix, sliding_window
+from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.runtime import shared_library
 
@@ -125,6 +127,47 @@ def test_a_query_without_keys_gets_zeros_and_reaches_nothing():
     gradients = pullback((jnp.ones_like(output), jnp.zeros_like(logsumexp)))
     assert all(jnp.isfinite(x).all() and (x[1] == 0).all() for x in gradients)
     assert jnp.isfinite(output).all() and (gradients[1][0, :5] == 0).all()
+
+
+ONE_QUERY = {
+    "none": None,
+    "causal": causal(query_positions=jnp.array([[170]]), key_positions=jnp.arange(300)[None]),
+    "window of positions": sliding_window(
+        20, 0, query_positions=jnp.array([[99]]), key_positions=jnp.arange(300)[None]
+    ),
+    "texts": segments(jnp.array([[1]]), jnp.arange(300)[None] // 50),
+    "array": dense(np.random.default_rng(1).random((B, 1, 1, 300)) < 0.7),
+}
+
+
+@built
+@pytest.mark.parametrize("heads_first", [False, True])
+@pytest.mark.parametrize("mask", ONE_QUERY.values(), ids=ONE_QUERY)
+def test_one_query_takes_every_mask_that_heads_share_and_reads_no_masked_key(mask, heads_first):
+    """Also those with positions; the gradient is the reference's, of keys that hold zeros."""
+    query, key, value = drawn((B, 1, N, 32), (B, 300, K, 32), (B, 300, K, 48))
+    seen = np.ones((1, 300), bool) if mask is None else np.asarray(mask.to_array(1, 300))[:, 0, 0]
+    key, value = (jnp.where(seen[..., None, None], x, jnp.nan) for x in (key, value))
+
+    def run(query, key, value, implementation=None):
+        inputs = AttentionInputs(query, key, value, mask=mask, heads_first=heads_first)
+        return compute_attention(validate(inputs), implementation, zero_rows=True).output
+
+    plan = tj.attention_plan(query, key, value, mask=mask)
+    assert (plan.implementation, plan.differentiated) == ("cpu", "reference")
+    gradient = jax.grad(lambda *arrays: (run(*arrays) ** 2).sum(), (0, 1, 2))(query, key, value)
+    assert all(jnp.isfinite(x).all() for x in gradient)
+    finite = [jnp.nan_to_num(x) for x in (query, key, value)]
+    right = run(*finite, implementation="reference")
+    assert_near(jax.jit(run)(query, key, value), right)
+    assert_near(run(query, key, value, implementation="cpu"), right)
+
+
+@built
+def test_one_query_with_a_mask_for_each_head_is_not_for_the_kernel():
+    query, key, value = drawn((B, 1, N, H), (B, 300, K, H), (B, 300, K, O))
+    mask = jnp.ones((B, N, 1, 300), bool).at[:, 1, :, 5].set(False)
+    assert tj.attention_plan(query, key, value, mask=mask).implementation == "reference"
 
 
 @built

@@ -64,7 +64,10 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         or inputs.has_dropout,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
         "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
-        "it takes causal masks, windows and padding": window_and_padding(inputs.mask) is None,
+        "it takes causal masks, windows and padding": window_and_padding(
+            inputs.mask, *inputs.sizes[2:]
+        )
+        is None,
         "it is not built (python -m transformer_jax build)": not is_built(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -115,7 +118,7 @@ def compute_gradient_on_cpu(
 
 
 def compute_by_xla(
-    *arrays: Array, name: str, bounds: tuple, scale: float, types: Any
+    *arrays: Array, name: str, bounds: tuple, scale: float, heads_first: bool, types: Any
 ) -> list[Array]:
     """Return what the kernel does, computed in blocks.
 
@@ -147,11 +150,11 @@ def tiling_for_xla(inputs: AttentionInputs) -> Tiling:
 
 
 def _bind(name, inputs, more, like):
-    found: Any = window_and_padding(inputs.mask)  # not None: `why_not_cpu` had no objection
+    T, S = inputs.query.shape[3], inputs.key.shape[2]
+    found: Any = window_and_padding(inputs.mask, T, S)  # not None: `why_not_cpu` had no objection
     left, right, rule = found
     is_token = jnp.zeros((1, 0), bool)
     if rule is not None:
-        S = inputs.key.shape[2]
         is_token = rule.to_array(1, S)[:, 0, 0]
         is_token = jnp.broadcast_to(is_token, (is_token.shape[0], S))
     return _kernel.bind(
@@ -159,6 +162,7 @@ def _bind(name, inputs, more, like):
         name=name,
         bounds=(left, right),
         scale=float(inputs.scale),
+        heads_first=inputs.heads_first and name == "attention_forward",
         types=tuple(jax.typeof(array) for array in like),
     )
 
@@ -173,13 +177,17 @@ def _types(*_, types, **__):
 
 
 @_kernel.def_impl
-def _call(*arrays, name, bounds, scale, types):
+def _call(*arrays, name, bounds, scale, heads_first, types):
     left, right = (NO_BOUND if bound is None else bound for bound in bounds)
     inputs, outputs = FUNCTIONS[name]
+    if heads_first:
+        inputs = tuple(None if layout == OF_KEYS else layout for layout in inputs)
     kernel = jax.ffi.ffi_call(
         f"transformer_jax_{name}", types, input_layouts=inputs, output_layouts=outputs
     )
     numbers = {"left": np.int64(left), "right": np.int64(right), "scale": np.float32(scale)}
+    if name == "attention_forward":
+        numbers["heads_first"] = heads_first
     return list(kernel(*arrays, **numbers))
 
 

@@ -131,6 +131,11 @@ struct Problem {
   float scale;
   const uint8_t* is_token;  // [tokens, S], or null
   long tokens;              // 1 or B
+  bool heads_first = false;  // whether the keys and values of a head follow each other in memory
+
+  // The number of rows of keys, of all heads, before the first of a head, and between two of them.
+  long first_key(long b, long head) const { return heads_first ? (b * K + head) * S : b * S * K + head; }
+  long key_step() const { return heads_first ? 1 : K; }
 };
 
 // Memory of a thread, kept between calls.
@@ -156,10 +161,11 @@ struct Keys {
 Keys copied(const Problem& p, const float* key, const float* value, long b, float* memory) {
   Keys keys{memory, memory + p.S * p.H, reinterpret_cast<int32_t*>(memory + p.S * (p.H + p.O)), 0};
   const uint8_t* seen = p.is_token ? p.is_token + (p.tokens > 1 ? b : 0) * p.S : nullptr;
+  const long step = p.key_step();
   for (long s = 0; s < p.S; s++) {
     if (seen && !seen[s]) continue;
-    std::memcpy(keys.key + keys.number * p.H, key + s * p.K * p.H, sizeof(float) * p.H);
-    std::memcpy(keys.value + keys.number * p.O, value + s * p.K * p.O, sizeof(float) * p.O);
+    std::memcpy(keys.key + keys.number * p.H, key + s * step * p.H, sizeof(float) * p.H);
+    std::memcpy(keys.value + keys.number * p.O, value + s * step * p.O, sizeof(float) * p.O);
     keys.position[keys.number++] = s;
   }
   return keys;
@@ -357,17 +363,72 @@ bool in_parallel(Pool& pool, long n, Work work) {
   return !state->failed;
 }
 
+inline float sum_of(Floats x) {
+  float lanes[W];
+  store(lanes, x);
+  for (int w = W / 2; w > 0; w /= 2)
+    for (int i = 0; i < w; i++) lanes[i] += lanes[i + w];
+  return lanes[0];
+}
+
+// Writes the output and the statistics of the only query of a head, reading keys and values once. A
+// tile would leave all columns but one empty.
+void attend_once(const Problem& p, long b, const float* query, const float* key, const float* value,
+                 float* output, float* highest, float* log_total) {
+  const uint8_t* seen = p.is_token ? p.is_token + (p.tokens > 1 ? b : 0) * p.S : nullptr;
+  const long step = p.key_step();
+  float *q = scratch(p.H + 2 * rounded_up(p.S)), *weights = q + p.H;
+  int32_t* position = reinterpret_cast<int32_t*>(weights + rounded_up(p.S));
+  for (long h = 0; h < p.H; h++) q[h] = query[h] * p.scale;
+  long number = 0;
+  float top = -INF;
+  for (long s = 0; s < p.S; s++) {
+    if (seen && !seen[s]) continue;
+    Floats product{};
+    for (long h = 0; h < p.H; h += W) product += load(key + s * step * p.H + h) * load(q + h);
+    weights[number] = sum_of(product);
+    top = std::max(top, weights[number]);
+    position[number++] = s;
+  }
+  std::fill(weights + number, weights + rounded_up(number), -INF);
+  Floats total{};
+  for (long k = 0; k < number; k += W) {
+    const Floats e = exponential(load(weights + k) - top);
+    total += e;
+    store(weights + k, e);
+  }
+  const float all = sum_of(total), by = all == 0 ? 0.f : 1 / all;
+  for (long o = 0; o < p.O; o += N * W) {
+    const long columns = std::min((long)N, (p.O - o) / W);
+    Floats sum[N] = {};
+    for (long k = 0; k < number; k++) {
+      const float* row = value + position[k] * step * p.O + o;
+      for (long n = 0; n < columns; n++) sum[n] += load(row + n * W) * weights[k];
+    }
+    for (long n = 0; n < columns; n++) store(output + o + n * W, sum[n] * by);
+  }
+  *highest = top;
+  *log_total = std::log(all);
+}
+
 // Writes the output and the statistics of all heads.
 template <class Pool>
 bool attend(Pool& pool, const Problem& p, const float* query, const float* key, const float* value,
             float* output, Statistics found) {
+  const bool without_bounds = p.left < 0 && p.right < 0;
+  if (p.T == 1 && without_bounds && p.H % W == 0 && p.O % W == 0)
+    return in_parallel(pool, p.B * p.N, [=](long i) {
+      const long b = i / p.N, first_key = p.first_key(b, i % p.N / (p.N / p.K));
+      attend_once(p, b, query + i * p.H, key + first_key * p.H, value + first_key * p.O,
+                  output + i * p.O, found.highest + i, found.log_total + i);
+    });
   const long share = p.N / p.K, blocks = (p.T + QUERIES - 1) / QUERIES * share;
   // Each part of a key head's blocks copies the keys, so there are as few as keep the threads busy.
   const long heads = p.B * p.K, wanted = 3 * pool.num_threads();
   const long parts = std::min(blocks, std::max(1L, (wanted + heads - 1) / heads));
   return in_parallel(pool, heads * parts, [=](long i) {
     const long part = i % parts, head = i / parts % p.K, b = i / parts / p.K;
-    const long first_key = b * p.S * p.K + head;
+    const long first_key = p.first_key(b, head);
     float* memory = scratch(forward_memory(p) + p.S * (p.H + p.O + 1));
     const Keys keys = copied(p, key + first_key * p.H, value + first_key * p.O, b,
                              memory + forward_memory(p));
@@ -421,7 +482,7 @@ using Mask = ffi::Buffer<ffi::PRED>;
 using Result = ffi::ResultBuffer<ffi::F32>;
 
 // The logical shapes have the heads first, [B, K, G, T, H] and [B, K, S, H] with N = K G; in memory
-// they come behind T and S. Without padding `is_token` has no elements.
+// they come behind T and S, except for keys and values that are `heads_first`. Without padding `is_token` has no elements.
 Problem problem(const Array& query, const Array& key, const Array& value, const Mask& is_token,
                 int64_t left, int64_t right, float scale) {
   const auto q = query.dimensions(), k = key.dimensions(), v = value.dimensions();
@@ -446,8 +507,9 @@ ffi::Error ended(bool enough_memory) {
 
 ffi::Error Forward(ffi::ThreadPool pool, Array query, Array key, Array value, Mask is_token,
                    Result output, Result highest, Result log_total, int64_t left, int64_t right,
-                   float scale) {
-  const Problem p = problem(query, key, value, is_token, left, right, scale);
+                   float scale, bool heads_first) {
+  Problem p = problem(query, key, value, is_token, left, right, scale);
+  p.heads_first = heads_first;
   if (const auto error = checked(p, key, value); error.failure()) return error;
   return ended(attend(pool, p, query.typed_data(), key.typed_data(), value.typed_data(),
                       output->typed_data(), {highest->typed_data(), log_total->typed_data()}));
@@ -475,7 +537,8 @@ ffi::Error Backward(ffi::ThreadPool pool, Array query, Array key, Array value, M
   Ret<Array>().Ret<Array>().Ret<Array>()               \
       .Attr<int64_t>("left").Attr<int64_t>("right").Attr<float>("scale")
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, Forward, ARGUMENTS.RESULTS);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    attention_forward, Forward, ARGUMENTS.RESULTS.Attr<bool>("heads_first"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(
     attention_backward, Backward,
     ARGUMENTS.Arg<Array>().Arg<Array>().Arg<Array>().Arg<Array>().RESULTS);

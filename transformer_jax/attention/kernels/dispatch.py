@@ -152,7 +152,7 @@ def choose_kernel(
         )
         chosen, differentiated = choose(gradient=False), choose(gradient=True)
     else:
-        chosen = differentiated = choose_on_accelerator((B, N, T, S), has_cudnn=has_cudnn)
+        chosen = differentiated = choose_on_accelerator((B, N, T, S), has_cudnn=bool(has_cudnn))
     return AttentionPlan(chosen, reasons[chosen], differentiated)
 
 
@@ -171,7 +171,7 @@ def choose_on_cpu(
     """
     B, N, T, S = sizes
     least = LEAST_FOR_ITS_GRADIENT if gradient else LEAST_ON_CPU
-    if has_kernel and least <= T * S:
+    if has_kernel and least <= T * S and not (gradient and T == 1):
         return "cpu"
     limits = LIMITS[is_narrow, gradient] if avx512 else WITHOUT_AVX512
     logits, enough = N * T * S, limits.one_example if B == 1 else limits.of_several

@@ -25,14 +25,19 @@ def left_window(mask: MaskLike) -> int | None:
     return None
 
 
-def window_and_padding(mask: Mask | None) -> tuple[int | None, int | None, Mask | None] | None:
+def window_and_padding(
+    mask: Mask | None, T: int, S: int
+) -> tuple[int | None, int | None, Mask | None] | None:
     """Return what causal masks, windows and padding let through together.
 
     It is (left, right, rule): the bounds of a window, and a rule that depends on the key alone;
-    each is None if it hides nothing. Returns None for any other mask, or one with positions.
+    each is None if it hides nothing. Returns None for any other mask, or one with positions, unless
+    it is for a single query and the same for all heads.
     """
     if mask is None:
         return None, None, None
+    if T == 1 and jax.eval_shape(lambda: mask.to_array(1, S)).shape[1] == 1:
+        return None, None, mask
     if isinstance(mask, _Padding) or (
         isinstance(mask, _Dense) and (1, 1, 1, *mask.array.shape)[-3:-1] == (1, 1)
     ):
@@ -41,7 +46,7 @@ def window_and_padding(mask: Mask | None) -> tuple[int | None, int | None, Mask 
         return (None, 0, None) if isinstance(mask, _Causal) else (mask.left, mask.right, None)
     if not isinstance(mask, _Both):
         return None
-    first, second = window_and_padding(mask.first), window_and_padding(mask.second)
+    first, second = (window_and_padding(part, T, S) for part in (mask.first, mask.second))
     if first is None or second is None:
         return None
     left, right = (
