@@ -98,7 +98,8 @@ def test_sizes_are_trained_and_fitted(tmp_path):
     ("program", "wrong", "says"),
     [
         (generation, "--batches 0", "must be 1 or more"),
-        (generation, "--lengths 8 16", "--lengths must be three or more"),
+        (generation, "--lengths 8 16", "three or more of them up to 1024"),
+        (generation, "--lengths 512 1024 2048", "three or more of them up to 1024"),
         (scaling, "--widths 16 32", "--widths must be three or more"),
         (scaling, "--widths 8 16 32", "multiples of 16"),
     ],
