@@ -1,7 +1,9 @@
 """Attention on one CPU by a kernel in C++, in float32: `cpu_attention.cc`.
 
 It computes the output and the gradient of blockwise attention without a mask, or with causal masks,
-windows and padding at the default positions. A C++ compiler builds it for this processor:
+windows and padding at the default positions. For a single query, as in generation with a cache, it
+takes every mask that the heads share, and keys with the heads first in memory. A C++ compiler
+builds it for this processor:
 
     python -m transformer_jax build
 
@@ -55,6 +57,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
     """Return the reason why the C++ kernel cannot compute the inputs, or None if it can."""
     if jax.default_backend() != "cpu" or jax.device_count() > 1:
         return "a CPU is not the only device"
+    T, S = inputs.sizes[2:]
     reasons = {
         "it takes float32": any(
             array.dtype != jnp.float32 for array in (inputs.query, inputs.key, inputs.value)
@@ -64,10 +67,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         or inputs.has_dropout,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
         "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
-        "it takes causal masks, windows and padding": window_and_padding(
-            inputs.mask, *inputs.sizes[2:]
-        )
-        is None,
+        "it takes causal masks, windows and padding": window_and_padding(inputs.mask, T, S) is None,
         "it is not built (python -m transformer_jax build)": not is_built(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

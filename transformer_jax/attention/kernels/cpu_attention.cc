@@ -134,7 +134,9 @@ struct Problem {
   bool heads_first = false;  // whether the keys and values of a head follow each other in memory
 
   // The number of rows of keys, of all heads, before the first of a head, and between two of them.
-  long first_key(long b, long head) const { return heads_first ? (b * K + head) * S : b * S * K + head; }
+  long first_key(long b, long head) const {
+    return heads_first ? (b * K + head) * S : b * S * K + head;
+  }
   long key_step() const { return heads_first ? 1 : K; }
 };
 
@@ -482,7 +484,8 @@ using Mask = ffi::Buffer<ffi::PRED>;
 using Result = ffi::ResultBuffer<ffi::F32>;
 
 // The logical shapes have the heads first, [B, K, G, T, H] and [B, K, S, H] with N = K G; in memory
-// they come behind T and S, except for keys and values that are `heads_first`. Without padding `is_token` has no elements.
+// they come behind T and S, except for keys and values that are `heads_first`. Without padding
+// `is_token` has no elements.
 Problem problem(const Array& query, const Array& key, const Array& value, const Mask& is_token,
                 int64_t left, int64_t right, float scale) {
   const auto q = query.dimensions(), k = key.dimensions(), v = value.dimensions();
