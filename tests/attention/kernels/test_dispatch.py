@@ -130,13 +130,15 @@ def test_few_logits_are_counted_over_examples_too():
 
 def test_short_texts_are_attended_by_the_kernel_and_differentiated_as_the_reference(monkeypatch):
     monkeypatch.setattr("transformer_jax.attention.kernels.cpu.is_built", lambda: True)
-    for keys, implementation, differentiated in [
-        (LEAST_ON_CPU - 1, "reference", "reference"),
-        (LEAST_ON_CPU, "cpu", "reference"),
-        (LEAST_FOR_ITS_GRADIENT - 1, "cpu", "reference"),
-        (LEAST_FOR_ITS_GRADIENT, "cpu", "cpu"),
+    for queries, keys, implementation, differentiated in [
+        (2, LEAST_ON_CPU // 2 - 1, "reference", "reference"),
+        (2, LEAST_ON_CPU // 2, "cpu", "reference"),
+        (2, LEAST_FOR_ITS_GRADIENT // 2 - 1, "cpu", "reference"),
+        (2, LEAST_FOR_ITS_GRADIENT // 2, "cpu", "cpu"),
+        # The masked keys of one query are not zeroed, so its gradient must not read them.
+        (1, LEAST_FOR_ITS_GRADIENT, "cpu", "reference"),
     ]:
-        found = plan((1, 1, 2, 8), (1, keys, 2, 8))
+        found = plan((1, queries, 2, 8), (1, keys, 2, 8))
         assert (found.implementation, found.differentiated) == (implementation, differentiated)
     found = plan((1, 32, 2, 8), implementation="cpu")
     assert (found.implementation, found.differentiated) == ("cpu", "cpu")
