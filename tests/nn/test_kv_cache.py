@@ -2,6 +2,8 @@
 for every rule.
 """
 
+import math
+import re
 from functools import cache, partial
 
 import jax
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from transformer_jax.attention.kernels.cpu import is_built
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.models.config import LanguageModelConfig, SequenceToSequenceConfig
 from transformer_jax.models.language_model import LanguageModel
@@ -207,6 +210,26 @@ def test_an_encoder_decoder_writes_what_it_was_taught(positions, norm):
     for part in cut([2, 1, 1, 1, 1]):
         logits, cache = step(model, target[:, part], every[:, part], cache)
         np.testing.assert_allclose(logits, whole[:, part.stop - 1], **TOLERANCE)
+
+
+@pytest.mark.skipif(not is_built(), reason="python -m transformer_jax build")
+@pytest.mark.parametrize("window", [None, 300])
+def test_a_step_writes_its_token_into_the_cache_and_copies_nothing_of_it(window):
+    """No operation but the two writes makes an array as large as the keys of the cache."""
+    decoder = StackConfig(1, 64, 2, 64, norm="pre", final_norm=True)
+    config = LanguageModelConfig(V, 400, decoder=decoder, positions="rotary", window=window)
+    graph, params = nnx.split(LanguageModel(config, rngs=nnx.Rngs(0)), nnx.Param)
+    cache = nnx.merge(graph, params).start(1, 400)
+
+    def step(cache, params, tokens):
+        return nnx.merge(graph, params)(tokens, jnp.ones((1, 1), bool), cache=cache)
+
+    compiled = jax.jit(step, donate_argnums=0).lower(cache, params, TOKENS[:1, :1]).compile()
+    entry = compiled.as_text().partition("ENTRY")[2]
+    made = re.findall(r"%(\S+) = f32\[([\d,]+)\]\S* (?:fusion|copy|transpose)\(", entry)
+    sizes = {name: math.prod(map(int, shape.split(","))) for name, shape in made}
+    large = [name for name, size in sizes.items() if size >= 2 * 32 * cache.capacity]
+    assert len(large) == 2 and all("dynamic-update-slice" in name for name in large)
 
 
 def test_a_slot_that_was_never_written_is_not_read():

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from train.data.token_file import write_tokens
 from train.lm import main
+from train.tasks import language_modeling
 from train.tasks.language_modeling import sample_text
 from transformer_jax.__main__ import main as use
 
@@ -50,6 +51,20 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
         assert (run / name).exists(), name
     assert not (run / "tokens").exists()
     assert (run / "report.md").read_text().startswith("# Language model on book.txt")
+
+
+def test_the_held_out_text_is_read_once_an_epoch(book, tmp_path, monkeypatch):
+    """The report has the scores of the validation that chose the weights."""
+    read, make = [], language_modeling.make_evaluation
+
+    def made(*arguments):
+        evaluate = make(*arguments)
+        return lambda params: read.append(params) or evaluate(params)
+
+    monkeypatch.setattr(language_modeling, "make_evaluation", made)
+    assert main(["--data", str(book), "--out", str(tmp_path / "run"), "--epochs", "2", *SMALL]) == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert len(read) == 2 and report["held_out_loss"] == report["validation_loss"]
 
 
 def test_it_writes_what_it_has_read(run, capsys):

@@ -15,6 +15,7 @@ from tests.helpers.record_behaviour import RUN_FOLDERS
 from train.classifier.finetuning import load_encoder
 from train.imdb import main as finetune
 from train.mlm import main
+from train.tasks import masked_lm
 from train.optim import precision
 from transformer_jax.__main__ import main as use
 from transformer_jax.inference.fill_mask import fill_masks
@@ -88,6 +89,20 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
     assert (run / "report.md").read_text().startswith("# Masked language model on reviews")
     spec = load_model(run, "MaskedLanguageModel").spec
     assert (spec.data, spec.seed, spec.config.max_length) == ("reviews", 0, 32)
+
+
+def test_the_held_out_texts_are_read_once_an_epoch(data, tmp_path, monkeypatch):
+    """The report has the scores of the validation that chose the weights."""
+    read, make = [], masked_lm.make_evaluation
+
+    def made(*given):
+        evaluate = make(*given)
+        return lambda params: read.append(params) or evaluate(params)
+
+    monkeypatch.setattr(masked_lm, "make_evaluation", made)
+    assert main(arguments(data, tmp_path / "run", "--epochs", "2")) == 0
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert len(read) == 2 and report["held_out_loss"] == report["validation_loss"]
 
 
 def test_no_held_out_text_is_read(run, data):

@@ -161,6 +161,18 @@ def test_names_are_for_rules_at_the_default_positions():
     assert left_window(sliding_window(5, 0, query_positions=jnp.arange(3))) is None
 
 
+def test_the_gradients_of_padded_keys_stay_row_by_row():
+    """XLA:GPU would gather them into transposed arrays: key and value have a layout constraint."""
+    mask = padding(np.arange(S)[None] < np.array([[3], [5]]))
+
+    def loss(*inputs):
+        with forced():
+            return dot_product_attention(*inputs, mask=mask, implementation="cudnn").sum()
+
+    lowered = jax.jit(jax.grad(loss, argnums=(1, 2))).lower(*qkv(S)).as_text()
+    assert lowered.count("custom_call @LayoutConstraint") == 2
+
+
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_bfloat16_comes_back_as_bfloat16():
     @jax.jit

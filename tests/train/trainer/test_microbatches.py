@@ -205,9 +205,11 @@ def check_on_eight_devices():
     expected, _ = trained(None)
     losses, again = trained(sizes, accumulate=2, remat=True)
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
-    expected, _ = trained(None, dtype="bfloat16")
     losses, once = trained(sizes, dtype="bfloat16", accumulate=2)
     np.testing.assert_allclose(losses, expected, rtol=1e-3)
+    # Only in the same microbatches does bfloat16 round nearly alike.
+    expected, _ = trained(None, dtype="bfloat16", accumulate=2)
+    np.testing.assert_allclose(losses, expected, rtol=5e-4)
     assert not again["all-to-all"] and not once["all-to-all"]
     # Each of the 16 matrices of the layers is gathered again for the backward pass.
     assert again["all-gather"] >= once["all-gather"] + 16

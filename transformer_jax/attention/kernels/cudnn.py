@@ -120,8 +120,8 @@ def _permuted_forward(x, order):
 
 def _permuted_backward(order, cotangent):
     gradient = _permuted(cotangent, jnp.argsort(order, axis=1))
-    # Otherwise XLA:GPU gathers into a transposed array, for the product that follows, and takes 5
-    # times as long.
+    # Otherwise XLA:GPU gathers into a transposed array, for the product that follows, and writes
+    # single numbers in place of rows.
     return with_layout_constraint(gradient, Layout(major_to_minor=(0, 1, 2, 3))), None
 
 

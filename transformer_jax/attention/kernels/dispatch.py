@@ -126,7 +126,7 @@ def choose_kernel(
                 "pass None to have one chosen"
             )
         return AttentionPlan(implementation, "it is asked for", implementation)
-    has_cudnn = (
+    has_cudnn = bool(
         objections["cudnn"] is None
         and not _is_bias_wider(inputs)  # cuDNN would round it
         and _array_sizes_for_cudnn(inputs) < ON_AN_ACCELERATOR
@@ -152,7 +152,7 @@ def choose_kernel(
         )
         chosen, differentiated = choose(gradient=False), choose(gradient=True)
     else:
-        chosen = differentiated = choose_on_accelerator((B, N, T, S), has_cudnn=bool(has_cudnn))
+        chosen = differentiated = choose_on_accelerator((B, N, T, S), has_cudnn=has_cudnn)
     return AttentionPlan(chosen, reasons[chosen], differentiated)
 
 
