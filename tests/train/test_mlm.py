@@ -15,8 +15,8 @@ from tests.helpers.record_behaviour import RUN_FOLDERS
 from train.classifier.finetuning import load_encoder
 from train.imdb import main as finetune
 from train.mlm import main
-from train.tasks import masked_lm
 from train.optim import precision
+from train.tasks import masked_lm
 from transformer_jax.__main__ import main as use
 from transformer_jax.inference.fill_mask import fill_masks
 from transformer_jax.pretrained import from_pretrained, tokenizer_of
