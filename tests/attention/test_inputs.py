@@ -15,12 +15,9 @@ from tests.helpers.implementations import IMPLEMENTATIONS, attend, forced
 from transformer_jax.attention import inputs, masked_rows
 from transformer_jax.attention.additive import additive_attention
 from transformer_jax.attention.biases import alibi
-from transformer_jax.attention.dot_product import (
-    attention_weights,
-    compute_attention,
-    dot_product_attention,
-)
+from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
 from transformer_jax.attention.inputs import AttentionInputs, validate
+from transformer_jax.attention.kernels.compute import compute_attention
 from transformer_jax.attention.kernels.dispatch import attention_plan
 from transformer_jax.attention.mask_rule import Mask
 from transformer_jax.attention.masked_rows import (

@@ -12,10 +12,9 @@ from unittest.mock import patch
 
 import jax
 
-from transformer_jax.attention import dot_product
 from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.dot_product import dot_product_attention
-from transformer_jax.attention.kernels import blockwise, dispatch
+from transformer_jax.attention.kernels import blockwise, compute, dispatch
 from transformer_jax.attention.kernels.cudnn import cudnn_attention
 from transformer_jax.attention.kernels.tile_sizes import Tiling
 
@@ -38,7 +37,7 @@ def forced(queries: int = 2, keys: int = 3, *, at_once: bool = False) -> Iterato
     with (
         patch.object(blockwise, "choose_tiling", choose),
         patch.object(dispatch, "why_not_cudnn", lambda *arguments: None),
-        patch.object(dot_product, "cudnn_attention", without_a_gpu),
+        patch.object(compute, "cudnn_attention", without_a_gpu),
     ):
         yield
 

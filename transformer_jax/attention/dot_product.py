@@ -1,7 +1,7 @@
 """Dot-product attention (Vaswani et al., 2017, section 3.2) and the mask contract.
 
-`reference_attention` computes the equation as it is written. The faster implementations in
-`kernels` return the same numbers up to rounding, and `kernels.dispatch` chooses one of them.
+`kernels.reference` computes the equation as it is written. The faster implementations in `kernels`
+return the same numbers up to rounding, and `kernels.dispatch` chooses one of them.
 
 The mask contract. A mask is True where a query may attend to a key. Every implementation, and every
 function and module that takes a mask, keeps these rules in the output and in the gradient:
@@ -19,24 +19,17 @@ A key or value that some queries see must be finite. A weight of 0 does not keep
 other queries, because 0 * NaN is NaN.
 """
 
-from dataclasses import replace
 from typing import Literal, TypedDict, Unpack, overload
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.attention.bias_rule import BiasLike
-from transformer_jax.attention.inputs import AttentionInputs, AttentionResult, validate
-from transformer_jax.attention.kernels.blockwise import blockwise_attention, cpu_attention
-from transformer_jax.attention.kernels.cudnn import cudnn_attention
-from transformer_jax.attention.kernels.dispatch import Implementation, choose_kernel
+from transformer_jax.attention.inputs import AttentionInputs, validate
+from transformer_jax.attention.kernels.compute import compute_attention
+from transformer_jax.attention.kernels.dispatch import Implementation
+from transformer_jax.attention.kernels.reference import reference_weights
 from transformer_jax.attention.mask_rule import MaskLike
-from transformer_jax.attention.rule import rendered
-from transformer_jax.attention.softmax import masked_logsumexp, softmax_over_visible
-from transformer_jax.functional.dropout import dropout_weights
-from transformer_jax.functional.precision import product, widest
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -78,7 +71,7 @@ def attention_weights(
     inputs = AttentionInputs(query, key, bias=bias, mask=mask, scale=scale, soft_cap=soft_cap)
     dtype = inputs.accumulated
     inputs = validate(inputs).in_one_dtype().zero_masked_rows()
-    weights = softmax_over_visible(_logits(inputs), _visible(inputs)).astype(dtype)
+    weights = reference_weights(inputs).astype(dtype)
     return weights if np.ndim(query) == 4 else weights.squeeze(0)
 
 
@@ -218,110 +211,3 @@ def dot_product_attention(
         result = result.without_batch()
     extra = [array for array in (result.weights, result.logsumexp) if array is not None]
     return (result.output, *extra) if extra else result.output
-
-
-def compute_attention(
-    inputs: AttentionInputs,
-    implementation: Implementation | None = None,
-    *,
-    zero_rows: bool = False,
-) -> AttentionResult:
-    """Return the attention of validated inputs, by the requested or the chosen implementation.
-
-    Without `zero_rows` the masked rows must have been found and must be finite, as after
-    `zero_masked_rows`. If query, key and value differ in dtype, they are converted to the widest;
-    the output has the dtype of the query.
-    """
-    # The dtype of an array of JAX: NumPy's float64 is float32 outside 64-bit mode.
-    dtype, accumulated = widest(inputs.query.dtype), inputs.accumulated
-    inputs = inputs.in_one_dtype()
-    kernels = {
-        "cudnn": cudnn_attention,
-        "blockwise": blockwise_attention,
-        "cpu": cpu_attention,
-        "reference": reference_attention,
-    }
-    plan = choose_kernel(inputs, implementation)
-    attend, differentiated = kernels[plan.implementation], kernels[plan.differentiated]
-    if zero_rows:
-        inputs = inputs.with_masked_rows()
-        if plan.implementation == "cpu" != plan.differentiated and inputs.sizes[2] == 1:
-            # With one query the kernel in C++ reads no masked key. Zeroing them would copy the
-            # whole cache for each token.
-            query = inputs.masked_rows.zero_queries(inputs.query)
-            inputs, differentiated = replace(inputs, query=query), _zeroed(differentiated)
-        else:
-            inputs = inputs.zero_masked_rows()
-    if attend is not differentiated:
-        attend = _differentiated_as(differentiated, attend)
-    result = attend(inputs)
-    weights, logsumexp = (
-        None if array is None else array.astype(accumulated)
-        for array in (result.weights, result.logsumexp)
-    )
-    return AttentionResult(result.output.astype(dtype), weights, logsumexp)
-
-
-def _zeroed(attend):
-    return lambda inputs: attend(inputs.zero_masked_rows())
-
-
-def _differentiated_as(other, attend):
-    """Return a function that attends by `attend`, and by `other` where derivatives are taken."""
-
-    def run(inputs):
-        arrays, structure = jax.tree.flatten(inputs)
-        one, two = (
-            lambda *arrays, kernel=kernel: kernel(jax.tree.unflatten(structure, arrays))
-            for kernel in (attend, other)
-        )
-        attended = jax.custom_jvp(one)
-        attended.defjvp(lambda arrays, tangents: jax.jvp(two, arrays, tangents))
-        return attended(*arrays)
-
-    return run
-
-
-def reference_attention(inputs: AttentionInputs) -> AttentionResult:
-    """Return softmax(scale Q K^T + bias) V as it is written, storing all T x S logits."""
-    value, logits, visible = inputs.value, _logits(inputs), _visible(inputs)
-    weights = softmax_over_visible(logits, visible)
-    weights = dropout_weights(weights, inputs.dropout_rate, inputs.dropout_rng)
-    output = product(
-        "BKGTS,BKSO->BKGTO",
-        _group(weights, value.shape[2]).astype(value.dtype),
-        value.swapaxes(1, 2),
-        weights.dtype,
-    )
-    output = output.reshape(*weights.shape[:3], value.shape[3]).swapaxes(1, 2)
-    logsumexp = None
-    if inputs.return_logsumexp:
-        logsumexp = masked_logsumexp(logits, True if visible is None else visible).swapaxes(1, 2)
-    return AttentionResult(
-        output.astype(inputs.query.dtype), weights if inputs.return_weights else None, logsumexp
-    )
-
-
-def _logits(inputs):
-    """Return soft_cap(scale Q K^T) + bias, [B, N, T, S]."""
-    key, soft_cap = inputs.key.astype(inputs.operands), inputs.soft_cap
-    # The heads are placed next to the batch. On a CPU this is twice as fast.
-    query = inputs.scale_queries(inputs.query.astype(inputs.operands))
-    query = _group(query.swapaxes(1, 2), key.shape[2])
-    logits = product("BKGTH,BKSH->BKGTS", query, key.swapaxes(1, 2), inputs.accumulated)
-    logits = inputs.scale_logits(logits.reshape(inputs.sizes))
-    if soft_cap is not None:
-        logits = soft_cap * jnp.tanh(logits / soft_cap)
-    bias = rendered(inputs.bias, *logits.shape[2:])
-    return logits if bias is None else logits + bias.astype(logits.dtype)
-
-
-def _visible(inputs):
-    """Return the mask as an array, True if only a bias may hide keys, None if nothing hides any."""
-    visible = rendered(inputs.mask, *inputs.sizes[2:])
-    return True if visible is None and inputs.bias is not None else visible
-
-
-def _group(x: Float[Array, "B N T L"], K: int) -> Float[Array, "B K G T L"]:
-    """Return the N heads as K groups of heads that share a key head."""
-    return x.reshape(x.shape[0], K, x.shape[1] // K, *x.shape[2:])

@@ -7,8 +7,9 @@ import jax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from transformer_jax.attention.bias_rule import BiasLike
-from transformer_jax.attention.dot_product import AttentionOptions, compute_attention
+from transformer_jax.attention.dot_product import AttentionOptions
 from transformer_jax.attention.inputs import AttentionInputs, validate, with_batch
+from transformer_jax.attention.kernels.compute import compute_attention
 from transformer_jax.attention.kernels.dispatch import Implementation
 from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.functional.checks import check_arrays

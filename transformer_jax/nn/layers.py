@@ -12,8 +12,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from transformer_jax.attention.dot_product import compute_attention
 from transformer_jax.attention.inputs import AttentionInputs, validate
+from transformer_jax.attention.kernels.compute import compute_attention
 from transformer_jax.attention.multi_head import multi_head_attention
 from transformer_jax.functional.feed_forward import GATES, feed_forward, gated_feed_forward
 from transformer_jax.functional.linear import linear

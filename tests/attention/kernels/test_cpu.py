@@ -14,9 +14,9 @@ import pytest
 
 import transformer_jax as tj
 from transformer_jax.__main__ import main
-from transformer_jax.attention.dot_product import compute_attention
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels import cpu
+from transformer_jax.attention.kernels.compute import compute_attention
 from transformer_jax.attention.mask_rule import dense
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count

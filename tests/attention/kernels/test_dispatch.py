@@ -13,8 +13,8 @@ from flax import nnx
 
 from tests.helpers.arrays import normal
 from tests.helpers.implementations import forced
-from transformer_jax.attention import dot_product
 from transformer_jax.attention.dot_product import dot_product_attention
+from transformer_jax.attention.kernels import compute
 from transformer_jax.attention.kernels.dispatch import (
     IMPLEMENTATIONS,
     LEAST_FOR_ITS_GRADIENT,
@@ -389,13 +389,13 @@ def test_a_module_gives_the_same_by_blocks(name, rate, monkeypatch):
     graph, abstract = nnx.split(nnx.eval_shape(lambda: make(rate)))
     parameters = jax.tree.map(lambda leaf: normal(1, *leaf.shape).astype(leaf.dtype) / 4, abstract)
     calls = []
-    blockwise_attention = dot_product.blockwise_attention
+    blockwise_attention = compute.blockwise_attention
 
     def counted(*arguments, **options):
         calls.append(1)
         return blockwise_attention(*arguments, **options)
 
-    monkeypatch.setattr(dot_product, "blockwise_attention", counted)
+    monkeypatch.setattr(compute, "blockwise_attention", counted)
 
     def run(parameters, implementation, trains=rate > 0):
         options = {"rngs": nnx.Rngs(dropout=3)} if trains else {}
