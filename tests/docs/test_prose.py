@@ -21,8 +21,8 @@ VERBS = set(
     Add Apply Build Calibrate Call Check Choose Clip Compare Compute Constrain Convert Count Create
     Decode Describe Divide Draw Embed Encode Escape Evaluate Find Fit Flatten Format Generate Keep
     Learn Load Make Mark Mask Measure Minimize Move Multiply Parse Place Plan Plot Predict Prepare
-    Print Project Raise Read Record Repeat Replace Return Rotate Run Save Search Set Show Sort Split
-    Start Time Tokenize Train Translate Wait Wrap Write Yield Zero
+    Print Project Raise Read Record Remove Repeat Replace Return Rotate Run Save Search Set Show
+    Sort Split Start Time Tokenize Train Translate Wait Wrap Write Yield Zero
     """.split()
 )
 # Openings that leave a reader without a subject.

@@ -14,6 +14,7 @@ import pytest
 
 from tests.helpers import record_behaviour as behaviour
 from tests.helpers.several import PATIENCE, Several, errors
+from train.data.token_file import token_files
 from train.lm import main as train_lm
 from train.trainer.exchange import exchange, largest, tell_end
 from train.trainer.run import held
@@ -143,7 +144,7 @@ def test_a_process_that_nobody_joins_ends_with_one_line(index, says, text, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def slow(*_):
+def slow(*_, **__):
     time.sleep(100)
 
 
@@ -314,10 +315,42 @@ def test_a_process_that_is_not_the_first_writes_no_file(tmp_path):
     assert (tmp_path / "file").read_text() == "text"
 
 
-def test_a_signal_before_training_stops_both_and_leaves_nothing(text, tmp_path):
-    run = tmp_path / "run"
-    with Several("train.lm", lm(text, run), tmp_path / "log") as two:
+def late_files(*arguments, **options):
+    time.sleep(3)
+    return token_files(*arguments, **options)
+
+
+def late_write(*arguments):
+    time.sleep(2)
+    write_text(*arguments)
+
+
+TOKEN_FILES = "train.tasks.language_modeling:token_files"
+LATE = {TOKEN_FILES: late_files}
+
+
+@pytest.mark.parametrize("first", [late_files, slow], ids=["soon", "busy"])
+def test_a_signal_before_training_stops_both_and_leaves_nothing(first, text, tmp_path):
+    run, settings = tmp_path / "new" / "run", LATE
+    if first is slow:
+        settings = LATE | {"train.trainer.exchange:END_SECONDS": 1}
+    with Several(
+        "train.lm", lm(text, run), tmp_path / "log", settings=settings, first={TOKEN_FILES: first}
+    ) as two:
         two.wait_for(lambda: two.said() and "data " in two.said()[0][0])
         two.send(1, signal.SIGTERM)
         one_line(two, 143, "stopped before training began; nothing was kept")
-    assert not run.exists()
+    assert not run.parent.exists()
+
+
+def test_a_signal_while_the_first_is_about_to_keep_the_options_does_not_say_nothing_was_kept(
+    text, tmp_path
+):
+    run = tmp_path / "run"
+    late = LATE | {"train.trainer.run:write_text": late_write}
+    with Several("train.lm", lm(text, run), tmp_path / "log", first=late) as two:
+        two.wait_for(lambda: two.said() and "data " in two.said()[0][0])
+        time.sleep(1)  # the second process waits for the first to compare the data
+        two.send(1, signal.SIGTERM)
+        assert one_line(two, 143, "--resume") == f"    python -m train.lm --resume {run}"
+    assert (run / "options.json").exists() and (run / "config.json").exists()

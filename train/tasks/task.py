@@ -167,13 +167,15 @@ class Task(ABC):
 
     def begin(self, data_sha256: str, spec: Any, *beside: str) -> None:
         """Write options and configuration; raise RunError if the run began with other data."""
-        check_same("data", data_sha256)
         resolved = {"epochs": self.recipe.fit.epochs, "dtype": self.dtype}
         if self.options.data == "auto":
             resolved["data"] = self.data.name
-        self.run.begin(data_sha256, *beside, **resolved)
         self.spec = spec
-        save_specification(self.folder, self.tokenizer, spec)
+        # A process that stops says whether the run can go on: before or after all of this.
+        with agreed_stop():
+            check_same("data", data_sha256)
+            self.run.begin(data_sha256, *beside, **resolved)
+            save_specification(self.folder, self.tokenizer, spec)
 
     @property
     def trained(self) -> nnx.Module:

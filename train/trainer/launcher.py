@@ -35,6 +35,7 @@ from train.trainer.run import (
     held,
     new_folder,
     refuse_other_data,
+    release_held,
     resumed_options,
 )
 from train.trainer.signals import stop_if_asked, stoppable
@@ -113,6 +114,7 @@ class Program:
 
         def leave(told: str) -> None:
             self._print(Ending.read(told), stderr)
+            release_held()
             os._exit(Ending.read(told).code)
 
         leave_with_others(leave)

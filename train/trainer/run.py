@@ -7,10 +7,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from train.trainer.options import (
     CommonOptions,
@@ -30,6 +30,8 @@ from transformer_jax.serialization.folder_files import LOCK
 OPTIONS = "options.json"
 CLUSTER = ("coordinator", "processes", "process")  # that say which processes train as one
 NOT_SAVED = ("out", "resume", "config", *CLUSTER)  # options of a command line, not of a run
+
+_held: list[Callable[[], None]] = []  # what releases each folder that is `held`
 
 
 class RunError(ValueError):
@@ -78,6 +80,12 @@ def held(folder: Path, *, new: bool) -> Iterator[None]:
         raise RunError(f"cannot resume {folder}: there is no such folder")
     path, lock = folder / LOCK, None
     parents = [parent for parent in folder.parents if not os.path.exists(parent)]
+
+    def release() -> None:
+        if lock is not None:
+            _release(lock, [folder, *parents] if made else [])
+
+    _held.append(release)
     try:
         try:
             with undisturbed():
@@ -99,12 +107,25 @@ def held(folder: Path, *, new: bool) -> Iterator[None]:
             )
         yield
     finally:
-        if lock is not None:
-            with lock:  # removed while locked, so that no other process locks a removed file
-                path.unlink(missing_ok=True)
-                if made and not any(folder.iterdir()):
-                    for each in (folder, *parents):
-                        each.rmdir()
+        if release in _held:
+            _held.remove(release)
+            release()
+
+
+def release_held() -> None:
+    """Remove the locks of the folders that are `held`, for a process that ends at once."""
+    while _held:
+        with suppress(OSError):
+            _held.pop()()
+
+
+def _release(lock: BinaryIO, made: Sequence[Path]) -> None:
+    """Remove the lock file, and what was `made`, the run folder first, if that is empty."""
+    with lock:  # removed while locked, so that no other process locks a removed file
+        Path(lock.name).unlink(missing_ok=True)
+        if made and not any(made[0].iterdir()):
+            for folder in made:
+                folder.rmdir()
 
 
 def _lock(path: Path):
