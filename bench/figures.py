@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from bench.measure.sources import changed, packages
@@ -33,6 +34,7 @@ INPUTS = {
     "multi30k": "folder of Multi30k",
     "shakespeare": "file of tinyshakespeare",
     "minilm": "folder of all-MiniLM-L6-v2",
+    "reviews": "reviews to embed, a .parquet file with the column text",
     "tutorial": "log of python -m bench.tutorial_torch",
 }
 SEEDS = ("", "-seed-1", "-seed-2")
@@ -46,7 +48,7 @@ COMMANDS = {
     "training_step": "bench.training_step",
     "compile_time": "bench.compile_time",
     "generation": "bench.generation",
-    "pretrained": "bench.pretrained",
+    "pretrained": "bench.pretrained --model {minilm} --data {reviews}",
     "mesh": "bench.mesh",
     "claims": "bench.claims",
     "gpu": "bench.gpu",
@@ -86,6 +88,14 @@ STARTED = {
     "bench.compile_time": (*TRAINING, "transformer_jax.cli.generate", "transformer_jax.cli.embed"),
     "bench.programs": TRAINING,
     "tests.helpers.kills": ("train.imdb",),
+}
+# The packages that a program compares with. Without them it would store fewer numbers.
+PEERS = {
+    "bench.attention": ("torch",),
+    "bench.report": ("torch",),
+    "bench.training_step": ("torch",),
+    "bench.generation": ("torch", "transformers"),
+    "bench.pretrained": ("torch", "sentence_transformers"),
 }
 PAGES = ("docs.build.tables", "docs.build.errata", "docs.build.architecture")
 DOCS, SOURCES = Path("docs"), "results/sources.json"
@@ -132,8 +142,13 @@ def folder(name: str) -> Path:
 
 
 def words(name: str, given: dict[str, str | None]) -> list[str]:
-    """Return the words of a command. Raises LookupError, with a sentence, if an input is absent."""
+    """Return the words of a command.
+
+    Raises LookupError, with a sentence, if an input or a package is absent.
+    """
     found = []
+    if absent := [peer for peer in PEERS.get(program(name), ()) if find_spec(peer) is None]:
+        raise LookupError(f"it compares with others: pip install {' '.join(absent)}")
     for word in COMMANDS[name].split():
         kind, _, other = word.strip("{}").partition(":")
         if not word.startswith("{"):

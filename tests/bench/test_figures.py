@@ -23,7 +23,7 @@ SMALL = {
 @pytest.fixture
 def started(tmp_path, monkeypatch):
     """The commands that were started, in an empty project; `codes` are their exit codes."""
-    found = SimpleNamespace(commands=[], codes={})
+    found = SimpleNamespace(commands=[], codes={}, absent=())
 
     def run(words, **options):
         assert words[:2] == [sys.executable, "-m"]
@@ -39,6 +39,7 @@ def started(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", run)
     monkeypatch.setattr(figures, "COMMANDS", SMALL)
+    monkeypatch.setattr(figures, "find_spec", lambda name: None if name in found.absent else name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs" / "results").mkdir(parents=True)
     return found
@@ -89,6 +90,17 @@ def test_what_is_absent_keeps_its_numbers(started, capsys):
     )
     assert main(["mistakes", "--imdb", "reviews"]) == 1
     assert "imdb must be measured first" in capsys.readouterr().out
+
+
+def test_without_the_package_to_compare_with_nothing_is_measured(started, capsys):
+    started.absent = ("torch",)
+    assert main(["attention"]) == 1 and started.commands == []
+    said = "attention                not measured: it compares with others: pip install torch\n"
+    assert said in capsys.readouterr().out
+
+
+def test_every_peer_is_of_a_program():
+    assert set(figures.PEERS) <= {figures.program(name) for name in COMMANDS}
 
 
 def test_a_failure_is_an_exit_code_and_the_rest_is_measured(started, capsys):
