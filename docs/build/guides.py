@@ -187,11 +187,11 @@ def measured() -> list[str]:
     """Return what models that write have reached."""
     characters, sample = results("shakespeare"), results("translate-sample")
     german, french = results("multi30k"), results("multi30k-fr")
-    one, eight = (
-        {name: ratio["median"] for name, ratio in row["ratios"].items()}
+    ratios = {
+        row["batch"]: {name: ratio["median"] for name, ratio in row["ratios"].items()}
         for row in results("generation")["decode"]
-        if row["batch"] in (1, 8)
-    )
+    }
+    one, eight = ratios[1], ratios[8]
     return [
         f"- Tiny Shakespeare, characters: {characters['held_out_loss']:.3f} nats per character "
         f"on the held-out last tenth, after {characters['train_seconds']:.0f} s of training "

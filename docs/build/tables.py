@@ -7,10 +7,12 @@
 """
 
 import argparse
+import sys
 
 from docs.build import guides, recipe_rounds, research
 from docs.build.filled import filled
 from docs.build.results import DOCS
+from transformer_jax.runtime.errors import InputError
 from transformer_jax.runtime.files import write_text
 
 MADE_BY = (guides, recipe_rounds, research)  # imported, they register what they make
@@ -19,16 +21,21 @@ PAGES = [DOCS.parent / "README.md"]
 PAGES += [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
 
 
-def main() -> None:
+def main() -> int:
     argparse.ArgumentParser(
         prog="python -m docs.build.tables", description=__doc__.splitlines()[0]
     ).parse_args()
-    for page in PAGES:
-        before = page.read_text(encoding="utf-8")
-        if (after := filled(before)) != before:
-            write_text(page, after)
+    try:
+        pages = {page: filled(page.read_text(encoding="utf-8")) for page in PAGES}
+    except InputError as problem:  # then no page is written
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
+    for page, text in pages.items():
+        if page.read_text(encoding="utf-8") != text:
+            write_text(page, text)
             print(page.relative_to(DOCS.parent))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

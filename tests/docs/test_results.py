@@ -1,10 +1,14 @@
 """The numbers of the written pages are those of the files of results."""
 
+import copy
+import sys
 from statistics import mean
 
 import pytest
 
 from bench.pages.race import OURS, TUTORIAL
+from docs.build import results as stored
+from docs.build import tables
 from docs.build.filled import TABLES, TEXTS, filled
 from docs.build.results import (
     DOCS,
@@ -32,6 +36,26 @@ def test_every_table_and_text_is_on_one_page_and_changes_with_its_results():
     assert filled("<!-- filled: writing -->\n1 nat.<!-- end -->\nAfter it.").count("nats") == 1
     page = "<!-- table: few labels -->\n| a |\n| --- |\n| 1 |\n\nAfter it."
     assert filled(page).endswith("%** |\n\nAfter it.") and "| a |" not in filled(page)
+
+
+@pytest.mark.parametrize("lacks", ["Hugging Face", "a batch of 8"])
+def test_a_number_that_the_results_lack_is_one_line_and_no_page_is_written(
+    lacks, monkeypatch, capsys
+):
+    generation = copy.deepcopy(results("generation"))
+    for row in generation["decode"]:
+        row["ratios"].pop(lacks, None)
+    if lacks == "a batch of 8":
+        generation["decode"] = [row for row in generation["decode"] if row["batch"] != 8]
+    contents = stored._contents
+    monkeypatch.setattr(
+        stored, "_contents", lambda name: generation if name == "generation" else contents(name)
+    )
+    monkeypatch.setattr(tables, "write_text", lambda *_: pytest.fail("a page was written"))
+    monkeypatch.setattr(sys, "argv", ["tables"])
+    assert tables.main() == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: the text 'measured' cites ") and said.count("\n") == 1
 
 
 # Sentences ----------------------------------------------------------------------------------------
