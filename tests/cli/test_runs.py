@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from train.trainer.folder_lock import held
 from train.trainer.options import CommonOptions
-from train.trainer.run import Run, held
+from train.trainer.run import Run
 from transformer_jax.__main__ import main
 
 

@@ -17,7 +17,7 @@ from tests.helpers.several import PATIENCE, Several, errors
 from train.data.token_file import token_files
 from train.lm import main as train_lm
 from train.trainer.exchange import exchange, largest, tell_end
-from train.trainer.run import held
+from train.trainer.folder_lock import held
 from transformer_jax.parallel import processes
 from transformer_jax.runtime.files import discarded, write_text
 
@@ -343,9 +343,7 @@ def test_a_signal_before_training_stops_both_and_leaves_nothing(first, text, tmp
     assert not run.parent.exists()
 
 
-def test_a_signal_while_the_first_is_about_to_keep_the_options_does_not_say_nothing_was_kept(
-    text, tmp_path
-):
+def test_a_signal_while_the_first_writes_the_options_says_how_to_resume(text, tmp_path):
     run = tmp_path / "run"
     late = LATE | {"train.trainer.run:write_text": late_write}
     with Several("train.lm", lm(text, run), tmp_path / "log", first=late) as two:

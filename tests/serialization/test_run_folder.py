@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 import transformer_jax as tj
 from tests.helpers.run_folders import save_run
-from train.trainer.run import held
+from train.trainer.folder_lock import held
 from transformer_jax.__main__ import main
 from transformer_jax.models.config import (
     ClassifierConfig,

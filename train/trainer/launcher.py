@@ -15,6 +15,7 @@ import jax
 from train.data.dataset import DataError
 from train.trainer.closed_pipes import outlast_readers
 from train.trainer.exchange import EndedElsewhere, leave_with_others
+from train.trainer.folder_lock import held, release_held
 from train.trainer.options import (
     CommonOptions,
     OptionError,
@@ -32,10 +33,8 @@ from train.trainer.run import (
     config_options,
     earlier_commands,
     finished,
-    held,
     new_folder,
     refuse_other_data,
-    release_held,
     resumed_options,
 )
 from train.trainer.signals import stop_if_asked, stoppable

@@ -1,16 +1,13 @@
-"""The run of a training program: a folder locked by one process, and the options of the run."""
+"""The run of a training program: its folder, its options, and how it is resumed."""
 
 import dataclasses
-import fcntl
 import json
-import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from train.trainer.options import (
     CommonOptions,
@@ -21,17 +18,14 @@ from train.trainer.options import (
     make_parser,
     type_of,
 )
-from train.trainer.signals import stop_if_asked, undisturbed
+from train.trainer.signals import stop_if_asked
 from transformer_jax.runtime.errors import TokenizerError
 from transformer_jax.runtime.files import write_text
 from transformer_jax.runtime.texts import read_text
-from transformer_jax.serialization.folder_files import LOCK
 
 OPTIONS = "options.json"
 CLUSTER = ("coordinator", "processes", "process")  # that say which processes train as one
 NOT_SAVED = ("out", "resume", "config", *CLUSTER)  # options of a command line, not of a run
-
-_held: list[Callable[[], None]] = []  # what releases each folder that is `held`
 
 
 class RunError(ValueError):
@@ -61,88 +55,6 @@ def new_folder(out: str | None, name: str) -> Path:
     others = (stem.with_name(f"{stem.name}-{n}") for n in range(2, 1000))
     # After the clock was set back, a name may be taken.
     return next((path for path in (stem, *others) if not path.exists()), stem)
-
-
-@contextmanager
-def held(folder: Path, *, new: bool) -> Iterator[None]:
-    """Keep other processes out of a run folder for the duration of the context, by a lock.
-
-    The folder of a new run is created, and removed again if it is empty at the end, so that a
-    failed start leaves nothing behind. The lock is the system's (flock) and ends with the process.
-
-    Raises RunError if the folder is locked, cannot be written, does not exist although the run is
-    not `new`, or is not empty although it is.
-    """
-    made = not os.path.exists(folder)  # Path.exists raises if the name is too long
-    if not (made or folder.is_dir()):
-        raise RunError(f"{folder} is not a folder; pass another {'--out' if new else '--resume'}")
-    if made and not new:
-        raise RunError(f"cannot resume {folder}: there is no such folder")
-    path, lock = folder / LOCK, None
-    parents = [parent for parent in folder.parents if not os.path.exists(parent)]
-
-    def release() -> None:
-        if lock is not None:
-            _release(lock, [folder, *parents] if made else [])
-
-    _held.append(release)
-    try:
-        try:
-            with undisturbed():
-                folder.mkdir(parents=True, exist_ok=True)
-                lock = _lock(path)
-        except OSError as error:
-            raise RunError(
-                f"cannot write to {folder}: {error.strerror}; "
-                + ("pass another --out" if new else "make it writable")
-            ) from None
-        if lock is None:
-            raise RunError(
-                f"another process is training in {folder}; wait for it, or pass another --out"
-            )
-        if new and any(entry.name != LOCK for entry in folder.iterdir()):
-            raise RunError(
-                f"{folder} is not empty and would be overwritten; pass another --out"
-                + (f", or --resume {folder}" if (folder / OPTIONS).exists() else "")
-            )
-        yield
-    finally:
-        if release in _held:
-            _held.remove(release)
-            release()
-
-
-def release_held() -> None:
-    """Remove the locks of the folders that are `held`, for a process that ends at once."""
-    while _held:
-        with suppress(OSError):
-            _held.pop()()
-
-
-def _release(lock: BinaryIO, made: Sequence[Path]) -> None:
-    """Remove the lock file, and what was `made`, the run folder first, if that is empty."""
-    with lock:  # removed while locked, so that no other process locks a removed file
-        Path(lock.name).unlink(missing_ok=True)
-        if made and not any(made[0].iterdir()):
-            for folder in made:
-                folder.rmdir()
-
-
-def _lock(path: Path):
-    """Return the locked lock file, open, or None if another process has locked it."""
-    while True:
-        file = open(path, "ab")  # noqa: SIM115 (`held` closes it)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The previous process may have removed the file between the two lines above.
-            if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
-                return file
-        except BlockingIOError:
-            file.close()
-            return None
-        except FileNotFoundError:
-            pass
-        file.close()
 
 
 @dataclass(frozen=True)

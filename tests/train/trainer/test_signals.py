@@ -6,9 +6,10 @@ import time
 
 import pytest
 
-from train.trainer import run
+from train.trainer import folder_lock
+from train.trainer.folder_lock import held
 from train.trainer.options import CommonOptions
-from train.trainer.run import Run, held
+from train.trainer.run import Run
 from train.trainer.signals import Stopped, stop_wish, stoppable, undisturbed
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -74,14 +75,14 @@ def test_a_signal_within_undisturbed_lines_waits_for_their_end():
 
 
 def test_a_signal_as_the_lock_is_made_leaves_no_folder(tmp_path, monkeypatch):
-    lock = run._lock
+    lock = folder_lock._lock
 
     def locked(path):
         file = lock(path)
         signal.raise_signal(signal.SIGINT)
         return file
 
-    monkeypatch.setattr(run, "_lock", locked)
+    monkeypatch.setattr(folder_lock, "_lock", locked)
     with pytest.raises(Stopped), stoppable(), held(tmp_path / "runs" / "one", new=True):
         raise AssertionError("the run began")
     assert not any(tmp_path.iterdir())
