@@ -29,6 +29,7 @@ import jax
 from bench import attention, generation, plan, utilization
 from bench.measure.harness import Contestant
 from bench.pages.attention import PASSES, SAYS, chosen_cells
+from bench.pages.generation import decode_section
 from bench.pages.markdown import described, how_measured, milliseconds, quotient, table
 from bench.pages.plan import sizes
 from bench.pages.program import Program
@@ -123,7 +124,7 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     if results["steps"]:
         yield from steps_section(results["steps"])
     if results["decode"]:
-        yield from generation.decode_section(results["decode"])
+        yield from decode_section(results["decode"])
     yield from how_measured(
         "gpu.json",
         [f"{run['command']}  # {run['date']}, seed {run['seed']}" for run in results["runs"]],

@@ -1,4 +1,4 @@
-"""Attention by the chosen implementation: what is common to all of them around their call."""
+"""Attention by the chosen implementation, with the conversions that all of them share."""
 
 from dataclasses import replace
 
