@@ -15,7 +15,14 @@ from flax import nnx
 from tests.helpers.compiled import compiled as compiled_module
 from tests.nn.test_kv_cache import MODELS, B, T, V, compiled, model_of, stack
 from transformer_jax.generation.beam_search import BeamSearch
-from transformer_jax.generation.generate import generate, generate_target, next_tokens, stream
+from transformer_jax.generation.generate import (
+    _fed,
+    _first,
+    generate,
+    generate_target,
+    next_tokens,
+    stream,
+)
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.config import SequenceToSequenceConfig
 from transformer_jax.models.seq2seq import SequenceToSequence
@@ -98,6 +105,17 @@ def test_a_stream_is_the_same_text(sampling):
     streamed = np.stack(list(stream(model, PROMPT, **options)), axis=1)
     np.testing.assert_array_equal(streamed, whole[:, : streamed.shape[1]])
     assert (whole[:, streamed.shape[1] :] == 0).all()
+
+
+def test_a_stream_with_other_settings_does_not_compile_the_model_again():
+    model, programs = model_of("window"), []
+    for sampling, stop in ((Sampling(0.5, top_p=0.9), [5]), (Sampling(2.0, top_k=3), [])):
+        tokens = stream(
+            model, PROMPT, max_tokens=2, sampling=sampling, stop=stop, key=jax.random.key(3)
+        )
+        assert len(list(tokens)) == 2
+        programs.append((_first._cache_size(), _fed._cache_size()))
+    assert programs[0] == programs[1]
 
 
 def test_the_penalty_knows_prompt_and_text():

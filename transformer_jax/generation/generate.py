@@ -81,16 +81,16 @@ def generate(
 def _generate(graph, params, tokens, is_token, key, *, options):
     model = nnx.merge(graph, params)
     cache = model.start(tokens.shape[0], tokens.shape[1] + options.max_tokens)
-    state = _read_prompt(model, cache, tokens, is_token, key, options)
+    state = _read_prompt(model, cache, tokens, is_token, key, options.penalises)
     return keep_whole(_generate_tokens(model, state, options))
 
 
-def _read_prompt(model, cache, tokens, is_token, key, options) -> GenerationState:
+def _read_prompt(model, cache, tokens, is_token, key, penalises) -> GenerationState:
     """Compute the state of the loop after the prompt."""
     logits, cache = model.next_logits(tokens, is_token, keep_cache(cache))
     B, V = logits.shape
     is_used = None
-    if options.sampling is not None and options.sampling.repetition_penalty != 1.0:
+    if penalises:
         columns = jnp.where(is_token, tokens, V)
         is_used = jnp.zeros((B, V), bool).at[jnp.arange(B)[:, None], columns].set(True, mode="drop")
     none = jnp.zeros(B, jnp.int32)
@@ -182,7 +182,9 @@ def stream(
     is_token = _prompt(model, tokens, is_token, max_tokens)
     graph, params = nnx.split(model, nnx.Param)
     params, rows = gathered(params), split_filled(_array(tokens), is_token)
-    state = settled(_first(graph, params, *rows, key_for(options, key), options=options))
+    # Only what the program depends on: another temperature or stop token does not compile it again.
+    shape = {"max_tokens": max_tokens, "penalises": options.penalises}
+    state = settled(_first(graph, params, *rows, key_for(options, key), **shape))
     for i in range(max_tokens):
         token, state, is_new, is_last = settled(_drawn(state, options=options))
         yield np.asarray(token)[: len(is_token)]
@@ -191,11 +193,11 @@ def stream(
         state = settled(_fed(graph, params, state, token, is_new))
 
 
-@partial(jax.jit, static_argnums=0, static_argnames="options")
-def _first(graph, params, tokens, is_token, key, *, options):
+@partial(jax.jit, static_argnums=0, static_argnames=("max_tokens", "penalises"))
+def _first(graph, params, tokens, is_token, key, *, max_tokens, penalises):
     model = nnx.merge(graph, params)
-    cache = model.start(tokens.shape[0], tokens.shape[1] + options.max_tokens)
-    return _read_prompt(model, cache, tokens, is_token, key, options)
+    cache = model.start(tokens.shape[0], tokens.shape[1] + max_tokens)
+    return _read_prompt(model, cache, tokens, is_token, key, penalises)
 
 
 @partial(jax.jit, static_argnames="options")
@@ -243,7 +245,8 @@ def _generate_target(graph, params, source, is_source, key, *, begin, options):
     model = nnx.merge(graph, params)
     first = jnp.full((source.shape[0], 1), begin, jnp.int32)
     cache = model.start(source, is_source, options.max_tokens)
-    state = _read_prompt(model, cache, first, jnp.ones_like(first, bool), key, options)
+    is_first = jnp.ones_like(first, bool)
+    state = _read_prompt(model, cache, first, is_first, key, options.penalises)
     return keep_whole(_generate_tokens(model, state, options))
 
 

@@ -44,6 +44,11 @@ class GenerationOptions:
         return self.search is not None and self.search.beams > 1
 
     @property
+    def penalises(self) -> bool:
+        """Whether the repetition penalty has an effect, so that used tokens must be known."""
+        return self.sampling is not None and self.sampling.repetition_penalty != 1.0
+
+    @property
     def draws(self) -> bool:
         """Whether tokens are drawn, which needs a key."""
         return self.sampling is not None and not self.sampling.greedy
