@@ -50,14 +50,15 @@ REPLACED = {
 }
 
 
-def documented() -> Iterator[tuple[str, str, str, str]]:
+@pytest.fixture(scope="module")
+def documented() -> list[tuple[str, str, str, str]]:
     """(where, kind, name, docstring) of every class and function of the product."""
-    for path in CODE:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for kind, node in _definitions(tree, is_local=False):
-            text = ast.get_docstring(node)
-            if text:
-                yield f"{path.relative_to(ROOT)}:{node.lineno}", kind, node.name, text
+    return [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", kind, node.name, text)
+        for path in CODE
+        for kind, node in _definitions(ast.parse(path.read_text(encoding="utf-8")), is_local=False)
+        if (text := ast.get_docstring(node))
+    ]
 
 
 def _definitions(node: ast.AST, is_local: bool) -> Iterator[tuple[str, ast.AST]]:
@@ -73,9 +74,6 @@ def _definitions(node: ast.AST, is_local: bool) -> Iterator[tuple[str, ast.AST]]
             is_property = names & {"property", "cached_property"}
             yield "private" if private else "property" if is_property else "function", child
         yield from _definitions(child, is_local or is_function)
-
-
-DOCUMENTED = list(documented())
 
 
 def first_word(text: str) -> str:
@@ -94,27 +92,27 @@ def test_no_docstring_begins_without_a_subject():
     assert not found, "\n".join([str(len(found)), *found])
 
 
-def test_a_function_begins_with_a_verb():
+def test_a_function_begins_with_a_verb(documented):
     found = [
         f"{where} {name}: {text.splitlines()[0]}"
-        for where, kind, name, text in DOCUMENTED
+        for where, kind, name, text in documented
         if kind == "function" and first_word(text) not in VERBS
     ]
     assert not found, "\n".join([str(len(found)), *found])
 
 
-def test_a_class_or_property_begins_with_a_noun():
+def test_a_class_or_property_begins_with_a_noun(documented):
     found = [
         f"{where} {name}: {text.splitlines()[0]}"
-        for where, kind, name, text in DOCUMENTED
+        for where, kind, name, text in documented
         if kind in ("class", "property") and first_word(text) in VERBS | VAGUE
     ]
     assert not found, "\n".join([str(len(found)), *found])
 
 
-def test_what_is_private_has_one_line():
+def test_what_is_private_has_one_line(documented):
     found = [
-        f"{where} {name}" for where, kind, name, text in DOCUMENTED
+        f"{where} {name}" for where, kind, name, text in documented
         if kind == "private" and "\n" in text
     ]  # fmt: skip
     assert not found, "\n".join([str(len(found)), *found])
@@ -131,16 +129,19 @@ def prose_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield from enumerate(token.string.split("\n"), token.start[0])
 
 
-PROSE = [
-    (f"{path.relative_to(ROOT)}:{number}: {line.strip()}", line)
-    for path in [*CODE, *PAGES]
-    for number, line in prose_lines(path)
-]
+@pytest.fixture(scope="module")
+def prose() -> list[tuple[str, str]]:
+    """(where, line) of all that a reader sees: pages, comments and strings."""
+    return [
+        (f"{path.relative_to(ROOT)}:{number}: {line.strip()}", line)
+        for path in [*CODE, *PAGES]
+        for number, line in prose_lines(path)
+    ]
 
 
 @pytest.mark.parametrize("phrase", REPLACED)
-def test_a_replaced_phrase_stays_replaced(phrase):
-    found = [where for where, line in PROSE if re.search(phrase, line, re.IGNORECASE)]
+def test_a_replaced_phrase_stays_replaced(phrase, prose):
+    found = [where for where, line in prose if re.search(phrase, line, re.IGNORECASE)]
     assert not found, "\n".join([f"{len(found)}, say: {REPLACED[phrase]}", *found])
 
 
