@@ -3,6 +3,7 @@ its recipe.
 """
 
 from dataclasses import fields, make_dataclass, replace
+from itertools import count
 
 import jax
 import numpy as np
@@ -63,7 +64,13 @@ OTHER = replace(
     ),
     fit=replace(SMALL.fit, seed=3, average_decay=0.05),
 )
-RECIPES = pytest.mark.parametrize("recipe", [SMALL, OTHER], ids=["default", "other"])
+# What a step adds to the logits is the same at any depth.
+OTHER_STEP = replace(
+    OTHER,
+    model=replace(
+        OTHER.model, encoder=replace(OTHER.model.encoder, num_layers=1, dropout_rate=0.0)
+    ),
+)
 
 
 def batch_of(recipe):
@@ -77,17 +84,30 @@ def batch_of(recipe):
     return jax.device_put(Batch(tokens, is_token, labels, is_example, index))
 
 
-@RECIPES
-def test_logits_by_hand_are_those_of_the_modules(recipe):
+@pytest.mark.parametrize(
+    ("recipe", "dropout"), [(SMALL, False), (OTHER, True)], ids=["default", "other"]
+)
+def test_logits_by_hand_are_those_of_the_modules(recipe, dropout):
+    """With dropout, the keys of two layers come in the same order."""
     model, batch = model_of(recipe), batch_of(recipe)
     is_token = batch.tokens != 0
     params = by_name(nnx.state(model, nnx.Param))
-    written = jax.jit(lambda p: logits_by_hand(p, recipe.model, batch.tokens, is_token, None))
-    expected = nnx.jit(lambda model: model(batch.tokens, is_token))(model)
-    np.testing.assert_allclose(written(params), expected, atol=1e-6)
+
+    @jax.jit
+    def written(params, key):
+        keys = (jax.random.fold_in(key, i) for i in count()) if dropout else None
+        return logits_by_hand(params, recipe.model, batch.tokens, is_token, keys)
+
+    @nnx.jit
+    def expected(model, key):
+        rngs = nnx.Rngs(dropout=key) if dropout else None
+        return model(batch.tokens, is_token, rngs=rngs)
+
+    key = jax.random.key(3)
+    np.testing.assert_allclose(written(params, key), expected(model, key), atol=1e-6)
 
 
-@RECIPES
+@pytest.mark.parametrize("recipe", [SMALL, OTHER_STEP], ids=["default", "other"])
 def test_steps_by_hand_are_those_of_the_modules(recipe):
     tokenizer = train_tokenizer("word:30000", ["none of these words is used"])
     batch = batch_of(recipe)
