@@ -58,9 +58,8 @@ def losses(run):
 
 def stopped(text, run, index, tmp_path):
     """Train by two processes, of which one gets SIGTERM."""
-    with Several(
-        "train.lm", lm(text, run, "--mesh=fsdp=2"), tmp_path / "log", settings=OFTEN
-    ) as two:
+    arguments = lm(text, run, "--mesh=fsdp=2", "--muon-rate=0")
+    with Several("train.lm", arguments, tmp_path / "log", settings=OFTEN) as two:
         two.wait_for(lambda: len(lines_of(run)) >= 3)
         two.send(index, signal.SIGTERM)
         assert two.codes() == [143, 143], two.said()
@@ -87,7 +86,7 @@ def test_a_signal_to_one_of_two_stops_both_and_the_run_goes_on_by_one_or_two(
     resumed(run, tmp_path / "log")
     monkeypatch.setattr("train.trainer.fit.LOG_EVERY", 3)
     assert train_lm(["--resume", str(tmp_path / "by one"), "--mesh", "data=1"]) == 0
-    assert train_lm(lm(text, tmp_path / "one")) == 0
+    assert train_lm(lm(text, tmp_path / "one", "--muon-rate=0")) == 0
     assert len(losses(run)) == 17
     for other in ("one", "by one"):
         np.testing.assert_allclose(losses(tmp_path / other), losses(run), rtol=1e-5)
