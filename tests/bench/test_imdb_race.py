@@ -4,11 +4,13 @@ or do not.
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from bench import imdb_race
 from bench.imdb_race import LINEAR, main, schedule
@@ -16,12 +18,14 @@ from bench.pages.race import NETWORK, OURS, TUTORIAL, Times, at_least, rows
 from bench.peers.recipe_runs import Look
 from tests.bench.peers.test_recipe_runs import TINY
 from train.data.load import load
+from train.data.sample_reviews import sample
 
+DATA = sample(0, 80, 20)
 HEAD = {
     "command": "python -m bench.tutorial_torch --data PATH --log log --validate-every 100",
     "data": "sample",
-    "train": 7_200,
-    "validation": 800,
+    "train": 72,
+    "validation": 8,
     "tokenizer": "gpt2",
     "attention": "eager",
     "dtype": "float32",
@@ -50,7 +54,7 @@ def results_of(**curves):
 
 
 def write_log(path, points, **changes):
-    head = HEAD | {"train": len(load("sample").train) - 800} | changes
+    head = HEAD | changes
     scores = [
         {"step": i, "epoch": 1, "seconds": s, "validation_accuracy": a, "validation_seconds": 1.0}
         for i, (s, a) in enumerate(points, 1)
@@ -124,7 +128,7 @@ def test_the_schedule_is_even_at_first_then_a_twentieth_and_ends_with_the_last_s
 
 @pytest.fixture
 def fitted(monkeypatch):
-    """The runs that were made; running takes no time."""
+    """The runs that were made; running takes no time, and the sample has few texts."""
     found = []
 
     def trained(data, recipe, seed, every, limit):
@@ -137,6 +141,7 @@ def fitted(monkeypatch):
         found.append(("line", seed))
         return SimpleNamespace(probabilities=np.eye(2)[[0] * len(held_out)], seconds=3.0)
 
+    monkeypatch.setattr(imdb_race, "load", lambda _: DATA)
     monkeypatch.setattr(imdb_race, "ours", trained)
     monkeypatch.setattr(imdb_race, "LINEAR", {"line": fit})
     return found
@@ -147,6 +152,9 @@ def results_in(folder):
 
 
 def test_what_was_run_is_not_run_again_unless_something_is_another(tmp_path, fitted, monkeypatch):
+    # Of eight starts, each of which would draw the same figure two or three times.
+    blank = replace(imdb_race.PROGRAM, figures=lambda _: {"race": Figure()})
+    monkeypatch.setattr(imdb_race, "PROGRAM", blank)
     words = ["--data", "sample", "--docs", str(tmp_path)]
     assert main([*words, "--seeds", "1"]) == 0
     assert fitted == [(OURS, 0), ("line", 0)]
@@ -224,7 +232,7 @@ def test_logs_are_read_anew_where_named_and_kept_where_not(tmp_path, fitted):
     ("points", "changes", "told"),
     [
         ([(1.0, 0.5)], {"data": "imdb"}, "is of other data: imdb"),
-        ([(1.0, 0.5)], {"train": 7}, "is of other data: sample, 807"),
+        ([(1.0, 0.5)], {"train": 7}, "is of other data: sample, 15"),
         ([], {}, "has no validation yet"),
     ],
 )
@@ -258,7 +266,8 @@ def test_the_names_of_contenders_differ():
 @pytest.mark.optimized
 @pytest.mark.slow
 def test_it_trains_fits_draws_and_says_what_the_numbers_are(tmp_path, capsys):
-    log = write_log(tmp_path / "log", [(100.0, 0.6), (200.0, 0.9)])
+    texts = len(load("sample").train)
+    log = write_log(tmp_path / "log", [(100.0, 0.6), (200.0, 0.9)], train=texts - 8)
     words = [
         "--data",
         "sample",
