@@ -1,8 +1,10 @@
 """The report finds the laws again in benchmarks that follow known ones."""
 
+import io
 import json
 import math
 import subprocess
+from contextlib import redirect_stdout
 from itertools import pairwise
 
 import jax
@@ -165,29 +167,35 @@ def test_counted_alone_attention_crosses_at_two_and_six_widths():
     assert crossings["all but attention"] == pytest.approx(6 * parts.D)
 
 
-def test_the_command_writes_page_figures_and_records(tmp_path, capsys):
-    source = tmp_path / "in.json"
-    source.write_text(json.dumps(file_contents()))
-    assert report.main(["--json", str(source), "--docs", str(tmp_path / "docs")]) == 0
-    assert "benchmarks.md" in capsys.readouterr().out
-    text = (tmp_path / "docs" / "benchmarks/benchmarks.md").read_text()
+@pytest.fixture(scope="module")
+def docs(tmp_path_factory):
+    """What the command writes from the file."""
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "in.json").write_text(json.dumps(file_contents()))
+    words = ["--json", str(folder / "in.json"), "--docs", str(folder / "docs")]
+    with redirect_stdout(io.StringIO()) as said:
+        assert report.main(words) == 0
+    assert "benchmarks.md" in said.getvalue()
+    return folder / "docs"
+
+
+def test_the_command_writes_page_figures_and_records(docs):
+    text = (docs / "benchmarks/benchmarks.md").read_text()
     assert "8 heads of 64 features" in text and "Width D = 512, F = 2048" in text
     for part in ("a processor", "2 cores", "jax 0.10", "pytest --benchmark-only", "2026-01-02"):
         assert part in text
     assert "the summary of one that has no subject" in text
-    assert str(tmp_path) not in text
+    assert str(docs.parent) not in text
     shown = [line.split("](")[1].rstrip(")") for line in text.splitlines() if line.startswith("![")]
     assert len(shown) == 6
     for path in shown:
-        svg = (tmp_path / "docs" / "benchmarks" / path).read_text()
-        assert svg.startswith("<?xml") and str(tmp_path) not in svg
+        svg = (docs / "benchmarks" / path).read_text()
+        assert svg.startswith("<?xml") and str(docs.parent) not in svg
 
     def no_constant(name):
         raise AssertionError(f"{name} is not JSON")
 
-    kept = json.loads(
-        (tmp_path / "docs" / "results" / "bench.json").read_text(), parse_constant=no_constant
-    )
+    kept = json.loads((docs / "results" / "bench.json").read_text(), parse_constant=no_constant)
     assert len(kept["records"]) == len(benchmarks()) - 1
     assert kept["goals"][1]["met"] is False
 
@@ -271,19 +279,14 @@ def test_without_numbers_of_before_it_is_one_line(words, contents, tmp_path, cap
     assert not (tmp_path / "benchmarks/benchmarks.md").exists() and not captured.out
 
 
-def test_what_became_slower_stands_first_and_nothing_is_written(tmp_path, capsys):
-    docs = tmp_path / "docs"
-    source = tmp_path / "in.json"
-    source.write_text(json.dumps(file_contents()))
-    words = ["--json", str(source), "--docs", str(docs)]
-    assert report.main(words) == 0
+def test_what_became_slower_stands_first_and_nothing_is_written(docs, tmp_path, capsys):
     before = {path: path.read_bytes() for path in docs.glob("**/*.*")}
     slower = file_contents()
     slower["benchmarks"][7]["stats"]["median"] *= 3
     slower["machine_info"]["cores"] = 64
-    source.write_text(json.dumps(slower))
-    capsys.readouterr()
-    assert report.main([*words, "--compare"]) == 0
+    (tmp_path / "in.json").write_text(json.dumps(slower))
+    words = ["--json", str(tmp_path / "in.json"), "--docs", str(docs), "--compare"]
+    assert report.main(words) == 0
     cores, _, _, first, second, *_ = capsys.readouterr().out.splitlines()
     assert cores == "cores: 2 before, 64 now"
     changed = slower["benchmarks"][7]["extra_info"]
