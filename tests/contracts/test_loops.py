@@ -91,13 +91,12 @@ def rows(letters: str, *table) -> list[Row]:
 ATTENTION = rows(
     "BTSNKHO",
     (2, 3, 5, 6, 2, 3, 2, {"axes": {"bias": "BNTS"}}),
-    (1, 7, 3, 6, 3, 2, 3, {"dropout_rate": RATE}),
     (2, 5, 5, 2, 1, 5, 1, {"axes": {"bias": "1N1S"}, "soft_cap": 1.5, "scale": 0.9}),
     (2, 1, 7, 6, 2, 1, 5, {}),
     (1, 5, 1, 3, 1, 3, 3, {"soft_cap": 0.5}),
     (1, 1, 1, 1, 1, 1, 1, {"axes": {"bias": "B1T1"}}),
     (1, 11, 13, 2, 2, 3, 2, {}),
-    (3, 2, 3, 6, 3, 7, 2, {"axes": {"bias": "NTS"}, "dropout_rate": RATE, "soft_cap": 2.0}),
+    (3, 5, 3, 6, 3, 7, 2, {"axes": {"bias": "NTS"}, "dropout_rate": RATE, "soft_cap": 2.0}),
 )
 
 
@@ -107,8 +106,8 @@ BLOCKWISE = [
     for row, blocks in zip(
         ATTENTION,
         (
-            *((2, 3, True), (3, 2, False), (2, 3, False), (1, 3, True)),
-            *((2, 1, False), (1, 1, True), (4, 5, True), (2, 2, False)),
+            *((2, 3, True), (2, 3, False), (1, 3, True), (2, 1, False)),
+            *((1, 1, True), (4, 5, True), (3, 2, False)),
         ),
         strict=True,
     )
@@ -230,32 +229,25 @@ NORM = rows(
     (1, 1, 3, {"axes": {"bias": "D"}}),
     (5, 1, 1, {"axes": {"bias": "D"}}),
     (1, 7, 11, {"epsilon": 0.1}),
-    (1, 3, 13),
 )
 RMS = [Row(row.sizes, {k: v for k, v in row.options.items() if k != "axes"}) for row in NORM]
 
 FEED_FORWARD = rows(
     "BTDFM",
     *(
-        (*sizes, {"activation": activation, "axes": axes})
+        (2, 3, 5, 7, 3, {"activation": activation, "axes": {"in_bias": "F", "out_bias": "M"}})
         for activation in ACTIVATIONS
-        for sizes, axes in (
-            ((2, 3, 5, 7, 3), {"in_bias": "F", "out_bias": "M"}),
-            ((1, 1, 3, 1, 2), {"out_bias": "M"}),
-        )
     ),
+    (1, 1, 3, 1, 2, {"activation": "relu", "axes": {"out_bias": "M"}}),
     (3, 1, 1, 11, 1, {"activation": "gelu", "axes": {"in_bias": "F"}}),
 )
 GATED = rows(
     "BTDFM",
     *(
-        (*sizes, {"gate": gate, "axes": axes})
+        (2, 3, 5, 7, 3, {"gate": gate, "axes": {"gate_bias": "F", "in_bias": "F", "out_bias": "M"}})
         for gate in GATES
-        for sizes, axes in (
-            ((2, 3, 5, 7, 3), {"gate_bias": "F", "in_bias": "F", "out_bias": "M"}),
-            ((1, 1, 3, 1, 2), {"gate_bias": "F"}),
-        )
     ),
+    (1, 1, 3, 1, 2, {"gate": "swiglu", "axes": {"gate_bias": "F"}}),
 )
 
 
@@ -325,7 +317,7 @@ TWINS = {
             mask=mask,
             return_weights=True,
         )[1:],
-        ATTENTION[:2],
+        [ATTENTION[0], ATTENTION[-1]],
         {"query": "BTNH", "key": "BSKH"},
         "BNTS",
         lambda row, mask: {
