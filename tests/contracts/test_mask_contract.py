@@ -4,6 +4,7 @@ takes one, and for every implementation.
 Each path is compiled once, with the mask as an array, and asked many questions.
 """
 
+from dataclasses import replace
 from functools import cache, partial
 
 import jax
@@ -35,6 +36,11 @@ pytestmark = pytest.mark.usefixtures("strict")
 
 B, T, S, N, K, H, O, D = 2, 5, 7, 6, 2, 3, 11, 30  # noqa: E741
 SIZES = H, O
+# Attention itself is computed in blocks of queries and of keys. A loop takes most of the time to
+# compile: biases, positions and a mapped batch meet blocks of keys alone; other dtypes and what is
+# built from attention have one block.
+blocks_of_keys = partial(forced, 99, 3, at_once=True)
+one_block = partial(forced, 99, 99, at_once=True)
 RATE = 0.3
 BOUND = {"rtol": 0, "atol": 1e-5}
 
@@ -100,39 +106,45 @@ def run_module(make, implementation="reference"):
         rngs = None if key is None else nnx.Rngs(dropout=key)
         shows = implementation == "reference"
         context = LayerContext(mask=mask, return_weights=shows, implementation=implementation)
-        with forced():
+        with one_block():
             returned = nnx.merge(graph, parameters)(*inputs, context, rngs=rngs)
         return returned if shows else (returned, ())
 
     return run, parameters
 
 
-ATTEND = {name: partial(attend_by, implementation=name) for name in IMPLEMENTATIONS}
+ATTEND = {
+    name: partial(attend_by, implementation=name, blocks=(99, 3), at_once=True)
+    for name in IMPLEMENTATIONS
+}
 
 
-def run_function(function, implementation="reference", weights=lambda attend, inputs: ()):
+def without_weights(attend, inputs):
+    return attend(*inputs), ()
+
+
+def run_function(
+    function, implementation="reference", returned=without_weights, blocks=blocks_of_keys
+):
     def run(inputs, parameters, mask, key):
         options = {"mask": mask, "dropout_rate": RATE, "dropout_rng": key}
         options["implementation"] = implementation
         if implementation == "reference":
             return function(*inputs, *parameters, **options, return_weights=True)
-
-        def attend_to(*inputs):
-            if function is dot_product_attention:
-                return attend_by(*inputs, **options)
-            with forced():
-                return function(*inputs, *parameters, **options)
-
-        return attend_to(*inputs), weights(attend_to, inputs)
+        with blocks():
+            return returned(lambda *inputs: function(*inputs, *parameters, **options), inputs)
 
     return run
 
 
-def weights_read_off(attend, inputs):
-    """The weights of an implementation that stores none: its output for unit vectors as values."""
+def with_weights(attend, inputs):
+    """The output and the weights of an implementation that stores none: its output for unit vectors
+    as values, which lie beside the values in one call.
+    """
     query, key, value = inputs
     unit = jnp.broadcast_to(jnp.eye(S, dtype=value.dtype)[:, None], (B, S, K, S))
-    return attend(query, key, unit).swapaxes(1, 2).astype(jnp.float32)
+    both = attend(query, key, jnp.concatenate([value, unit], axis=3))
+    return both[..., :-S], both[..., -S:].swapaxes(1, 2).astype(jnp.float32)
 
 
 class Path:
@@ -171,11 +183,12 @@ class Path:
 
 
 def attention_path(dtype, implementation="reference"):
-    # NVIDIA's kernel takes keys and values of one width; as wide as S the weights can be read off.
-    H, O = (S, S) if implementation == "cudnn" else SIZES  # noqa: E741
+    # NVIDIA's kernel takes keys and values of one width; the unit vectors are S wide.
+    H, O = (SIZES[1] + S, SIZES[1]) if implementation == "cudnn" else SIZES  # noqa: E741
     shapes = ((B, T, N, H), (B, S, K, H), (B, S, K, O))
     inputs = tuple(drawn(i, *shape, dtype=dtype) for i, shape in enumerate(shapes))
-    return Path(run_function(dot_product_attention, implementation, weights_read_off), inputs)
+    blocks = forced if dtype == jnp.float32 else one_block
+    return Path(run_function(dot_product_attention, implementation, with_weights, blocks), inputs)
 
 
 def of_one_example(query, key, value, *, mask, implementation, **options):
@@ -187,13 +200,12 @@ def of_one_example(query, key, value, *, mask, implementation, **options):
         )
 
     mask = jnp.broadcast_to(mask, (B, *mask.shape[1:]))
-    with forced():
-        return jax.vmap(attend)(query, key, value, mask)
+    return jax.vmap(attend)(query, key, value, mask)
 
 
 def unbatched_path(implementation="reference"):
     inputs = drawn(1, B, T, N, H), drawn(2, B, S, K, H), drawn(3, B, S, K, O)
-    return Path(run_function(of_one_example, implementation, weights_read_off), inputs)
+    return Path(run_function(of_one_example, implementation, with_weights), inputs)
 
 
 def one_query_at_a_time(query, key, value, *, mask, dropout_rate, dropout_rng, **options):
@@ -211,14 +223,15 @@ def one_query_at_a_time(query, key, value, *, mask, dropout_rate, dropout_rng, *
 
 def cpu_path():
     inputs = drawn(1, B, T, N, H), drawn(2, B, S, K, H), drawn(3, B, S, K, O)
-    return Path(run_function(one_query_at_a_time, "cpu", weights_read_off), inputs)
+    return Path(run_function(one_query_at_a_time, "cpu", with_weights), inputs)
 
 
 def multi_head_path(implementation="reference"):
     shapes = ((D, N, H), (D, K, H), (D, K, O), (N, O, 13))
     inputs = drawn(1, B, T, D), drawn(2, B, S, D)
     parameters = tuple(drawn(i, *shape) / 8 for i, shape in enumerate(shapes))
-    return Path(run_function(multi_head_attention, implementation), inputs, parameters)
+    run = run_function(multi_head_attention, implementation, blocks=one_block)
+    return Path(run, inputs, parameters)
 
 
 def additive_path():
@@ -240,7 +253,7 @@ def biased(query, key, value, slopes, table, *, query_positions=None, **options)
 
 def biased_path(implementation="reference"):
     inputs = drawn(1, B, T, N, H), drawn(2, B, S, K, H), drawn(3, B, S, K, O)
-    run = run_function(biased, implementation, weights_read_off)
+    run = run_function(biased, implementation, with_weights)
     return Path(run, inputs, (drawn(4, N), drawn(5, 8, N)))
 
 
@@ -525,8 +538,9 @@ def test_the_logsumexp_of_a_query_without_keys_is_minus_infinity_and_passes_no_g
 
     def run(query, key, value, mask):
         def logsumexp(query, key):
-            attend = ATTEND[implementation]
-            return attend(query, key, value, mask=mask, return_logsumexp=True)[1]
+            options = {"implementation": implementation, "return_logsumexp": True}
+            with blocks_of_keys() if name == "float32" else one_block():
+                return dot_product_attention(query, key, value, mask=mask, **options)[1]
 
         total, pull = jax.vjp(logsumexp, query, key)
         return total, pull(jnp.ones_like(total))
@@ -695,7 +709,7 @@ def test_no_future_token_reaches_an_earlier_output_or_its_gradient(paths, name):
         assert gradient[:, :i].any() and not gradient[:, i:].any()
 
 
-@pytest.mark.parametrize("name", [*ATTENTION[:2], *SELF])
+@pytest.mark.parametrize("name", [*ATTENTION[:2], "Encoder post", "Encoder pre"])
 def test_no_future_token_reaches_an_earlier_output_through_dropout(paths, name):
     path = paths(name)
     mask, future, _ = causal_case(path)
@@ -716,9 +730,13 @@ LENGTH, ROOM = 5, 11
 
 INPUTS = {
     "tokens": {},
-    "regions": {"region_width": 3, "region_features": 7},
+    "regions and n-grams": {
+        "region_width": 3,
+        "region_features": 7,
+        "ngrams": 2,
+        "ngram_bits": 5,
+    },
     "patches of regions": {"region_width": 3, "region_features": 7, "patch_width": 2},
-    "n-grams": {"ngrams": 2, "ngram_bits": 5},
 }
 
 
@@ -732,12 +750,17 @@ def classifier(request):
     the gradient.
     """
     inputs, implementation = request.param
+    stack = StackConfig(num_layers=1, embed_dim=D, num_heads=N, hidden_dim=17)
+    if request.param != ("tokens", "reference"):  # other inputs meet the same layers
+        stack = replace(stack, biases=False, norm_kind="rms")
+    # Patches are pooled by a mask of their own.
+    every = request.param[0] == "patches of regions" or request.param == ("tokens", "reference")
     config = ClassifierConfig(
         vocab_size=23,
         max_length=ROOM,
         num_classes=3,
-        encoder=StackConfig(num_layers=1, embed_dim=D, num_heads=N, hidden_dim=17),
-        pooling=("cls", "mean", "max", "last"),
+        encoder=stack,
+        pooling=("cls", "mean", "max", "last") if every else ("mean",),
         **INPUTS[inputs],
     )
     shows = implementation == "reference"  # its maps
@@ -746,7 +769,7 @@ def classifier(request):
     def classified(parameters, tokens, is_token):
         """Logits and maps."""
         classify = partial(nnx.merge(graph, parameters), implementation=implementation)
-        with forced():
+        with one_block():
             logits = classify(tokens, is_token, return_weights=shows)
         return logits if shows else (logits, ())
 
@@ -834,48 +857,49 @@ def test_an_empty_text_is_classified_without_nan(classifier):
     assert is_finite(with_gradient(parameters, tokens, is_token))
 
 
-def self_biased(implementation, parameters, x, mask):
+def self_biased(parameters, x, mask, implementation):
     query, key = x.reshape(*x.shape[:2], N, -1), x.reshape(*x.shape[:2], N, -1)[:, :, :K]
-    with forced():
+    with blocks_of_keys():
         return biased(query, key, key, *parameters, mask=mask, implementation=implementation)
 
 
-SELF_ATTENTION = {
-    **{
-        f"soft cap and bias rules {implementation}": (
-            partial(self_biased, implementation),
-            (drawn(1, N), drawn(2, 8, N)),
-        )
-        for implementation in ("reference", "blockwise")
-    },
-    "additive_attention": (
-        lambda parameters, x, mask: additive_attention(x, x, x, *parameters, mask=mask),
-        (drawn(3, D, 7) / 4, drawn(4, D, 7) / 4, drawn(5, 7)),
-    ),
-}
+def self_additive(parameters, x, mask, implementation):
+    return additive_attention(x, x, x, *parameters, mask=mask)
 
 
-@pytest.mark.parametrize("function", SELF_ATTENTION)
-def test_padding_changes_neither_a_text_nor_the_gradient_of_its_parameters(function):
-    attend, parameters = SELF_ATTENTION[function]
+BIASES = drawn(1, N), drawn(2, 8, N)
+KERNELS = drawn(3, D, 7) / 4, drawn(4, D, 7) / 4, drawn(5, 7)
 
-    @jax.jit
-    def run(parameters, x, is_token, where):
+
+@pytest.mark.parametrize(
+    ("attend", "parameters", "implementation"),
+    [
+        (self_biased, BIASES, "reference"),
+        (self_biased, BIASES, "blockwise"),
+        (self_additive, KERNELS, None),
+    ],
+    ids=["soft cap and bias rules", "soft cap and bias rules blockwise", "additive_attention"],
+)
+def test_padding_changes_neither_a_text_nor_the_gradient_of_its_parameters(
+    attend, parameters, implementation
+):
+    @partial(jax.jit, static_argnums=4)
+    def run(parameters, x, is_token, where, implementation):
         def loss(parameters):
-            output = attend(parameters, x, padding(is_token))[:1]
+            output = attend(parameters, x, padding(is_token), implementation)[:1]
             text = lax.dynamic_slice_in_dim(output, where, LENGTH, 1)
             return jnp.sum(text**2), text
 
         return jax.grad(loss, has_aux=True)(parameters)
 
     text = drawn(1, 1, LENGTH, D)
-    alone = run(parameters, text, np.ones((1, LENGTH), bool), 0)
+    alone = run(parameters, text, np.ones((1, LENGTH), bool), 0, "reference")
     assert all(np.abs(gradient).max() > 1e-2 for gradient in jax.tree.leaves(alone[0]))
     for left in range(ROOM - LENGTH + 1):
         is_token = np.zeros((B, ROOM), bool)
         is_token[0, left : left + LENGTH] = is_token[1, left // 2 :] = True
         padded = planted(50 * drawn(left, B, ROOM, D), (np.s_[0, left : left + LENGTH], text[0]))
-        assert_same(run(parameters, padded, is_token, left), alone)
+        assert_same(run(parameters, padded, is_token, left, implementation), alone)
 
 
 @pytest.fixture(scope="module", params=["reference", "blockwise"])
