@@ -3,15 +3,16 @@
 A bias of -inf hides a key. The right values are those of the same call with a mask.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.helpers import implementations
 from tests.helpers.arrays import jax_normal, normal
-from tests.helpers.implementations import IMPLEMENTATIONS, attend
+from tests.helpers.implementations import IMPLEMENTATIONS
 from transformer_jax.attention.biases import relative_bias
 from transformer_jax.attention.dot_product import attention_weights
 from transformer_jax.attention.masks import causal
@@ -20,6 +21,8 @@ from transformer_jax.functional import precision
 
 B, T, S, N, K, H = 2, 5, 7, 6, 2, 3
 BOUND = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
+# Keys in blocks, among which a softmax is summed; a loop over queries would only take longer.
+attend = partial(implementations.attend, blocks=(T, 3), at_once=True)
 VISIBLE = np.random.default_rng(0).random((1, N, T, S)) < 0.6
 VISIBLE[:, :, 0] = False  # query 0 sees no key
 VISIBLE[:, 1, 3] = False  # nor does query 3 in head 1
@@ -113,20 +116,31 @@ def test_logits_that_overflow_to_minus_infinity_give_zeros(implementation):
         np.testing.assert_array_equal(array, 0)
 
 
+@cache
+def derivatives(implementation):
+    """The value, the gradients and the derivative along the arrays, for arrays and a bias."""
+
+    @jax.jit
+    def run(arrays, bias):
+        def function(*arrays):
+            return attend(*arrays, bias=bias, implementation=implementation)
+
+        output, pullback = jax.vjp(function, *arrays)
+        weight = normal(9, *output.shape).astype(output.dtype)
+        return output, pullback(weight), jax.jvp(function, arrays, arrays)[1]
+
+    return run
+
+
 @pytest.mark.parametrize("low", [-1e4, -1e9, -3e38])
 def test_equal_bias_of_all_keys_has_the_derivatives_of_its_softmax(low):
     bias = np.zeros((T, S), np.float32)
     bias[2] = low  # finite, so that the keys share the weight
-
-    def run(implementation):
-        def function(*arrays):
-            return attend(*arrays, bias=bias, implementation=implementation)
-
-        arrays = tuple(qkv("float32"))
-        forward = jax.jit(lambda *x: jax.jvp(function, x, x)[1])
-        return *value_and_gradients(function, *arrays), forward(*arrays)
-
-    for ours, theirs in zip(run("blockwise"), run("reference"), strict=True):
+    found, right = (
+        jax.tree.leaves(derivatives(implementation)(tuple(qkv("float32")), bias))
+        for implementation in ("blockwise", "reference")
+    )
+    for ours, theirs in zip(found, right, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
@@ -148,27 +162,36 @@ def test_large_equal_logits_have_the_derivatives_of_their_softmax():
 def test_hidden_row_has_a_logsumexp_of_minus_infinity(implementation):
     bias = np.where(VISIBLE, np.float32(0), -np.float32(np.inf))
 
-    def run(*arrays):
+    def attended(*arrays):
         options = {"bias": bias, "return_logsumexp": True, "implementation": implementation}
         output, logsumexp = attend(*arrays, **options)
         return output, jnp.where(logsumexp > -jnp.inf, logsumexp, 0)
 
-    (output, logsumexp), pullback = jax.vjp(jax.jit(run), *qkv("float32"))
+    @jax.jit
+    def run(*arrays):
+        results, pullback = jax.vjp(attended, *arrays)
+        return results[1], pullback(jax.tree.map(jnp.ones_like, results))
+
+    logsumexp, gradients = run(*qkv("float32"))
     assert (logsumexp[:, 0] == 0).all() and (logsumexp[:, 1] != 0).all()
-    for gradient in pullback((jnp.ones_like(output), jnp.ones_like(logsumexp))):
-        assert np.isfinite(gradient).all()
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize("dropout_rate", [0.0, 0.3])
 def test_hidden_row_has_weights_of_zero(dropout_rate):
     bias = np.where(VISIBLE, np.float32(0), -np.float32(np.inf))
-    key = jax.random.key(0) if dropout_rate else None
-    _, weights = attend(
-        *qkv("float32"), bias=bias, return_weights=True, implementation="reference",
-        dropout_rate=dropout_rate, dropout_rng=key,
-    )  # fmt: skip
+    options = {"dropout_rate": dropout_rate, "dropout_rng": jax.random.key(0)}
+
+    @jax.jit
+    def run(query, key, value):
+        _, weights = attend(
+            query, key, value, bias=bias, return_weights=True, implementation="reference",
+            **(options if dropout_rate else {}),
+        )  # fmt: skip
+        return weights, attention_weights(query, key, bias=bias)
+
+    weights, alone = jax.device_get(run(*qkv("float32")))
     assert (weights[:, :, 0] == 0).all() and not np.isnan(weights).any()
-    alone = attention_weights(*qkv("float32")[:2], bias=bias)
     np.testing.assert_allclose(
         alone.sum(-1), np.broadcast_to(VISIBLE.any(-1), alone.shape[:3]), atol=1e-6
     )
@@ -206,13 +229,13 @@ def test_scaled_query_does_not_overflow_in_float16(implementation, short, monkey
             "transformer_jax.attention.inputs.operands_dtype", lambda dtype: jnp.dtype(dtype)
         )
         monkeypatch.setattr(precision, "operands_dtype", lambda dtype: jnp.dtype(dtype))
-    query, key, value = qkv("float16")
+    query, key, value = map(np.asarray, qkv("float16"))
+
+    def attended(scale):
+        return partial(attend, scale=scale, implementation=implementation, blocks=(T, S))
 
     def run(scale, factor):
-        return value_and_gradients(
-            lambda q, k, v: attend(q, k, v, scale=scale, implementation=implementation),
-            query * np.float16(factor), key, value,
-        )  # fmt: skip
+        return value_and_gradients(attended(scale), query * np.float16(factor), key, value)
 
     right, *gradients = run(0.5, 1)
     found, d_query, *others = run(0.5 / 2**14, 2**14)
@@ -222,10 +245,8 @@ def test_scaled_query_does_not_overflow_in_float16(implementation, short, monkey
     )
     for ours, theirs in zip(others, gradients[1:], strict=True):
         np.testing.assert_allclose(ours, theirs, atol=8e-3)
-    large, *_ = value_and_gradients(
-        lambda q, k, v: attend(q, k, v, scale=100.0, implementation=implementation),
-        np.full_like(query, 3000), np.full_like(key, 1e-4), value,
-    )  # fmt: skip
+    same = np.full_like(query, 3000), np.full_like(key, 1e-4)
+    large = np.asarray(jax.jit(attended(100.0))(*same, value))
     mean = value.astype(np.float32).mean(1).repeat(N // K, 1)[:, None]
     np.testing.assert_allclose(
         large.astype(np.float32), np.broadcast_to(mean, large.shape), atol=2e-3
