@@ -49,6 +49,7 @@ def test_weights_and_vectors_do_not_go_together(capsys):
     assert "--class-weights cannot be combined with --vectors" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("small_recipes")
 def test_a_run_says_what_its_classes_are_and_learns_from_texts_without_a_label(tmp_path, capsys):
     labels = ["sea"] * 61 + ["land"] * 36 + ["air"] * 3 + [None] * 20
     texts = [f"{label or 'sea'} number {i} of these texts" for i, label in enumerate(labels)]

@@ -21,6 +21,8 @@ WORDS = {-1: ("dull", "poor", "awful", "weak"), 1: ("fine", "superb", "lovely", 
 SMALL = {"epochs": 1, "tokenizer": "word:40", "batch_tokens": 512, "dtype": "float32"}
 QUICK = SMALL | {"epochs": 0}  # the n-grams learn, the network does not
 
+pytestmark = pytest.mark.usefixtures("small_recipes")
+
 
 def examples():
     """Texts whose label one word tells, and integers that are no indices."""
@@ -35,7 +37,7 @@ def examples():
 
 
 @pytest.fixture(scope="module")
-def fitted():
+def fitted(small_recipes):
     return TransformerClassifier(**SMALL).fit(*examples())
 
 

@@ -1,6 +1,7 @@
 """`python -m train.imdb`, from a file on disk to a model that predicts."""
 
 import html
+import io
 import json
 import shlex
 import sys
@@ -14,6 +15,7 @@ import pytest
 from flax import nnx
 from sklearn.utils.class_weight import compute_class_weight
 
+from tests.helpers.small_recipes import small_recipes
 from train.imdb import main
 from train.objectives.classification import (
     balanced_weights,
@@ -26,7 +28,6 @@ from train.recipes.classify_options import ImdbOptions, recipe_of
 from train.recipes.imdb import FAST, SAMPLE, TUTORIAL
 from train.trainer.metrics_log import event_log
 from train.trainer.run import RunError
-from train.trainer.step import mean
 from transformer_jax.__main__ import main as use
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.parameters import AbstractRngs
@@ -58,7 +59,7 @@ def run(csv, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "run"
     options = [
         "--data", str(csv), "--out", str(folder), "--epochs", "6", "--batch-tokens", "512",
-        "--tokenizer", "word:40", "--dtype", "float32",
+        "--tokenizer", "word:40", "--dtype", "float32", "--max-length", "16",
     ]  # fmt: skip
     assert main(options) == 0
     return folder
@@ -99,11 +100,15 @@ def test_a_test_split_of_one_class_is_noted_on_the_screen_and_in_the_report(tmp_
     train.to_parquet(tmp_path / "train.parquet")
     pd.DataFrame({"text": ["a", "b"], "label": [1, 1]}).to_parquet(tmp_path / "test.parquet")
     run, note = tmp_path / "run", "the test split has texts of one class only, positive"
-    options = "--max-steps 1 --batch-tokens 512 --max-length 16 --tokenizer word:40 --dtype float32"
-    assert main(["--data", str(tmp_path), "--out", str(run), *options.split()]) == 0
+    options = "--epochs 0 --batch-tokens 512 --max-length 16 --tokenizer word:40 --dtype float32"
+    with small_recipes():
+        assert main(["--data", str(tmp_path), "--out", str(run), *options.split()]) == 0
     assert f"note        {note}" in capsys.readouterr().out
     assert note in json.loads((run / "report.json").read_text())["data"]["notes"][0]
     assert note in (run / "report.md").read_text()
+
+
+# Three texts at a time, so that one compiled program serves all.
 
 
 def test_predict_prints_label_and_probability_and_says_what_was_cut(run, capsys):
@@ -112,53 +117,52 @@ def test_predict_prints_label_and_probability_and_says_what_was_cut(run, capsys)
     good, bad, empty = said.out.splitlines()
     assert said.err == "note: 1 of 3 texts are blank, so that the label says nothing\n"
     assert good.startswith("good") and bad.startswith("bad")
-    assert use(["predict", str(run), "it was superb", "zork quux"]) == 0
-    said = capsys.readouterr()
-    assert said.out.startswith("good") and "note: in 1 of 2 texts at least half" in said.err
     assert empty.split()[0] in ("good", "bad")
     assert "cut" not in good
-    long = "superb " * 600
-    assert use(["predict", str(run), long]) == 0
-    assert "tokens were not read" in capsys.readouterr().out
+    assert use(["predict", str(run), "it was superb", "zork quux", "superb " * 20]) == 0
+    said = capsys.readouterr()
+    first, _, long = said.out.splitlines()
+    assert first.startswith("good") and "note: in 1 of 3 texts at least half" in said.err
+    assert "tokens were not read" in long and "tokens were not read" not in first
 
 
 def test_predict_reads_a_file_by_line_feeds_alone_and_writes_json(run, tmp_path, capsys):
     file = tmp_path / "texts.txt"
-    file.write_text("it was\u0085lovely\nit was poor\n", encoding="utf-8")
+    file.write_text("it was\u0085lovely\nit was poor\nit was dull\n", encoding="utf-8")
     assert use(["predict", str(run), "--file", str(file), "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]]
-    assert [line["label"] for line in lines] == ["good", "bad"]
+    assert [line["label"] for line in lines] == ["good", "bad", "bad"]
     assert lines[0]["text"] == "it was\u0085lovely"
     assert sum(lines[0]["probabilities"].values()) == pytest.approx(1, abs=1e-6)
     assert lines[0]["probability"] == max(lines[0]["probabilities"].values())
 
 
 def test_predict_reads_standard_input(run, monkeypatch, capsys):
-    import io
-
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"it was great\n"), "utf-8"))
+    given = io.BytesIO(b"it was great\nit was poor\nit was fine\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given, "utf-8"))
     assert use(["predict", str(run), "--file", "-"]) == 0
-    assert capsys.readouterr().out.startswith("good")
+    labels = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert labels == ["good", "bad", "good"]
 
 
-def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(run, tmp_path, csv):
-    import shutil
-
-    copy = tmp_path / "copy"
-    shutil.copytree(run, copy)
-    before = (copy / "metrics.jsonl").read_text()
-    assert main(["--resume", str(copy), "--epochs", "7"]) == 0
-    after = (copy / "metrics.jsonl").read_text()
+def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(csv, tmp_path):
+    run = tmp_path / "run"
+    options = "--epochs 1 --batch-tokens 512 --max-length 16 --tokenizer word:40 --no-baseline"
+    with small_recipes(figures=True):
+        assert main(["--data", str(csv), "--out", str(run), *options.split()]) == 0
+        before = (run / "metrics.jsonl").read_text()
+        first = json.loads((run / "report.json").read_text())["test_accuracy"]
+        assert main(["--resume", str(run), "--epochs", "2"]) == 0
+    after = (run / "metrics.jsonl").read_text()
     assert after.startswith(before) and len(after) > len(before)
-    report = json.loads((copy / "report.json").read_text())
-    assert report["epochs"] == 7
-    first = json.loads((run / "report.json").read_text())["test_accuracy"]
+    report = json.loads((run / "report.json").read_text())
+    assert report["epochs"] == 2
     assert report["earlier_test_accuracies"] == [first]
     commands = [*report["earlier_commands"], report["command"]]
     assert [f"--{name} " in command for command in commands for name in ("data", "resume")] == [
         True, False, False, True
     ]  # fmt: skip
-    page = (copy / "report.html").read_text()
+    page = (run / "report.html").read_text()
     assert all(html.escape(command) in page for command in commands)
 
 
@@ -208,6 +212,11 @@ def test_options_change_the_recipe_and_nothing_else():
 
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_squared_hinge_is_the_formula(classes):
+    @jax.jit
+    def value_and_pull(logits, labels):
+        pull = jax.grad(lambda logits: squared_hinge(logits, labels).sum())
+        return squared_hinge(logits, labels), pull(logits)
+
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(50, classes)).astype(np.float32)
     labels = rng.integers(0, classes, 50).astype(np.int32)
@@ -215,11 +224,9 @@ def test_the_squared_hinge_is_the_formula(classes):
         sum(max(0.0, 1 - (row[label] - row[c])) ** 2 for c in range(classes) if c != label)
         for row, label in zip(logits, labels, strict=True)
     ]
-    np.testing.assert_allclose(
-        squared_hinge(jnp.asarray(logits), jnp.asarray(labels)), expected, rtol=1e-5, atol=1e-6
-    )
-    right = 5.0 * np.eye(classes, dtype=np.float32)[labels]
-    pull = jax.grad(lambda z: squared_hinge(z, jnp.asarray(labels)).sum())(jnp.asarray(right))
+    found, _ = value_and_pull(logits, labels)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    _, pull = value_and_pull(5.0 * np.eye(classes, dtype=np.float32)[labels], labels)
     assert (np.asarray(pull) == 0).all()
 
 
@@ -228,44 +235,50 @@ def test_cross_entropy_is_the_formula():
     labels = np.array([0, 1])
     q = 0.8 * np.eye(2)[labels] + 0.1
     expected = -(q * (logits - np.log(np.exp(logits).sum(-1, keepdims=True)))).sum(-1)
-    np.testing.assert_allclose(cross_entropy(logits, labels, 0.2), expected, rtol=1e-6)
+    found = jax.jit(cross_entropy, static_argnums=2)(logits, labels, 0.2)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_token_dropout_spares_special_tokens_and_rows_that_fill_do_not_count():
+def test_token_dropout_spares_special_tokens():
     tokenizer = train_tokenizer("word:20", ["the film was good"] * 3)
     text = tokenizer.encode(["the film was good"] * 200, 16)
     tokens = np.full((200, 8), tokenizer.pad_id, np.int32)
     tokens[:, : len(text[0])] = np.stack(text)
-    is_token = tokens != tokenizer.pad_id
-    dropped = np.asarray(drop_tokens(tokens, is_token, 0.5, tokenizer, nnx.Rngs(dropout=0)))
+
+    @jax.jit
+    def drop(tokens):
+        rngs = nnx.Rngs(dropout=0)
+        return drop_tokens(tokens, tokens != tokenizer.pad_id, 0.5, tokenizer, rngs)
+
+    dropped = np.asarray(drop(tokens))
     special = np.isin(tokens, [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id])
     np.testing.assert_array_equal(dropped[special], tokens[special])
     share = (dropped[~special] == tokenizer.mask_id).mean()
     assert abs(share - 0.5) < 4 * np.sqrt(0.25 / (~special).sum())
     assert ((dropped == tokens) | (dropped == tokenizer.mask_id)).all()
 
-    loss = make_loss(tokenizer, token_dropout=0.0, smoothing=0.0)
 
-    class Constant:
-        def __call__(self, tokens, is_token, rngs):
-            return np.tile(np.array([[2.0, 0.0]], np.float32), (len(tokens), 1))
+def test_rows_that_fill_do_not_count_and_others_by_their_weights():
+    tokenizer = train_tokenizer("word:20", ["the film was good"] * 3)
+    losses = [
+        make_loss(tokenizer, token_dropout=0.0, smoothing=0.0, **options)
+        for options in (
+            {},
+            {"labelled": 1, "unlabelled_weight": 0.25},
+            {"class_weights": np.array([0.5, 3.0])},
+        )
+    ]
 
+    def model(tokens, is_token, rngs):
+        return jnp.tile(jnp.array([[2.0, 0.0]]), (len(tokens), 1))
+
+    tokens, is_example = np.ones((3, 8), np.int32), np.array([True, True, False])
     labels, index = np.array([0, 1, 1], np.int32), np.arange(3, dtype=np.int32)
-    filled = Batch(tokens[:3], is_token[:3], labels, np.array([True, True, False]), index)
-    whole = Batch(tokens[:2], is_token[:2], labels[:2], np.array([True, True]), index[:2])
-    rngs = nnx.Rngs(0)
-    np.testing.assert_allclose(loss(Constant(), filled, rngs), loss(Constant(), whole, rngs))
-    guessed = make_loss(
-        tokenizer, token_dropout=0.0, smoothing=0.0, labelled=1, unlabelled_weight=0.25
-    )
-    first, second = cross_entropy(jnp.array([[2.0, 0.0]] * 2), jnp.array([0, 1]))
-    expected = (first + 0.25 * second) / 1.25
-    np.testing.assert_allclose(mean(*guessed(Constant(), filled, rngs)), expected, rtol=1e-6)
-    balanced = make_loss(
-        tokenizer, token_dropout=0.0, smoothing=0.0, class_weights=np.array([0.5, 3.0])
-    )
-    expected = (0.5 * first + 3 * second) / 3.5
-    np.testing.assert_allclose(mean(*balanced(Constant(), filled, rngs)), expected, rtol=1e-6)
+    filled = Batch(tokens, tokens > 0, labels, is_example, index)
+    found = jax.jit(lambda batch: [loss(model, batch, nnx.Rngs(0)) for loss in losses])(filled)
+    first, second = np.log1p(np.exp(-2.0)), 2 + np.log1p(np.exp(-2.0))
+    expected = [first + second, first + 0.25 * second, 0.5 * first + 3 * second]
+    np.testing.assert_allclose(found, np.stack([expected, [2, 1.25, 3.5]], axis=1), rtol=1e-6)
 
 
 def test_balanced_weights_are_those_of_scikit_learn():

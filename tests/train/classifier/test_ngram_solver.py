@@ -169,7 +169,7 @@ def test_what_was_fitted_tells_other_texts(classes):
 
 @pytest.mark.parametrize(("classes", "bits"), [(2, 10), (3, 8), (4, 8), (5, 7)])
 def test_more_classes_share_tables_as_large(classes, bits):
-    model = ClassifierConfig(40, 12, encoder=StackConfig(1, 12, 2, 4), ngrams=2, ngram_bits=10)
+    model = ClassifierConfig(40, 12, encoder=StackConfig(0, 12, 2, 4), ngrams=2, ngram_bits=10)
     start = FromScratch(replace(FAST, model=model, evidence_weight=3.0), seed=0)
     examples, labels = reviews(classes)
     tokenizer = SimpleNamespace(vocab_size=40, pad_id=PAD)
@@ -204,14 +204,14 @@ def test_one_class_alone_says_nothing_and_an_empty_text_only_the_bias():
     )
 
 
-# A run of the default recipe, on texts whose words tell their label
-# ------------------------------------------
+# A run of the default recipe with a small network, on texts whose words tell their label
+# ----------------------------------------------------------------------------------------
 
 TOLD = {"good": "fine", "bad": "dull"}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(small_recipes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evidence")
     random = np.random.default_rng(0)
     lines = ["text,label"]
@@ -275,5 +275,5 @@ def test_they_predict_and_are_explained(run):
     assert found.attribution.is_complete
     assert max(found.pieces, key=lambda piece: piece.value or 0).text.strip() == "fine"
     tokens = jnp.asarray(trained.tokenizer.encode(texts[:1], 16, "head")[0])[None]
-    evidence = trained.model.evidence(tokens, tokens >= 0)
+    evidence = compiled(trained.model.evidence)(tokens, tokens >= 0)
     assert float(evidence[0, trained.spec.classes.index("good")]) > 0

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,12 +9,10 @@ import pytest
 
 from tests.helpers.kills import differences
 from train.classifier.ngram_solver import distil_evidence, ngrams_held
-from train.classifier.recipe import VectorConfig
 from train.classifier.unlabelled import unlabelled_texts
 from train.data.load import load
 from train.data.splits import same_text, split_validation
 from train.imdb import main
-from train.recipes import classify_options
 from train.recipes.imdb import FAST
 from transformer_jax.models.ngram_evidence import NgramEvidence
 from transformer_jax.serialization.run_folder import load_classifier
@@ -28,22 +25,7 @@ SHORT = [
     "--no-baseline", "--dtype", "float32",
 ]  # fmt: skip
 
-VECTORS = VectorConfig(features=16, negatives=64, learning_rate=5e-3)
-
 pytestmark = pytest.mark.usefixtures("small_recipes")
-
-
-@pytest.fixture(scope="module")
-def small_recipes():
-    """With fewer features and smaller tables of n-grams, on which most of the time would go."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("FAST", "FAST_UNLABELLED", "FAST_VECTORS"):
-            recipe = getattr(classify_options, name)
-            model = replace(recipe.model, region_features=100, ngram_bits=16)
-            vectors = recipe.vectors and VECTORS
-            patch.setattr(classify_options, name, replace(recipe, model=model, vectors=vectors))
-        patch.setitem(classify_options.RECIPES, FAST.name, classify_options.FAST)
-        yield
 
 
 def text(rng, words, name):

@@ -1,0 +1,49 @@
+"""The recipe `fast` of `train.imdb` with a small network, for tests of what surrounds it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from train.classifier.recipe import VectorConfig
+from train.evaluation import mistakes
+from train.optim.config import OptimizerConfig
+from train.recipes import classify_options
+from train.recipes.imdb import FAST
+from train.tasks import task
+from transformer_jax.nn.config import StackConfig
+
+# The mean of the embedded tokens: what the step computes is compiled in a fifth of the time.
+NETWORK = {
+    "encoder": StackConfig(num_layers=0, embed_dim=16, num_heads=1, hidden_dim=16),
+    "pooling": ("mean",), "region_features": 0, "region_width": 1, "patch_width": 0,
+    "encoder_scale": 1.0, "head_dropout_rate": 0.0, "ngram_bits": 16,
+}  # fmt: skip
+# The step is the same whatever the number of steps, so that it is compiled once for several runs.
+OPTIMIZER = OptimizerConfig(1e-2, "constant", warmup_fraction=0.0, clip_norm=None)
+VECTORS = VectorConfig(features=16, epochs=10, passes=2, negatives=32, learning_rate=1e-2)
+
+
+@contextmanager
+def small_recipes(figures: bool = False) -> Iterator[None]:
+    """Make `fast` a small network, with or without --unlabelled and --vectors.
+
+    Tables of n-grams are small too, and mistakes are not explained. Unless `figures`, there are no
+    curves and no page.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("FAST", "FAST_UNLABELLED", "FAST_VECTORS"):
+            recipe = getattr(classify_options, name)
+            small = replace(
+                recipe,
+                model=replace(recipe.model, **NETWORK),
+                fit=replace(recipe.fit, optimizer=OPTIMIZER),
+                vectors=recipe.vectors and VECTORS,
+            )
+            patch.setattr(classify_options, name, small)
+        patch.setitem(classify_options.RECIPES, FAST.name, classify_options.FAST)
+        patch.setattr(mistakes, "MOST", 0)
+        for name in () if figures else ("draw_curves", "write_page"):
+            patch.setattr(task, name, lambda *_: None)
+        yield
