@@ -1,4 +1,4 @@
-"""The recipe `fast` of `train.imdb` with a small network, for tests of what surrounds it."""
+"""Runs of `train.imdb` that take little time, for tests of what surrounds the network."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,12 +26,18 @@ VECTORS = VectorConfig(features=16, epochs=10, passes=2, negatives=32, learning_
 
 
 @contextmanager
-def small_recipes(figures: bool = False) -> Iterator[None]:
-    """Make `fast` a small network, with or without --unlabelled and --vectors.
+def bare_reports() -> Iterator[None]:
+    """Explain no mistakes of a run and draw no figures, which takes as long as a small training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mistakes, "MOST", 0)
+        for name in ("draw_curves", "write_page"):
+            patch.setattr(task, name, lambda *_: None)
+        yield
 
-    Tables of n-grams are small too, and mistakes are not explained. Unless `figures`, there are no
-    curves and no page.
-    """
+
+@contextmanager
+def small_recipes() -> Iterator[None]:
+    """Make `fast` a small network, with or without --unlabelled and --vectors."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("FAST", "FAST_UNLABELLED", "FAST_VECTORS"):
             recipe = getattr(classify_options, name)
@@ -43,7 +49,4 @@ def small_recipes(figures: bool = False) -> Iterator[None]:
             )
             patch.setattr(classify_options, name, small)
         patch.setitem(classify_options.RECIPES, FAST.name, classify_options.FAST)
-        patch.setattr(mistakes, "MOST", 0)
-        for name in () if figures else ("draw_curves", "write_page"):
-            patch.setattr(task, name, lambda *_: None)
         yield

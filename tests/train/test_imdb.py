@@ -148,7 +148,7 @@ def test_predict_reads_standard_input(run, monkeypatch, capsys):
 def test_finished_run_resumed_with_more_epochs_goes_on_where_it_ended(csv, tmp_path):
     run = tmp_path / "run"
     options = "--epochs 1 --batch-tokens 512 --max-length 16 --tokenizer word:40 --no-baseline"
-    with small_recipes(figures=True):
+    with small_recipes():
         assert main(["--data", str(csv), "--out", str(run), *options.split()]) == 0
         before = (run / "metrics.jsonl").read_text()
         first = json.loads((run / "report.json").read_text())["test_accuracy"]
