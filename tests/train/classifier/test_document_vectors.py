@@ -6,6 +6,7 @@ import json
 import signal
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -72,11 +73,13 @@ def test_an_ngram_is_kept_as_its_labels_differ():
 def test_a_visit_follows_the_gradient_of_the_equation():
     config = VectorConfig(features=8, inner_steps=1, learning_rate=0.02, scale=5.0)
     rng = np.random.default_rng(0)
-    W, X = (jnp.asarray(rng.normal(0, 0.2, (n, 8)), jnp.float32) for n in (20, 3))
+    W, X = (rng.normal(0, 0.2, (n, 8)).astype(np.float32) for n in (20, 3))
     rows, times = np.array([[3, 7, 0]]), np.array([[2.0, 1.0, 0.0]])  # the last is padding
     against = np.array([[7, 9, 9, 11]])
 
-    def objective(x, W):
+    @jax.jit
+    @partial(jax.grad, argnums=(0, 1))
+    def slopes(x, W):
         def cos(w):
             return w @ x / jnp.linalg.norm(w, axis=-1) / jnp.linalg.norm(x)
 
@@ -84,12 +87,13 @@ def test_a_visit_follows_the_gradient_of_the_equation():
         drawn = jax.nn.log_sigmoid(-5 * cos(W[against[0]])).sum()
         return held + config.negative_weight * 3 / 4 * drawn
 
-    x = X[1] + 0.02 * jax.grad(objective)(X[1], W)
-    x = x / max(1, float(jnp.linalg.norm(x)))
-    expected = W + 0.02 * jax.grad(objective, argnums=1)(x, W)
+    x = X[1] + 0.02 * np.asarray(slopes(X[1], W)[0])
+    x = x / max(1, np.linalg.norm(x))
+    expected = W + 0.02 * np.asarray(slopes(x, W)[1])
+    texts = np.stack([X[0], x, X[2]])
     found = [
         _visit(
-            Vectors(W.copy(), X.copy()),
+            jax.device_put(Vectors(W, X)),
             np.array([1], np.int32),
             rows.astype(np.int32),
             times.astype(np.float32),
@@ -102,7 +106,7 @@ def test_a_visit_follows_the_gradient_of_the_equation():
     np.testing.assert_allclose(found[0].ngrams, expected, atol=1e-6)
     np.testing.assert_array_equal(found[1].ngrams, W)
     for vectors in found:
-        np.testing.assert_allclose(vectors.texts, X.at[1].set(x), atol=1e-6)
+        np.testing.assert_allclose(vectors.texts, texts, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +124,14 @@ def corpus():
 
 
 @pytest.fixture(scope="module")
-def vectors(corpus):
-    return text_vectors(corpus[0], corpus[1][:200], 900, config=SMALL).vectors
+def learned(tmp_path_factory):
+    """A folder that keeps what is learned, so that it is learned once."""
+    return tmp_path_factory.mktemp("learned")
+
+
+@pytest.fixture(scope="module")
+def vectors(corpus, learned):
+    return text_vectors(corpus[0], corpus[1][:200], 900, config=SMALL, keep_in=learned).vectors
 
 
 def test_texts_of_a_class_lie_together_by_words_that_no_labelled_one_has(corpus, vectors):
@@ -172,9 +182,7 @@ def test_checkpoints_change_nothing(few, checkpointed):
 
 
 @pytest.mark.parametrize("step", ["first", 225, 450, "first beyond 450", 700, 950], ids=str)
-def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
-    step, few, checkpointed, tmp_path, ctrl_c_behind
-):
+def test_stopped_behind_any_visit_they_go_on_bit_for_bit(step, few, checkpointed, tmp_path):
     """At first, between two rounds, before and behind where the texts begin anew, and when all is
     done.
     """
@@ -183,9 +191,17 @@ def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
         step = visits[0]
     elif step == "first beyond 450":
         step = next(visit for visit in visits if visit > 450)
-    saves = 1 + visits.index(step)
-    with ctrl_c_behind(saves), pytest.raises(KeyboardInterrupt):
-        short(few, tmp_path, minutes=0.0)
+    save = checkpoints.save
+
+    def save_and_stop(folder, vectors, progress):
+        if progress.step == step:
+            save(folder, vectors, progress)
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "save", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            short(few, tmp_path, minutes=0.0)
     visited = []
 
     def counted(*args, **options):
@@ -196,7 +212,7 @@ def test_stopped_behind_any_visit_they_go_on_bit_for_bit(
         patch.setattr(document_vectors, "_visit", counted)
         found = short(few, tmp_path)
     np.testing.assert_array_equal(found.vectors, whole)
-    assert len(visited) == len(visits) - saves
+    assert len(visited) == len(visits) - (1 + visits.index(step))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -273,14 +289,14 @@ def test_a_class_without_texts_is_never_the_likeliest(corpus, vectors):
     np.testing.assert_allclose(logits[:, 2] - logits[:, 0], two[:, 1] - two[:, 0], rtol=1e-5)
 
 
-def test_pseudo_labels_follow_who_is_right(corpus):
+def test_pseudo_labels_follow_who_is_right(corpus, learned):
     """n-grams that know nothing are not heard, and those that know all are."""
     texts, labels = corpus
     parts = texts[:200], texts[200:900], texts[900:]
     known = labels[:200], labels[900:]
     rng = np.random.default_rng(1)
     nothing = [rng.normal(size=(n, 2)) for n in (700, 100)]
-    found = make_pseudo_labels(parts, known, nothing, SMALL)
+    found = make_pseudo_labels(parts, known, nothing, SMALL, keep_in=learned)
     right = found.facts["guess_validation_accuracy"]
     assert right["both"] > 0.7 > right["ngrams"] and right["vectors"] > 0.7
     assert (found.labels == labels[200:900]).mean() > 0.7
@@ -290,7 +306,7 @@ def test_pseudo_labels_follow_who_is_right(corpus):
     by_vectors = found.validated[900:].argmax(axis=1) == labels[900:]
     assert by_vectors.mean() >= right["vectors"]
     everything = [3.0 * np.eye(2)[own] for own in (labels[200:900], labels[900:])]
-    found = make_pseudo_labels(parts, known, everything, SMALL)
+    found = make_pseudo_labels(parts, known, everything, SMALL, keep_in=learned)
     np.testing.assert_array_equal(found.labels, labels[200:900])
     assert found.facts["guess_weights"]["ngrams"] > found.facts["guess_weights"]["vectors"]
 
