@@ -93,7 +93,7 @@ def test_a_visit_follows_the_gradient_of_the_equation():
     texts = np.stack([X[0], x, X[2]])
     found = [
         _visit(
-            jax.device_put(Vectors(W, X)),
+            jax.device_put(Vectors(W.copy(), X.copy())),
             np.array([1], np.int32),
             rows.astype(np.int32),
             times.astype(np.float32),
