@@ -238,6 +238,7 @@ def test_parameters_and_forward_flops_equal_those_of_the_real_classifier(name):
 
 
 STACK = StackConfig(2, 36, N, F)  # rotary positions turn pairs of features
+ONE_LAYER = dataclasses.replace(STACK, num_layers=1)
 WRITERS = {
     LanguageModelConfig: (
         LanguageModel,
@@ -250,7 +251,8 @@ WRITERS = {
     ),
     SequenceToSequenceConfig: (
         SequenceToSequence,
-        SequenceToSequenceConfig(31, 17, encoder=STACK, decoder=STACK),
+        # How many layers of a reader cost is compared above.
+        SequenceToSequenceConfig(31, 17, encoder=ONE_LAYER, decoder=STACK),
         {
             "vocab_size": 37, "max_length": 19, "positions": "learned", "rope_base": 1e3,
             "embedding_dropout_rate": 0.0,
@@ -270,8 +272,8 @@ def writers():
         for name, value in ENCODER_CHANGES.items():
             if name == "first_norm":
                 continue  # of encoders alone
-            stack = dataclasses.replace(base.decoder, **{name: value})
-            config = dataclasses.replace(base, **dict.fromkeys(stacks, stack))
+            both = {s: dataclasses.replace(getattr(base, s), **{name: value}) for s in stacks}
+            config = dataclasses.replace(base, **both)
             yield pytest.param(model, config, id=f"{model.__name__}, stack.{name}")
 
 
@@ -342,8 +344,9 @@ def test_attention_costs_four_times_as_much_for_twice_the_length(direction, mask
         assert sum(size == longer.largest_shape[-1] for size in longer.largest_shape) == 2  # T x S
 
 
-@pytest.mark.parametrize("K", [1, 2, 3, 6])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("mask", "K"), [("none", 1), ("none", 6), ("causal", 2), ("causal", 6), ("window", 3)]
+)
 def test_attention_flops_equal_the_formula_whatever_the_mask_and_the_groups(mask, K):
     def fn(*args):
         return attend(*args, mask=MASKS[mask])
