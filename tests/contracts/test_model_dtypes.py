@@ -3,6 +3,8 @@
 All is traced under strict promotion, where a conversion that is not written raises an error.
 """
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +28,7 @@ from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.models.text_encoder import EncoderClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.lora import Lora
+from transformer_jax.nn.parameters import AbstractRngs
 
 # The checks of signatures in tests take no int8.
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
@@ -80,9 +83,9 @@ MODELS = {
 
 @pytest.fixture(scope="module", params=MODELS)
 def model(request):
-    """The graph of a model, and its parameters."""
+    """The graph of a model, and the shapes of its parameters."""
     make, config = MODELS[request.param]
-    return nnx.split(make(config, rngs=nnx.Rngs(0)), nnx.Param, ...)
+    return nnx.split(nnx.eval_shape(lambda: make(config, rngs=AbstractRngs())), nnx.Param)
 
 
 def with_dtypes(parameters, start, step):
@@ -93,9 +96,12 @@ def with_dtypes(parameters, start, step):
     )
 
 
-def mixtures(parameters):
-    alike = [with_dtypes(parameters, start, 0) for start in (0, 3)]
-    return alike + [with_dtypes(parameters, start, 1) for start in range(4)]
+def alike(parameters):
+    return [with_dtypes(parameters, start, 0) for start in (0, 3)]
+
+
+def mixed(parameters):
+    return [with_dtypes(parameters, start, 1) for start in range(4)]
 
 
 def texts(dtype="int32"):
@@ -108,31 +114,33 @@ def outputs(model, tokens, is_token, rngs=None):
 
 
 def test_parameters_of_any_dtypes_are_traced_and_keep_them(model):
-    graph, parameters, rest = model
+    graph, parameters = model
 
     def gradient(parameters, key, *text):
+        # Stands for nnx.Rngs, whose counters would take a sixth of the time.
+        rngs = SimpleNamespace(dropout=lambda: key)
+
         def loss(parameters):
-            found = outputs(nnx.merge(graph, parameters, rest), *text, nnx.Rngs(dropout=key))
-            return found.astype(jnp.float32).sum()
+            return outputs(nnx.merge(graph, parameters), *text, rngs).astype(jnp.float32).sum()
 
         return jax.grad(loss)(parameters)
 
     with jax.numpy_dtype_promotion("strict"), jax.enable_x64(True):
-        for mixed in mixtures(parameters):
-            found = jax.eval_shape(gradient, mixed, jax.random.key(0), *texts())
-            for ours, given in zip(jax.tree.leaves(found), jax.tree.leaves(mixed), strict=True):
+        for some in alike(parameters) + mixed(parameters):
+            found = jax.eval_shape(gradient, some, jax.random.key(0), *texts())
+            for ours, given in zip(jax.tree.leaves(found), jax.tree.leaves(some), strict=True):
                 assert ours.dtype == given.dtype
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
 def test_tokens_of_any_integers_are_traced(model, dtype):
-    graph, parameters, rest = model
+    graph, parameters = model
 
-    def run(*text):
-        return outputs(nnx.merge(graph, parameters, rest), *text)
+    def run(parameters, *text):
+        return outputs(nnx.merge(graph, parameters), *text)
 
     with jax.numpy_dtype_promotion("strict"), jax.enable_x64(True):
-        assert jax.eval_shape(run, *texts(dtype)).dtype == np.float32
+        assert jax.eval_shape(run, parameters, *texts(dtype)).dtype == np.float32
 
 
 @pytest.mark.parametrize("model", ["learned", "llama", "sequence to sequence"], indirect=True)
@@ -146,17 +154,20 @@ def test_tokens_of_any_integers_are_traced(model, dtype):
     ids=lambda options: " ".join(options) or "greedy",
 )
 def test_parameters_of_any_dtypes_generate(model, options):
-    graph, parameters, rest = model
+    """A search or a draw sees nothing of the parameters but the dtype of the logits: float32 of
+    float16, float64 of float64.
+    """
+    graph, parameters = model
 
     def run(parameters, key, *text):
-        model = nnx.merge(graph, parameters, rest)
+        model = nnx.merge(graph, parameters)
         if isinstance(model, SequenceToSequence):
             return generate_target(model, *text, begin=1, max_tokens=3, key=key, **options)
         return generate(model, *text, max_tokens=3, key=key, **options), next_tokens(model, *text)
 
     with jax.numpy_dtype_promotion("strict"), jax.enable_x64(True):
-        for mixed in mixtures(parameters):
-            written = jax.eval_shape(run, mixed, jax.random.key(0), *texts("uint8"))
+        for some in alike(parameters) + ([] if options else mixed(parameters)):
+            written = jax.eval_shape(run, some, jax.random.key(0), *texts("uint8"))
             written = written if isinstance(written, Generated) else written[0]
             assert written.tokens.dtype == np.int32
             assert written.log_probability.dtype in (np.float32, np.float64)
