@@ -2,7 +2,7 @@
 padding holds.
 """
 
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.nn.test_kv_cache import TOKENS, B, D, T, V, model_of, stack
+from tests.helpers.arrays import jax_normal
+from tests.nn.test_kv_cache import TOKENS, B, D, T, V, drawn, model_of, stack
 from transformer_jax.attention.masks import causal, padding
 from transformer_jax.costs.formulas import parameters
 from transformer_jax.costs.published import PUBLISHED
@@ -45,7 +46,8 @@ def count(make):
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.split(nnx.eval_shape(make), nnx.Param)[1]))
 
 
-def of_2017(changes):
+@cache
+def of_2017(**changes):
     layers = StackConfig(**changes)
     config = SequenceToSequenceConfig(37_000, 512, encoder=layers, decoder=layers)
     return count(lambda: SequenceToSequence(config, rngs=AbstractRngs())) / 1e6
@@ -54,7 +56,7 @@ def of_2017(changes):
 @pytest.mark.parametrize("row", TABLE_3)
 def test_the_models_of_2017_have_the_sizes_of_table_3(row):
     changes, millions = TABLE_3[row]
-    found, base = of_2017(changes), of_2017({})
+    found, base = of_2017(**changes), of_2017()
     assert found == pytest.approx(millions, rel=0.07)
     assert found - base == pytest.approx(millions - 65, abs=0.05 * millions)
 
@@ -83,9 +85,11 @@ def test_no_token_sees_a_later_one(name):
         assert (found[:, t:] != expected[:, t:]).any()
 
 
-def translator(norm="pre"):
-    config = SequenceToSequenceConfig(V, T, encoder=stack(norm), decoder=stack(norm))
-    return SequenceToSequence(config, rngs=nnx.Rngs(0))
+def translator(norm="pre", encoder=1, decoder=1):
+    """A model with so many layers."""
+    encoder, decoder = (stack(norm, num_layers=layers) for layers in (encoder, decoder))
+    config = SequenceToSequenceConfig(V, T, encoder=encoder, decoder=decoder)
+    return drawn(lambda rngs: SequenceToSequence(config, rngs=rngs))
 
 
 run = nnx.jit(
@@ -103,16 +107,24 @@ def test_maps_come_out_of_every_part(norm):
     logits, maps = run(model, SOURCE, IS_SOURCE, TARGET, IS_TARGET, return_weights=True)
     without = run(model, SOURCE, IS_SOURCE, TARGET, IS_TARGET)
     np.testing.assert_allclose(logits, without, rtol=1e-5, atol=1e-5)
-    for layers, shape in ((maps.encoder, (7, 7)), (maps.decoder, (6, 6)), (maps.cross, (6, 7))):
-        assert [weights.shape for weights in layers] == [(B, 6, *shape)] * 2
-        for weights in layers:
-            np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
-    for weights in (*maps.encoder, *maps.cross):
-        assert (np.asarray(weights)[1, :, :, 4:] == 0).all()
-    for weights in maps.decoder:
-        assert (np.asarray(weights) * (1 - np.tri(6)) == 0).all()
-    language_model = model_of("learned")
-    _, maps = run(language_model, jnp.array(TOKENS), return_weights=True)
+    (encoder,), (decoder,), (cross,) = jax.tree.map(np.asarray, maps)
+    for weights in (encoder, decoder, cross):
+        np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
+    for weights in (encoder, cross):
+        assert (weights[1, :, :, 4:] == 0).all()
+    assert (decoder * (1 - np.tri(6)) == 0).all()
+
+
+def test_every_layer_has_its_map():
+    def maps_of(model, *args):
+        return jax.eval_shape(lambda *args: model(*args, return_weights=True)[1], *args)
+
+    maps = maps_of(translator(encoder=3, decoder=2), SOURCE, IS_SOURCE, TARGET, IS_TARGET)
+    for layers, number, shape in (
+        (maps.encoder, 3, (7, 7)), (maps.decoder, 2, (6, 6)), (maps.cross, 2, (6, 7)),
+    ):  # fmt: skip
+        assert [weights.shape for weights in layers] == [(B, 6, *shape)] * number
+    maps = maps_of(model_of("learned"), jnp.array(TOKENS))
     assert [weights.shape for weights in maps] == [(B, 6, T, T)] * 2
 
 
@@ -121,15 +133,15 @@ def test_padding_of_either_text_changes_nothing():
     whole = run(model, SOURCE, IS_SOURCE, TARGET, IS_TARGET)
     alone = run(model, SOURCE[1:, :4], IS_SOURCE[1:, :4], TARGET[1:, :5], IS_TARGET[1:, :5])
     np.testing.assert_allclose(whole[1:, :5], alone, rtol=1e-5, atol=1e-5)
-    left = jnp.array([[0, 0, 0, *TOKENS[1, :4]]])
-    is_left = jnp.array([[False] * 3 + [True] * 4])
-    found = run(model, left, is_left, TARGET[1:, :5], IS_TARGET[1:, :5])
-    np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-5)
+    left = jnp.array([TOKENS[0, :7], [0, 0, 0, *TOKENS[1, :4]]])
+    is_left = jnp.array([[True] * 7, [False] * 3 + [True] * 4])
+    found = run(model, left, is_left, TARGET, IS_TARGET)
+    np.testing.assert_allclose(found[1:, :5], alone, rtol=1e-5, atol=1e-5)
 
 
 def test_nan_in_a_padded_memory_reaches_nothing():
-    """The encoder's output at padding is read by no cross-attention, forward or in a
-    gradient.
+    """What stands for the encoder's output at padding is read by no cross-attention, forward or
+    in a gradient.
     """
     model = translator()
     graph, params = nnx.split(model, nnx.Param)
@@ -143,7 +155,7 @@ def test_nan_in_a_padded_memory_reaches_nothing():
         )
         return (x**2).sum()
 
-    memory = nnx.jit(lambda model, *args: model.encode(*args))(model, SOURCE, IS_SOURCE)
+    memory = jax_normal(0, B, 7, D)
     spoiled = jnp.where(IS_SOURCE[..., None], memory, jnp.nan)
     both = jax.jit(jax.value_and_grad(loss))
     found = (jax.tree.leaves(both(params, x)) for x in (memory, spoiled))
@@ -170,7 +182,7 @@ def test_a_gradient_reaches_every_parameter():
 
 
 def test_a_decoder_says_what_it_lacks():
-    decoder, x = Decoder(stack(), rngs=nnx.Rngs(0)), jnp.zeros((B, 1, D))
+    decoder, x = drawn(lambda rngs: Decoder(stack(), rngs=rngs)), jnp.zeros((B, 1, D))
     cache = decoder.empty_cache(B, 4, dtype=jnp.float32)
     step = cache.step(jnp.ones((B, 1), bool))
     for given in ({"cache": cache}, {"step": step}):
