@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from functools import partial
-from itertools import cycle, pairwise
+from itertools import cycle
 from pathlib import Path
 
 import jax
@@ -203,9 +203,11 @@ def test_bfloat16_is_no_less_accurate_than_the_reference(operands, monkeypatch):
 
 @pytest.mark.usefixtures("mixed_dtypes")
 def test_the_gradient_in_bfloat16_is_near_that_in_float32():
-    """That of the reference, which compiles sooner and in float32 is the same to five digits."""
+    """That of the reference, which compiles sooner and in float32 is the same to five digits; the
+    first of the cases has it too.
+    """
     *inputs, data, key, cotangents = drawn(5, jnp.bfloat16)
-    short, wide = (both_ways("causal", "alibi", i) for i in ("blockwise", "reference"))
+    short, wide = (both_ways("none", "alibi", i) for i in ("blockwise", "reference"))
     outputs, grads = short(*inputs, data, key, cotangents)
     assert {x.dtype for x in jax.tree.leaves(grads)} == {jnp.dtype(jnp.bfloat16)}
     inputs = jax.tree.map(lambda x: np.asarray(x, np.float32), inputs)
@@ -226,7 +228,7 @@ def test_huge_logits_do_not_overflow():
 # ---------------------------------------------------------------------------
 
 
-def gradient(implementation, mask_of=lambda seen: seen):
+def gradient(implementation):
     """(query, key, value, mask) -> the gradient of a sum over the output."""
 
     def loss(query, key, value, mask):
@@ -245,14 +247,6 @@ def batches():
     return (*inputs, masks), jax.tree.map(lambda *x: np.stack(x), *each)
 
 
-def checkpointed(query, key, value, mask):
-    def loss(*inputs):
-        kept = jax.checkpoint(partial(attend, mask=mask, implementation="blockwise"))
-        return jnp.sum(kept(*inputs) ** 2)
-
-    return jax.grad(loss, argnums=(0, 1, 2))(query, key, value)
-
-
 def scanned(*batches):
     return lax.scan(lambda _, batch: ((), gradient("blockwise")(*batch)), (), batches)[1]
 
@@ -261,7 +255,8 @@ def differentiated_scan(query, key, value, mask):
     def loss(*inputs):
         def step(total, batch):
             *inputs, mask = batch
-            return total + jnp.sum(attend(*inputs, mask=mask, implementation="blockwise") ** 2), ()
+            kept = jax.checkpoint(partial(attend, mask=mask, implementation="blockwise"))
+            return total + jnp.sum(kept(*inputs) ** 2), ()
 
         return lax.scan(step, 0.0, (*inputs, mask))[0]
 
@@ -273,8 +268,7 @@ def differentiated_scan(query, key, value, mask):
     [
         pytest.param(jax.vmap(gradient("blockwise")), id="vmap"),
         pytest.param(scanned, id="scan"),
-        pytest.param(differentiated_scan, id="gradient of a scan"),
-        pytest.param(jax.vmap(checkpointed), id="checkpoint"),
+        pytest.param(differentiated_scan, id="gradient of a scan of checkpoints"),
     ],
 )
 def test_it_composes(transformed, batches):
@@ -284,16 +278,12 @@ def test_it_composes(transformed, batches):
 
 def test_vmap_over_one_argument_alone(batches):
     (query, key, value, masks), _ = batches
-    ours, theirs = (
-        jax.jit(jax.vmap(partial(attend, implementation=i), in_axes=(None, 0, None)))
-        for i in ("blockwise", "reference")
-    )
-    assert_close(ours(query[0], key, value[0]), theirs(query[0], key, value[0]))
-    ours, theirs = (
-        jax.jit(jax.vmap(lambda mask, i=i: attend(*qkv(), mask=mask, implementation=i)))
-        for i in ("blockwise", "reference")
-    )
-    assert_close(ours(masks), theirs(masks))
+    over_keys = jax.vmap(partial(attend, implementation="blockwise"), in_axes=(None, 0, None))
+    found = jax.jit(over_keys)(query[0], key, value[0])
+    assert_close(found, np.stack([naive.attention(query[0], x, value[0]) for x in key]))
+    over_masks = jax.vmap(lambda mask: attend(*qkv(), mask=mask, implementation="blockwise"))
+    found = jax.jit(over_masks)(masks)
+    assert_close(found, np.stack([naive.attention(*qkv(), mask=mask) for mask in masks]))
 
 
 SHARDED = """
@@ -384,13 +374,10 @@ SECOND = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "jitted"), [*((name, True) for name in SECOND), ("backwards twice", False)]
-)
-def test_a_second_gradient_is_refused_and_the_way_out_is_named(name, jitted):
-    run = jax.jit(SECOND[name]) if jitted else SECOND[name]
+@pytest.mark.parametrize("name", SECOND)
+def test_a_second_gradient_is_refused_and_the_way_out_is_named(name):
     with pytest.raises(ValueError, match='pass implementation="reference"'):
-        run(qkv()[0])
+        jax.jit(SECOND[name])(qkv()[0])
 
 
 # Nothing of size T x S
@@ -439,12 +426,10 @@ def largest(length, mask, bias):
 )  # fmt: skip
 def test_the_largest_array_grows_with_T_and_not_with_T_S(mask, bias):
     """Forwards and backwards."""
-    lengths = 4096, 8192, 16384
-    counts = [largest(length, mask, bias) for length in lengths]
-    for length, one in zip(lengths, counts, strict=True):
-        assert np.prod(one.largest_shape) < length * length
-    assert counts[-1].largest_bytes < lengths[-1] ** 2  # no mask of bytes either
-    assert all(b.largest_bytes <= 2 * a.largest_bytes for a, b in pairwise(counts))
+    short, long = (largest(length, mask, bias) for length in (4096, 8192))
+    assert np.prod(short.largest_shape) < 4096**2
+    assert long.largest_bytes < 8192**2  # no mask of bytes either
+    assert long.largest_bytes <= 2 * short.largest_bytes
 
 
 def test_the_reference_is_not_so():
