@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.helpers.arrays import jax_normal
+from tests.helpers.arrays import jax_normal, normal
 from tests.helpers.compiled import compiled
 from transformer_jax.attention.masks import causal
 from transformer_jax.attention.multi_head import multi_head_attention
@@ -47,7 +47,9 @@ def drawn(make):
     """A module with parameters from NumPy, none of them at its initial 0 or 1."""
     graph, abstract = nnx.split(nnx.eval_shape(make))
     leaves, structure = jax.tree.flatten(abstract)
-    leaves = [jax_normal(i, *leaf.shape) / 3 for i, leaf in enumerate(leaves)]
+    leaves = [
+        jax.device_put(np.float32(normal(i, *leaf.shape) / 3)) for i, leaf in enumerate(leaves)
+    ]
     return nnx.merge(graph, jax.tree.unflatten(structure, leaves))
 
 
@@ -265,6 +267,7 @@ def test_kernels_start_with_the_variance_of_their_inputs():
         return [kernel(rngs, 96, 6, 16)[...], kernel(rngs, 6, 16, 96, inputs=2)[...]]
 
     one, again, other = (make(jax.random.key(seed)) for seed in (1, 1, 2))
+    one, again, other = jax.tree.map(np.asarray, (one, again, other))
     for values in one:
         assert values.dtype == jnp.float32
         assert abs(float(values.var()) * 96 - 1) < 6 * np.sqrt(2 / values.size)
@@ -307,17 +310,23 @@ def test_segments_add_their_row():
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "none"])
 def test_a_token_embedding_is_its_equation_and_its_table_is_the_head(positions):
-    module = TokenEmbedding(11, 7, 6, positions=positions, rngs=nnx.Rngs(0))
+    module = drawn(lambda: TokenEmbedding(11, 7, 6, positions=positions, rngs=nnx.Rngs(0)))
     tokens, where = jnp.array([[3, 10, 0]]), jnp.array([[4, 0, 6]])
+
+    @nnx.jit
+    def both(module):
+        x = module(tokens, where)
+        return x, module.logits(x), sinusoidal_positions(where, 6)
+
+    x, logits, sinusoids = map(np.asarray, both(module))
     table = np.asarray(module.token.embedding[...], np.float64)
     expected = table[np.asarray(tokens)]
     if positions == "learned":
         expected = expected + np.asarray(module.position.embedding[...])[np.asarray(where)]
     if positions == "sinusoidal":
-        expected = expected * np.sqrt(6) + np.asarray(sinusoidal_positions(where, 6))
-    x = module(tokens, where)
+        expected = expected * np.sqrt(6) + sinusoids
     np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(module.logits(x), np.asarray(x) @ table.T, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(logits, x @ table.T, rtol=1e-4, atol=1e-6)
 
 
 MANY = jnp.array(np.random.default_rng(1).integers(0, 2, (64, 64)))  # 4,096 tokens of two kinds
@@ -348,8 +357,11 @@ def test_bfloat16_loses_no_gradient_of_what_many_tokens_share(name):
     """Summed in bfloat16, 4,096 equal terms come to 256 of them."""
     make, call = SHARED_BY_MANY[name]
     graph, params = nnx.split(drawn(lambda: make(nnx.Rngs(0))))
-    params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
-    x = (1 + jax_normal(3, *MANY.shape, D) / 10).astype(jnp.bfloat16)
+    cast = lambda tree, dtype: jax.tree.map(  # noqa: E731
+        lambda leaf: jax.device_put(np.asarray(leaf).astype(dtype)), tree
+    )
+    params = cast(params, jnp.bfloat16)
+    x = cast(1 + normal(3, *MANY.shape, D) / 10, jnp.bfloat16)
     cotangent = jax_normal(4, D)
 
     @jax.jit
@@ -359,10 +371,9 @@ def test_bfloat16_loses_no_gradient_of_what_many_tokens_share(name):
 
         return jax.grad(loss)(params)
 
-    short = gradient(params, x)
-    to_float32 = lambda tree: jax.tree.map(lambda p: p.astype(jnp.float32), tree)  # noqa: E731
-    exact = gradient(to_float32(params), x.astype(jnp.float32))
-    for one, other in zip(jax.tree.leaves(to_float32(short)), jax.tree.leaves(exact), strict=True):
+    short, exact = gradient(params, x), gradient(*cast((params, x), np.float32))
+    for one, other in zip(jax.tree.leaves(short), jax.tree.leaves(exact), strict=True):
+        one, other = (np.asarray(leaf, np.float64) for leaf in (one, other))
         assert np.linalg.norm(one - other) < 0.05 * np.linalg.norm(other)
 
 
@@ -371,11 +382,14 @@ def test_the_head_hears_the_encoder_as_loud_as_asked_for():
     stack = StackConfig(1, 6, 2, 8, norm="pre")
     config = ClassifierConfig(V, T, encoder=stack, region_features=F, pooling=("mean", "max"))
     tokens = jnp.arange(1, T + 1)[None]
-    quiet = TextClassifier(replace(config, encoder_scale=0.25), rngs=nnx.Rngs(0))
-    plain = TextClassifier(config, rngs=nnx.Rngs(0))
+    quiet, plain = (
+        drawn(lambda config=config: TextClassifier(config, rngs=nnx.Rngs(0)))
+        for config in (replace(config, encoder_scale=0.25), config)
+    )
     loud = compiled(plain)(tokens, tokens > 0)
-    weights = plain.head.kernel[...]
-    plain.head.kernel[...] = weights.at[F:].multiply(0.25)
+    weights = np.array(plain.head.kernel[...])
+    weights[F:] *= 0.25
+    plain.head.kernel[...] = jax.device_put(weights)
     logits, expected = (compiled(model)(tokens, tokens > 0) for model in (quiet, plain))
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-7)
     assert not np.allclose(logits, loud, rtol=1e-2)
@@ -389,7 +403,9 @@ def test_without_attention_no_place_moves_another(patch_width):
     )
     tokens = jnp.arange(1, 7)[None]
     for attends in (True, False):
-        model = TextClassifier(replace(config, attends=attends), rngs=nnx.Rngs(0))
-        _, (weights,) = compiled(model, return_weights=True)(tokens, tokens > 0)
+        one = replace(config, attends=attends)
+        model = drawn(lambda one=one: TextClassifier(one, rngs=nnx.Rngs(0)))
+        maps = nnx.jit(lambda model, *text: model(*text, return_weights=True)[1])
+        (weights,) = maps(model, tokens, tokens > 0)
         itself = np.broadcast_to(np.eye(weights.shape[-1]), weights.shape)
         assert np.allclose(weights, itself, atol=1e-6) == (not attends)
