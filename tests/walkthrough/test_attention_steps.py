@@ -26,6 +26,7 @@ from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
+from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.serialization.run_folder import load_classifier
 from transformer_jax.serialization.specification import ClassifierSpec
 from transformer_jax.text.tokenizer import train_tokenizer
@@ -47,30 +48,33 @@ def arrays(steps):
     return {step.name: step.array for step in steps}
 
 
+NAMES = ("query_kernel", "key_kernel", "value_kernel")
+softmax = jax.jit(masked_softmax)
+
+
+@partial(jax.jit, static_argnames="is_causal")
+def library(x, kernels, is_causal):
+    """Return the arrays of all heads by the library's functions."""
+    mask = causal() if is_causal else None
+    q, k, v = (jnp.einsum("BTD,DNH->BTNH", x, kernels[name]) for name in NAMES)
+    output = multi_head_attention(x, x, **kernels, mask=mask)[0]
+    weights = attention_weights(q, k, mask=mask)[0].swapaxes(0, 1)
+    blend = dot_product_attention(q, k, v, mask=mask)[0]
+    return output, {"Q": q[0], "K": k[0], "weights": weights, "blend": blend}
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("head", [0, 1])
 def test_every_step_is_what_the_library_computes(is_causal, head):
     model = word_model(8, 8, 2, seed=3)
     a = arrays(word_steps(model, [5, 6, 7], WORDS, head=head, is_causal=is_causal))
-    mask = causal() if is_causal else None
     position = jax.jit(sinusoidal_positions, static_argnums=1)(jnp.arange(3), 8)
     np.testing.assert_array_equal(a["E"], np.asarray(model.table)[[5, 6, 7]])
     np.testing.assert_allclose(a["X"], a["E"] + position, rtol=1e-6)
-    x, names = jnp.asarray(a["X"])[None], ("query_kernel", "key_kernel", "value_kernel")
-
-    @jax.jit
-    def library(x, kernels):
-        q, k, v = (jnp.einsum("BTD,DNH->BTNH", x, kernels[name]) for name in names)
-        return {
-            "Q": q[0, :, head],
-            "K": k[0, :, head],
-            "V": v[0, :, head],
-            "weights": attention_weights(q, k, mask=mask)[0, head],
-            "blend": dot_product_attention(q, k, v, mask=mask)[0, :, head],
-            "output": multi_head_attention(x, x, **kernels, mask=mask)[0],
-        }
-
-    for name, expected in library(x, model.kernels).items():
+    output, of_heads = library(jnp.asarray(a["X"])[None], model.kernels, is_causal=is_causal)
+    np.testing.assert_allclose(a["output"], output, rtol=1e-4, atol=1e-6)
+    for name, expected in of_heads.items():
+        expected = np.asarray(expected)[:, head]
         np.testing.assert_allclose(a[name], expected, rtol=1e-4, atol=1e-6, err_msg=name)
     # The steps between, by their own equations.
     np.testing.assert_allclose(a["Q"], a["X"] @ a["W_Q"], rtol=1e-4, atol=1e-5)
@@ -79,8 +83,8 @@ def test_every_step_is_what_the_library_computes(is_causal, head):
     np.testing.assert_array_equal(
         a["mask"], np.tri(3, dtype=bool) if is_causal else np.ones((3, 3))
     )
-    softmax = jax.jit(masked_softmax)(a["scaled"], a["mask"])
-    np.testing.assert_allclose(a["weights"], softmax, rtol=1e-4, atol=1e-6)
+    weights = softmax(a["scaled"], a["mask"])
+    np.testing.assert_allclose(a["weights"], weights, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(a["blend"], a["weights"] @ a["V"], rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(a["heads"][:, 4 * head : 4 * head + 4], a["blend"])
     np.testing.assert_allclose(a["output"], a["heads"] @ a["W_O"], rtol=1e-4, atol=1e-5)
@@ -169,13 +173,17 @@ def test_an_odd_text_is_walked_through_on_100_columns_and_a_page(name, capsys, t
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def build(config):
-    return TextClassifier(config, rngs=nnx.Rngs(0))
+def drawn(config, random):
+    """A classifier that has learned nothing."""
+    shapes = nnx.eval_shape(lambda: TextClassifier(config, rngs=AbstractRngs()))
+    graph, params = nnx.split(shapes, nnx.Param)
+    draw = lambda leaf: jax.device_put(random.standard_normal(leaf.shape, np.float32))  # noqa: E731
+    return nnx.merge(graph, jax.tree.map(draw, params))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Classifiers that have learned nothing: of tokens in two layers, of patches, and without any
+    """Classifiers: of tokens in two layers, of patches, and without any
     layer.
     """
     folder = tmp_path_factory.mktemp("runs")
@@ -194,8 +202,7 @@ def runs(tmp_path_factory):
             encoder=StackConfig(num_layers=layers, norm=norm, final_norm=True, **encoder),
             **more,
         )
-        shapes = nnx.state(nnx.eval_shape(partial(build, config)), nnx.Param)
-        params = jax.tree.map(lambda leaf: random.standard_normal(leaf.shape, np.float32), shapes)
+        params = nnx.state(drawn(config, random), nnx.Param)
         (folder / name).mkdir()
         spec = ClassifierSpec(config, ("negative", "positive"), "head-tail", "reviews.csv")
         save_run(folder / name, params, tokenizer, spec)
@@ -208,8 +215,8 @@ def runs(tmp_path_factory):
 def test_what_is_seen_inside_is_what_the_model_computes(runs, name):
     classifier = load_classifier(runs / name)
     inside = read_activations(classifier, TEXT)
-    forward = jax.jit(lambda model, x: model(x, jnp.ones_like(x, bool), return_weights=True))
-    _, maps = forward(classifier.model, jnp.asarray(inside.ids)[None])
+    forward = jax.jit(lambda model, x: model(x, jnp.ones_like(x, bool), return_weights=True)[1])
+    maps = forward(classifier.model, jnp.asarray(inside.ids)[None])
     assert len(maps) == len(inside.maps) == classifier.spec.config.encoder.num_layers
     for ours, theirs in zip(inside.maps, maps, strict=True):
         np.testing.assert_allclose(ours, theirs[0], rtol=1e-5, atol=1e-6)
@@ -230,7 +237,7 @@ def test_the_first_attention_without_a_norm_reads_what_its_layer_reads(runs):
     classifier = load_classifier(runs / "tokens")
     stack = replace(classifier.spec.config.encoder, norm="pre", first_norm=False)
     spec = replace(classifier.spec, config=replace(classifier.spec.config, encoder=stack))
-    model = TextClassifier(spec.config, rngs=nnx.Rngs(0))
+    model = drawn(spec.config, np.random.default_rng(0))
     inside = read_activations(replace(classifier, model=model, spec=spec), TEXT)
     np.testing.assert_array_equal(inside.attended[0], inside.inputs[0])
     assert np.abs(inside.attended[1] - inside.inputs[1]).max() > 0
@@ -383,9 +390,9 @@ MISTAKES = [
     (["walk", "--worked", ""], "there is no worked example ''"),
     (["attention", "nowhere", "a"], "nowhere is not a run folder"),
     (["attention", "empty", "a"], "empty has no attention layers"),
-    (["attention", "tokens", "a", "--html", "nowhere/x"], "nowhere/x cannot be written"),
-    (["attention", "tokens", "a", "--png", "nowhere/x"], "nowhere/x cannot be written"),
-    (["attention", "tokens", "a", "--pca", "tokens"], "tokens cannot be written: Is a directory"),
+    (["attention", "patches", TEXT, "--html", "nowhere/x"], "nowhere/x cannot be written"),
+    (["attention", "patches", TEXT, "--png", "nowhere/x"], "nowhere/x cannot be written"),
+    (["attention", "patches", TEXT, "--pca", "tokens"], "tokens cannot be written: Is a directory"),
 ]
 
 
