@@ -40,6 +40,16 @@ FOLDER, RUN_FOLDERS = DATA / "behaviour", DATA / "run_folders"
 
 # Training -----------------------------------------------------------------------------------------
 
+# What a training does for its user, of which nothing is recorded: checkpoints, plots, and texts
+# that take programs of their own.
+BESIDE: dict[str, Callable] = {
+    "train.tasks.language_modeling.sample_text": lambda *_: "",
+    "train.tasks.translation.translated": lambda _model, _tokenizer, texts, **_: texts,
+    "train.tasks.classification.write_mistakes": lambda *_, **__: None,
+    "train.tasks.task.draw_curves": lambda *_: None,
+    "train.tasks.task.write_page": lambda *_: None,
+    "train.trainer.checkpoints.save": lambda *_: None,
+}
 STEPS = 8
 COMMON = {
     "--max-steps": STEPS, "--dtype": "float32", "--seed": 0, "--checkpoint-minutes": 1000,
@@ -130,7 +140,7 @@ def arguments(name: str, folder: Path) -> list[str]:
 def trained(name: str, folder: Path) -> dict:
     """Train a run and return what is recorded of it."""
     main = importlib.import_module(RUNS[name][0]).main
-    with mock.patch.object(fit, "LOG_EVERY", 1), quiet():
+    with losses_alone():
         code = main(arguments(name, folder))
     if code:
         raise RuntimeError(f"{name} ended with exit code {code}")
@@ -144,6 +154,17 @@ def trained(name: str, folder: Path) -> dict:
         "config.json": keys(folder / name / "config.json"),
         "model.safetensors": tensors(folder / name / "model.safetensors"),
     }
+
+
+@contextlib.contextmanager
+def losses_alone():
+    """Train with the loss of every step, and without what training does beside."""
+    with contextlib.ExitStack() as changed:
+        changed.enter_context(quiet())
+        changed.enter_context(mock.patch.object(fit, "LOG_EVERY", 1))
+        for place, function in BESIDE.items():
+            changed.enter_context(mock.patch(place, function))
+        yield
 
 
 def keys(path: Path) -> list[str]:
@@ -266,8 +287,8 @@ def gone_on(beside: Path) -> dict:
     write_data(beside / "data")
     folder = beside / "run"
     shutil.copytree(RUN_FOLDERS / "lm-stopped", folder)
-    with mock.patch.object(fit, "LOG_EVERY", 1), quiet():
-        options = ["--data", str(beside / "data" / "book.txt"), "--checkpoint-minutes", "1000"]
+    options = ["--data", str(beside / "data" / "book.txt"), "--checkpoint-minutes", "1000"]
+    with losses_alone():
         code = train_lm(["--resume", str(folder), *options])
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
