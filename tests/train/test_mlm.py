@@ -4,6 +4,7 @@ on.
 
 import json
 import shutil
+import signal
 
 import numpy as np
 import pandas as pd
@@ -15,8 +16,10 @@ from tests.helpers.record_behaviour import RUN_FOLDERS
 from train.classifier.finetuning import load_encoder
 from train.imdb import main as finetune
 from train.mlm import main
+from train.objectives.masked_lm import make_evaluation
 from train.optim import precision
 from train.tasks import masked_lm
+from train.tasks.masked_lm import MaskedLanguageModeling
 from transformer_jax.__main__ import main as use
 from transformer_jax.inference.fill_mask import fill_masks
 from transformer_jax.pretrained import from_pretrained, tokenizer_of
@@ -32,6 +35,7 @@ SMALL = [
     "--length", "32", "--layers", "1", "--embed-dim", "24", "--heads", "2", "--batch-tokens", "512",
     "--dtype", "float32",
 ]  # fmt: skip
+LEARNING = ["--epochs", "3", "--learning-rate", "0.03", "--dropout", "0.02"]
 WORDS = {"good": ("fine", "superb", "lovely"), "bad": ("dull", "poor", "awful")}
 THINGS = {"good": ("play", "cast"), "bad": ("plot", "end")}
 
@@ -48,7 +52,7 @@ def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data") / "reviews"
     folder.mkdir()
     rng = np.random.default_rng(0)
-    for name, rows in (("train", 200), ("test", 40), ("unsupervised", 300)):
+    for name, rows in (("train", 200), ("test", 40), ("unsupervised", 1300)):
         labels = [("bad", "good")[i % 2] for i in range(rows)]
         table = {"text": [f"{review(rng, label)} {name} {i}" for i, label in enumerate(labels)]}
         if name != "unsupervised":
@@ -62,10 +66,23 @@ def arguments(data, run, *more):
 
 
 @pytest.fixture(scope="module")
-def run(data, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    assert main(arguments(data, folder, "--epochs", "12", "--learning-rate", "0.03")) == 0
-    return folder
+def run_and_evaluations(data, tmp_path_factory):
+    """A run folder, and the weights that its training evaluated."""
+    folder, read = tmp_path_factory.mktemp("runs") / "run", []
+
+    def made(*given):
+        evaluate = make_evaluation(*given)
+        return lambda params: read.append(params) or evaluate(params)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masked_lm, "make_evaluation", made)
+        assert main(arguments(data, folder, *LEARNING)) == 0
+    return folder, read
+
+
+@pytest.fixture(scope="module")
+def run(run_and_evaluations):
+    return run_and_evaluations[0]
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +97,7 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
     report = json.loads((run / "report.json").read_text())
     assert report["held_out_loss"] < report["unigram_loss"] - 0.8
     assert report["held_out_accuracy"] > 0.4
-    assert report["data"]["texts"] == 180 + 300
+    assert report["data"]["texts"] == 180 + 1300
     for name in (
         "model.safetensors", "config.json", "tokenizer.json", "report.md", "metrics.jsonl",
         "curves.png", "options.json", "checkpoints", "report.html",
@@ -91,18 +108,11 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
     assert (spec.data, spec.seed, spec.config.max_length) == ("reviews", 0, 32)
 
 
-def test_the_held_out_texts_are_read_once_an_epoch(data, tmp_path, monkeypatch):
+def test_the_held_out_texts_are_read_once_an_epoch(run_and_evaluations):
     """The report has the scores of the validation that chose the weights."""
-    read, make = [], masked_lm.make_evaluation
-
-    def made(*given):
-        evaluate = make(*given)
-        return lambda params: read.append(params) or evaluate(params)
-
-    monkeypatch.setattr(masked_lm, "make_evaluation", made)
-    assert main(arguments(data, tmp_path / "run", "--epochs", "2")) == 0
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert len(read) == 2 and report["held_out_loss"] == report["validation_loss"]
+    run, read = run_and_evaluations
+    report = json.loads((run / "report.json").read_text())
+    assert len(read) == 3 and report["held_out_loss"] == report["validation_loss"]
 
 
 def test_no_held_out_text_is_read(run, data):
@@ -153,10 +163,10 @@ def test_it_is_fine_tuned_and_predicts(kind, request, data, tmp_path, capsys):
     folder, tuned = request.getfixturevalue(kind), tmp_path / "tuned"
     options = [
         "--data", str(data), "--pretrained", str(folder), "--out", str(tuned), "--no-baseline",
-        "--dtype", "float32", "--batch-tokens", "512", "--learning-rate", "3e-3", "--epochs", "6",
+        "--dtype", "float32", "--batch-tokens", "128", "--learning-rate", "3e-3", "--epochs", "2",
     ]  # fmt: skip
     assert finetune(options) == 0
-    capsys.readouterr()
+    assert "has seen validation texts" not in capsys.readouterr().out  # it is of the same seed
     report = json.loads((tuned / "report.json").read_text())
     assert report["test_accuracy"] > 0.85
     assert report["settings"]["model"]["pooling"] == "mean"  # no [CLS] has learned anything
@@ -184,28 +194,32 @@ def test_the_encoder_comes_along_whole(run):
     np.testing.assert_array_equal(encoder.embedding.token.embedding[...], table)
 
 
-def test_another_seed_is_told_of(run, data, tmp_path, capsys):
-    """Its validation would be of texts that were learned from."""
+def test_another_seed_is_told_of(run, data, tmp_path, monkeypatch, capsys):
+    """Its validation would be of texts that were learned from. (The same seed is not, above.)"""
+    monkeypatch.setattr("train.tasks.classification.write_mistakes", lambda *_, **__: None)
     options = ["--data", str(data), "--pretrained", str(run), "--epochs", "0", "--no-baseline",
-               "--dtype", "float32"]  # fmt: skip
-    said = []
-    for seed in ("0", "1"):
-        assert finetune([*options, "--seed", seed, "--out", str(tmp_path / seed)]) == 0
-        said.append("has seen validation texts of this run" in capsys.readouterr().out)
-    assert said == [False, True]
+               "--dtype", "float32", "--seed", "1", "--out", str(tmp_path / "tuned")]  # fmt: skip
+    assert finetune(options) == 0
+    assert "has seen validation texts of this run" in capsys.readouterr().out
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(data, tmp_path, ctrl_c_behind):
+def test_a_stopped_run_goes_on_bit_for_bit(run, data, tmp_path, monkeypatch):
     """The run is stopped in the middle of the second epoch, with dropout."""
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    options = ["--epochs", "2", "--dropout", "0.1", "--batch-tokens", "8192"]
-    assert main(arguments(data, whole, *options)) == 0
-    steps = json.loads((whole / "report.json").read_text())["steps"]
-    with ctrl_c_behind(1 + round(0.7 * steps)):  # one of them after the validation
-        assert main(arguments(data, stopped, *options, "--checkpoint-minutes", "0")) == 130
-    assert steps_taken(stopped / WEIGHTS) == (round(0.7 * steps), steps)
+    stopped, taken, count_tokens = tmp_path / "stopped", [], MaskedLanguageModeling.count_tokens
+    report = json.loads((run / "report.json").read_text())
+    steps, at = report["steps"], round(1.4 * report["steps"] / 3)
+
+    def then_ctrl_c(task, batch):
+        taken.append(batch)
+        if len(taken) == at:
+            signal.raise_signal(signal.SIGINT)
+        return count_tokens(task, batch)
+
+    monkeypatch.setattr(MaskedLanguageModeling, "count_tokens", then_ctrl_c)
+    assert main(arguments(data, stopped, *LEARNING)) == 130
+    assert steps_taken(stopped / WEIGHTS) == (at, steps)
     assert main(["--resume", str(stopped), "--checkpoint-minutes", "5"]) == 0
-    assert differences(stopped, whole) == []
+    assert differences(stopped, run) == []
     assert steps_taken(stopped / WEIGHTS) is None
 
 
