@@ -379,12 +379,13 @@ def test_kernels_decay_and_embeddings_norms_and_biases_do_not():
 
 def test_named_parameters_take_larger_steps():
     params = nnx.state(Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Param)
-    gradient = jax.tree.map(jnp.ones_like, params)
+    gradient = jax.tree.map(np.ones_like, params)
 
     def steps(**changes):
         config = OptimizerConfig(1e-2, "constant", warmup_fraction=0, weight_decay=0, **changes)
         optimizer = make_optimizer(config, 1)
-        return optimizer.update(gradient, optimizer.init(params), params)[0]
+        update = jax.jit(lambda *of: optimizer.update(of[0], optimizer.init(of[1]), of[1])[0])
+        return update(gradient, params)
 
     plain, faster = steps(), steps(rates=Rates(faster=(("kernel", 5.0),)))
     np.testing.assert_allclose(faster.kernel[...], 5 * plain.kernel[...], rtol=1e-6)
@@ -396,9 +397,12 @@ def test_muon_takes_the_matrices_of_the_layers_and_nothing_else():
     first step is the rate, times 1 + b1 / (1 + b1) with Nesterov's momentum."""
     stack = StackConfig(1, 12, 2, 24, norm="pre", final_norm=True)
     config = SequenceToSequenceConfig(11, 8, encoder=stack, decoder=stack)
-    params = nnx.state(SequenceToSequence(config, rngs=nnx.Rngs(0)), nnx.Param)
+    model = nnx.eval_shape(lambda: SequenceToSequence(config, rngs=AbstractRngs()))
     rng = np.random.default_rng(0)
-    gradient = jax.tree.map(lambda p: jnp.asarray(rng.normal(size=p.shape), jnp.float32), params)
+    params, gradient = (
+        jax.tree.map(lambda p: rng.normal(size=p.shape).astype(np.float32), each)
+        for each in [nnx.state(model, nnx.Param)] * 2
+    )
     config = OptimizerConfig(
         1e-3, muon_rate=0.02, schedule="constant", warmup_fraction=0, weight_decay=0
     )
@@ -448,12 +452,14 @@ def test_the_train_step_lowers(platform):
         11, 8, encoder=encoder, region_width=3, region_features=4, patch_width=3
     )
     tokenizer = train_tokenizer("word:11", ["some words to know of here"])
-    graph, params = nnx.split(TextClassifier(config, rngs=nnx.Rngs(0)), nnx.Param)
+    model = nnx.eval_shape(lambda: TextClassifier(config, rngs=AbstractRngs()))
+    graph, params = nnx.split(model, nnx.Param)
     optimizer = make_optimizer(OptimizerConfig(), 10)
     loss = make_loss(tokenizer, token_dropout=0.1, smoothing=0.1)
     step = make_train_step(graph, loss, optimizer, FitConfig(dtype="bfloat16"))
-    state = TrainState(jnp.zeros((), jnp.int32), params, params, optimizer.init(params))
-    rows, tokens = jnp.zeros(2, jnp.int32), jnp.ones((2, 8), jnp.int32)
+    begun = jax.eval_shape(optimizer.init, params)
+    state = TrainState(np.zeros((), np.int32), params, params, begun)
+    rows, tokens = np.zeros(2, np.int32), np.ones((2, 8), np.int32)
     batch = Batch(tokens, tokens > 0, rows, rows == 0, rows)
 
     def flat(*leaves):  # jax.export keeps no record of NNX's own containers
