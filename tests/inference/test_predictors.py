@@ -24,6 +24,8 @@ from transformer_jax.runtime.errors import InputError, PretrainedError, RunFolde
 
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "tests" / "data" / "run_folders"
+# Of the continuations: each set of settings is compiled.
+SETTINGS, DRAWN = {"max_tokens": 7, "stop": ["n"], "seed": 3}, {"top_k": 9, "temperature": 1.5}
 TEXTS = ["a fine film and the cast was superb", "", "the plot was dull", "quite a poor play " * 4]
 
 
@@ -176,16 +178,15 @@ def test_an_explanation_is_of_the_class_that_is_named(classifier):
 def test_a_language_model_continues_a_prompt_as_the_command_does(writer, capsys):
     from transformer_jax.__main__ import main
 
-    settings = {"max_tokens": 7, "top_k": 9, "temperature": 1.5, "seed": 3}
-    words = ["--tokens", "7", "--top-k", "9", "--temperature", "1.5", "--seed", "3"]
+    words = ["--tokens", "7", "--top-k", "9", "--temperature", "1.5", "--seed", "3", "--stop", "n"]
     assert main(["generate", str(RUNS / "lm"), "the film", *words]) == 0
-    assert capsys.readouterr().out == f"{writer.generate('the film', **settings)}\n"
+    assert capsys.readouterr().out == f"{writer.generate('the film', **SETTINGS, **DRAWN)}\n"
 
 
-@pytest.mark.parametrize("settings", [{"temperature": 1.5}, {"beams": 2}])
+@pytest.mark.parametrize("settings", [DRAWN, {"beams": 2}])
 def test_the_pieces_of_a_continuation_make_the_text(writer, settings):
-    pieces = list(writer.stream("the film", max_tokens=7, stop=["n"], seed=3, **settings))
-    whole = writer.generate("the film", max_tokens=7, stop=["n"], seed=3, **settings)
+    pieces = list(writer.stream("the film", **SETTINGS, **settings))
+    whole = writer.generate("the film", **SETTINGS, **settings)
     assert "the film" + "".join(pieces) == whole
     assert len(pieces) == (1 if "beams" in settings else len("".join(pieces)))
 
@@ -266,10 +267,10 @@ def test_prompts_of_one_padded_length_share_what_is_compiled(writer, compiled):
 
 def test_texts_of_one_padded_length_are_translated_and_embedded_without_compiling(compiled):
     translator, encoder = tj.load(RUNS / "translate"), tj.load(RUNS / "mlm", "encoder")
-    translator.translate(["one two"])
+    translator.translate(["one two", "nine ten"])
     encoder.embed(["a film"])
     compiled.clear()
-    translator.translate(["four"])
+    translator.translate(["four", "one"])
     encoder.embed(["the plot was dull"])
     assert compiled == []
 
