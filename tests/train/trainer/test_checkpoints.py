@@ -153,10 +153,11 @@ WRITES = (
 
 def test_a_disk_that_is_full_at_any_write_costs_no_older_checkpoint(tmp_path):
     """Every write of a save fails in turn, until a save gets through."""
+    for step in (1, 2):
+        save(tmp_path / "begun", state(step), progress(step))
     for spare in range(200):
         folder = tmp_path / str(spare)
-        for step in (1, 2):
-            save(folder, state(step), progress(step))
+        shutil.copytree(tmp_path / "begun", folder)
         with pytest.MonkeyPatch.context() as patch:
             disk = FullDisk(patch, spare, WRITES)
             try:
