@@ -91,6 +91,13 @@ def as_users_run_it():
 
 
 @pytest.fixture
+def without_plots(monkeypatch):
+    """Training draws no curves and writes no page, which would take longer than a hundred steps."""
+    for name in ("draw_curves", "write_page"):
+        monkeypatch.setattr(f"train.tasks.task.{name}", lambda *_: None)
+
+
+@pytest.fixture
 def ctrl_c_behind(monkeypatch):
     """A context in which Ctrl-C comes right behind so many checkpoints."""
 

@@ -107,6 +107,7 @@ def test_its_cost_is_counted(run, capsys):
     assert found["cache_bytes"] == 2 * 32 * 24 * 4
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_separate_texts_are_framed(tmp_path, monkeypatch, capsys):
     for i in range(800):
         (tmp_path / f"{i}.txt").write_text("one two three four five")
@@ -119,6 +120,7 @@ def test_separate_texts_are_framed(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "one two three four five\n"  # and there it ends
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_run_goes_on_to_the_bits_it_would_have_had(run, book, tmp_path, monkeypatch):
     stopped, texts = tmp_path / "stopped", []
 

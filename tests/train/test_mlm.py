@@ -194,6 +194,7 @@ def test_the_encoder_comes_along_whole(run):
     np.testing.assert_array_equal(encoder.embedding.token.embedding[...], table)
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_another_seed_is_told_of(run, data, tmp_path, monkeypatch, capsys):
     """Its validation would be of texts that were learned from. (The same seed is not, above.)"""
     monkeypatch.setattr("train.tasks.classification.write_mistakes", lambda *_, **__: None)
@@ -203,6 +204,7 @@ def test_another_seed_is_told_of(run, data, tmp_path, monkeypatch, capsys):
     assert "has seen validation texts of this run" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_stopped_run_goes_on_bit_for_bit(run, data, tmp_path, monkeypatch):
     """The run is stopped in the middle of the second epoch, with dropout."""
     stopped, taken, count_tokens = tmp_path / "stopped", [], MaskedLanguageModeling.count_tokens
@@ -223,6 +225,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(run, data, tmp_path, monkeypatch):
     assert steps_taken(stopped / WEIGHTS) is None
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_a_run_goes_on_with_its_own_texts_alone(data, tmp_path, capsys):
     copy, folder = tmp_path / "reviews", tmp_path / "run"
     shutil.copytree(data, copy)
@@ -353,6 +356,7 @@ def test_a_mistake_of_training_is_one_line(others, options, message, capsys, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("without_plots")
 def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, capsys):
     """A line says so; it is no mistake."""
     options = ["--data", str(others / "labelled.csv"), "--epochs", "0", "--tokenizer", "word:50"]
@@ -362,6 +366,7 @@ def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, ca
     assert line == f"note        {said}"
 
 
+@pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(
     ("source", "asked", "found"),
     [
