@@ -10,12 +10,19 @@ from filelock import FileLock
 
 from train.trainer import checkpoints
 
+ONE_PIECE = "--xla_cpu_parallel_codegen_split_count=1"
+
 
 def pytest_configure(config):
     """Keep what XLA compiles for other tests, the next run and the processes that tests start."""
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    # Workers share the cores already, so each compiles a program in one piece. No program is read by
+    # a person, who would want the places of its operations in the code.
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_PIECE}".strip()
+    os.environ.setdefault("JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS", "0")
+    jax.config.update("jax_include_full_tracebacks_in_locations", False)
     jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
@@ -88,13 +95,6 @@ def as_users_run_it():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
-
-
-@pytest.fixture
-def without_plots(monkeypatch):
-    """Training draws no curves and writes no page, which would take longer than a hundred steps."""
-    for name in ("draw_curves", "write_page"):
-        monkeypatch.setattr(f"train.tasks.task.{name}", lambda *_: None)
 
 
 @pytest.fixture

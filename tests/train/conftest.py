@@ -17,3 +17,10 @@ def bare_reports():
 
     with small.bare_reports():
         yield
+
+
+@pytest.fixture
+def without_plots(monkeypatch):
+    """Training draws no curves and writes no page, which would take longer than a hundred steps."""
+    for name in ("draw_curves", "write_page"):
+        monkeypatch.setattr(f"train.tasks.task.{name}", lambda *_: None)
