@@ -7,10 +7,12 @@ import jax
 import jaxtyping
 import pytest
 from filelock import FileLock
+from jax.extend.backend import get_backend
 
 from train.trainer import checkpoints
 
 ONE_PIECE = "--xla_cpu_parallel_codegen_split_count=1"
+MOST_PROGRAMS = 400
 
 
 def pytest_configure(config):
@@ -18,8 +20,8 @@ def pytest_configure(config):
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    # Workers share the cores already, so each compiles a program in one piece. No program is read by
-    # a person, who would want the places of its operations in the code.
+    # Workers share the cores already, so each compiles a program in one piece. Nobody reads a
+    # program, for which it would say where in the code its operations stand.
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_PIECE}".strip()
     os.environ.setdefault("JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS", "0")
     jax.config.update("jax_include_full_tracebacks_in_locations", False)
@@ -48,6 +50,14 @@ def pytest_runtest_setup(item):
     optimized = item.get_closest_marker("optimized") is not None
     jax.config.update("jax_disable_most_optimizations", not optimized)
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not optimized))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_programs():
+    """Forget what other files compiled: with thousands of programs, XLA takes twice as long."""
+    yield
+    if len(get_backend().live_executables()) > MOST_PROGRAMS:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

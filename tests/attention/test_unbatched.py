@@ -87,7 +87,7 @@ def test_one_example_is_a_batch_of_one_for_value_and_gradient(implementation, na
 
 
 def value_with_nan(name):
-    """What nobody sees may be NaN, without a batch axis too."""
+    """Values that nobody sees may be NaN, without a batch axis too."""
     hidden = ~np.broadcast_to(MASKS[name][1], (N, T, S)).any((0, 1))
     return jax.device_put(np.where(hidden[:, None, None], np.float32(np.nan), VALUE))
 

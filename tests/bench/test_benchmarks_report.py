@@ -169,7 +169,7 @@ def test_counted_alone_attention_crosses_at_two_and_six_widths():
 
 @pytest.fixture(scope="module")
 def docs(tmp_path_factory):
-    """What the command writes from the file."""
+    """The folder that the command writes from the file."""
     folder = tmp_path_factory.mktemp("report")
     (folder / "in.json").write_text(json.dumps(file_contents()))
     words = ["--json", str(folder / "in.json"), "--docs", str(folder / "docs")]

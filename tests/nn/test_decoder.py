@@ -140,9 +140,7 @@ def test_padding_of_either_text_changes_nothing():
 
 
 def test_nan_in_a_padded_memory_reaches_nothing():
-    """What stands for the encoder's output at padding is read by no cross-attention, forward or
-    in a gradient.
-    """
+    """No cross-attention reads the encoder's output at padding, forward or in a gradient."""
     model = translator()
     graph, params = nnx.split(model, nnx.Param)
 

@@ -85,7 +85,7 @@ def run(arguments, devices):
 
 
 def test_three_devices_give_the_recorded_losses_and_predictions(tmp_path):
-    """What was recorded is of one device."""
+    """The recorded numbers are of one device."""
     run(["-c", RECORDED, tmp_path / "data"], 3)
 
 

@@ -117,7 +117,8 @@ class TextGenerator:
     def _generated(self, ids: np.ndarray, arguments: dict[str, Any]) -> str:
         rows = self._padded(ids, arguments["max_tokens"])
         found = generate(self.trained.model, *rows, **arguments)
-        new = np.asarray(found.tokens[0, : int(found.lengths[0])]).tolist()
+        # In NumPy: a slice of a JAX array would be compiled for every length.
+        new = np.asarray(found.tokens)[0, : int(found.lengths[0])].tolist()
         return self.trained.tokenizer.continuation(ids, new)
 
     def _streamed(self, ids: np.ndarray, arguments: dict[str, Any]) -> Iterator[str]:

@@ -45,7 +45,7 @@ def data() -> Dataset:
 
 @pytest.fixture(scope="module")
 def fold(data):
-    """What `train.imdb` trains on and holds out."""
+    """The texts that `train.imdb` trains on and holds out."""
     return fold_of(data, TINY, SEED, TINY.validation_fraction)
 
 
