@@ -11,7 +11,6 @@ from jax.extend.backend import get_backend
 
 from train.trainer import checkpoints
 
-ONE_PIECE = "--xla_cpu_parallel_codegen_split_count=1"
 MOST_PROGRAMS = 400
 
 
@@ -20,41 +19,46 @@ def pytest_configure(config):
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    # Workers share the cores already, so each compiles a program in one piece. Nobody reads a
-    # program, for which it would say where in the code its operations stand.
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_PIECE}".strip()
-    os.environ.setdefault("JAX_INCLUDE_FULL_TRACEBACKS_IN_LOCATIONS", "0")
-    jax.config.update("jax_include_full_tracebacks_in_locations", False)
     jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 def pytest_collection_finish():
-    """Collect garbage less often, and not among what was imported, which took 8% of the time."""
+    """Collect garbage less often, and never examine the imported modules: both took 8%."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_sessionfinish():
-    """Show all objects again to those who look for references, as Hypothesis does at the end."""
+    """Undo `gc.freeze`: Hypothesis looks for references among all objects at the end."""
     gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Skip LLVM's optimizations, which take longer than they save; those of XLA remain.
+    """Compile without LLVM's optimizations, which take longer than they save; those of XLA remain.
 
-    Processes that the test starts do the same.
+    Source locations are left out of the programs. Processes that the test starts do the same.
     """
-    optimized = item.get_closest_marker("optimized") is not None
-    jax.config.update("jax_disable_most_optimizations", not optimized)
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(not optimized))
+    compile_quickly(item.get_closest_marker("optimized") is None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown():
+    """Restore the settings, since `pytest --benchmark-only` runs bench/ in the same process."""
+    compile_quickly(False)
+
+
+def compile_quickly(quickly: bool) -> None:
+    jax.config.update("jax_disable_most_optimizations", quickly)
+    jax.config.update("jax_include_full_tracebacks_in_locations", not quickly)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quickly))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_programs():
-    """Forget what other files compiled: with thousands of programs, XLA takes twice as long."""
+    """Clear what a file compiled: in a process with thousands of programs XLA is half as fast."""
     yield
     if len(get_backend().live_executables()) > MOST_PROGRAMS:
         jax.clear_caches()

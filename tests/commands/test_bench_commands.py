@@ -75,3 +75,25 @@ def test_every_benchmark_runs_once(make, tmp_path):
     found = json.loads(file.read_text())["benchmarks"]
     assert len(found) > 50
     assert max(one["stats"]["rounds"] for one in found) <= 2
+
+
+PLUGIN = """
+import jax, pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    print("\\nwithout optimizations:", jax.config.values["jax_disable_most_optimizations"])
+    return (yield)
+"""
+
+
+def test_benchmarks_are_compiled_with_all_optimizations(python, root, tmp_path):
+    """Behind tests in the same session too, which are compiled without."""
+    (tmp_path / "settings.py").write_text(PLUGIN)
+    files = [root / "tests/functional/test_rotary.py", root / "bench/micro/test_tokenizers.py"]
+    options = ["-c", root / "pyproject.toml", "--benchmark-only", "--bench-once", "-s"]
+    said = python(
+        ["pytest", *files, *options, "-p", "settings", "-p", "no:cacheprovider"], tmp_path
+    )
+    assert said.count("without optimizations: False") >= 3
+    assert "without optimizations: True" not in said
