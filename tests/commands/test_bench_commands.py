@@ -83,17 +83,18 @@ import jax, pytest
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     print("\\nwithout optimizations:", jax.config.values["jax_disable_most_optimizations"])
+    print("cache:", jax.config.values["jax_compilation_cache_dir"])
     return (yield)
 """
 
 
-def test_benchmarks_are_compiled_with_all_optimizations(python, root, tmp_path):
-    """Behind tests in the same session too, which are compiled without."""
+def test_benchmarks_have_all_optimizations_and_no_cache(python, root, tmp_path, monkeypatch):
+    """Behind tests in the same session too, which are compiled without and with one."""
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     (tmp_path / "settings.py").write_text(PLUGIN)
     files = [root / "tests/functional/test_rotary.py", root / "bench/micro/test_tokenizers.py"]
     options = ["-c", root / "pyproject.toml", "--benchmark-only", "--bench-once", "-s"]
-    said = python(
-        ["pytest", *files, *options, "-p", "settings", "-p", "no:cacheprovider"], tmp_path
-    )
+    said = python(["pytest", *files, *options, "-p", "settings"], tmp_path)
     assert said.count("without optimizations: False") >= 3
     assert "without optimizations: True" not in said
+    assert said.count("cache: None") >= 3
