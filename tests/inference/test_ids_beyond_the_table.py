@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tests.helpers.checkpoint_files import FOLDER
+from tests.helpers.modules import drawn
 from tests.inference.test_embed import tiny  # noqa: F401 (a fixture)
-from tests.nn.test_kv_cache import drawn, model_of
+from tests.nn.test_kv_cache import model_of
 from tests.serialization.test_run_folder import write
 from transformer_jax.__main__ import main
 from transformer_jax.generation.generate import generate, generate_target, next_tokens, stream

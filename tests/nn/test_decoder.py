@@ -11,7 +11,8 @@ import pytest
 from flax import nnx
 
 from tests.helpers.arrays import jax_normal
-from tests.nn.test_kv_cache import TOKENS, B, D, T, V, drawn, model_of, stack
+from tests.helpers.modules import drawn
+from tests.nn.test_kv_cache import TOKENS, B, D, T, V, model_of, stack
 from transformer_jax.attention.masks import causal, padding
 from transformer_jax.costs.formulas import parameters
 from transformer_jax.costs.published import PUBLISHED

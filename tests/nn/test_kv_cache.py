@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.modules import drawn
 from transformer_jax.attention.kernels.cpu import is_built
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.models.config import LanguageModelConfig, SequenceToSequenceConfig
@@ -63,21 +64,6 @@ MODELS = {
     "window, rotary": {"window": 4, "positions": "rotary", "decoder": stack("post", num_layers=1)},
     "window, alibi": {"window": 2, "positions": "alibi"},
 }
-
-
-def drawn(make):
-    """The module of `make(rngs)` with parameters from NumPy: no initializer is compiled.
-
-    Large enough that attention matters, and none at its initial 0 or 1.
-    """
-    graph, params = nnx.split(nnx.eval_shape(lambda: make(AbstractRngs())), nnx.Param)
-    rng = np.random.default_rng(3)
-
-    def draw(path, leaf):
-        around = 1 if "scale" in jax.tree_util.keystr(path) else 0
-        return jax.device_put(np.float32(around + 0.4 * rng.normal(size=leaf.shape)))
-
-    return nnx.merge(graph, jax.tree_util.tree_map_with_path(draw, params))
 
 
 @cache
@@ -153,10 +139,7 @@ def test_padding_takes_no_slot(name, side):
 
 
 def rules():
-    """Each rule over positions: of the whole text, and of a step of the cache.
-
-    The causal one alone is in every language model.
-    """
+    """Each rule over positions: of the whole text, and of a step of the cache."""
     ids = jnp.array([[0] * 4 + [1] * 7, [0] * 7 + [1] * 4])
     lengths = jnp.array([3, 5])
 
@@ -174,6 +157,7 @@ def rules():
         return causal(**both) & segments(*of)
 
     return {
+        "causal": lambda step: causal(**at(step)[0]),
         "window": lambda step: sliding_window(2, 0, **at(step)[0]),
         "prefix": lambda step: causal(**at(step)[0]) | prefix(lengths, **at(step)[1]),
         "both": lambda step: causal(**at(step)[0]) & sliding_window(4, None, **at(step)[0]),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from tests.helpers.modules import drawn
 from tests.helpers.run_folders import save_run
 from transformer_jax.__main__ import main
 from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
@@ -26,7 +27,6 @@ from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
-from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.serialization.run_folder import load_classifier
 from transformer_jax.serialization.specification import ClassifierSpec
 from transformer_jax.text.tokenizer import train_tokenizer
@@ -60,7 +60,7 @@ def library(x, kernels, is_causal):
     output = multi_head_attention(x, x, **kernels, mask=mask)[0]
     weights = attention_weights(q, k, mask=mask)[0].swapaxes(0, 1)
     blend = dot_product_attention(q, k, v, mask=mask)[0]
-    return output, {"Q": q[0], "K": k[0], "weights": weights, "blend": blend}
+    return output, {"Q": q[0], "K": k[0], "V": v[0], "weights": weights, "blend": blend}
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -173,22 +173,16 @@ def test_an_odd_text_is_walked_through_on_100_columns_and_a_page(name, capsys, t
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
-def drawn(config, random):
+def classifier_of(config):
     """A classifier that has learned nothing."""
-    shapes = nnx.eval_shape(lambda: TextClassifier(config, rngs=AbstractRngs()))
-    graph, params = nnx.split(shapes, nnx.Param)
-    draw = lambda leaf: jax.device_put(random.standard_normal(leaf.shape, np.float32))  # noqa: E731
-    return nnx.merge(graph, jax.tree.map(draw, params))
+    return drawn(lambda rngs: TextClassifier(config, rngs=rngs))
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Classifiers: of tokens in two layers, of patches, and without any
-    layer.
-    """
+    """Classifiers: of tokens in two layers, of patches, and without any layer."""
     folder = tmp_path_factory.mktemp("runs")
     tokenizer = train_tokenizer("word:100", [TEXT, "世界 and other words"])
-    random = np.random.default_rng(0)
     encoder = {"embed_dim": 12, "num_heads": 6, "num_kv_heads": 2, "hidden_dim": 4}
     for name, layers, norm, more in (
         ("tokens", 2, "post", {}),
@@ -202,7 +196,7 @@ def runs(tmp_path_factory):
             encoder=StackConfig(num_layers=layers, norm=norm, final_norm=True, **encoder),
             **more,
         )
-        params = nnx.state(drawn(config, random), nnx.Param)
+        params = nnx.state(classifier_of(config), nnx.Param)
         (folder / name).mkdir()
         spec = ClassifierSpec(config, ("negative", "positive"), "head-tail", "reviews.csv")
         save_run(folder / name, params, tokenizer, spec)
@@ -237,7 +231,7 @@ def test_the_first_attention_without_a_norm_reads_what_its_layer_reads(runs):
     classifier = load_classifier(runs / "tokens")
     stack = replace(classifier.spec.config.encoder, norm="pre", first_norm=False)
     spec = replace(classifier.spec, config=replace(classifier.spec.config, encoder=stack))
-    model = drawn(spec.config, np.random.default_rng(0))
+    model = classifier_of(spec.config)
     inside = read_activations(replace(classifier, model=model, spec=spec), TEXT)
     np.testing.assert_array_equal(inside.attended[0], inside.inputs[0])
     assert np.abs(inside.attended[1] - inside.inputs[1]).max() > 0
