@@ -30,6 +30,7 @@ import transformer_jax as tj
 
 # Only these imports name the files of the library and of the programs.
 from tests.helpers.compiled import compiled
+from tests.helpers.reports import without_figures
 from train.lm import main as train_lm
 from train.trainer import fit
 from transformer_jax.__main__ import main as use
@@ -40,14 +41,11 @@ FOLDER, RUN_FOLDERS = DATA / "behaviour", DATA / "run_folders"
 
 # Training -----------------------------------------------------------------------------------------
 
-# What a training does for its user, of which nothing is recorded: checkpoints, plots, and texts
-# that take programs of their own.
-BESIDE: dict[str, Callable] = {
+# Samples, explanations and checkpoints: nothing of them is recorded, and they take long.
+NOT_RECORDED: dict[str, Callable] = {
     "train.tasks.language_modeling.sample_text": lambda *_: "",
     "train.tasks.translation.translated": lambda _model, _tokenizer, texts, **_: texts,
     "train.tasks.classification.write_mistakes": lambda *_, **__: None,
-    "train.tasks.task.draw_curves": lambda *_: None,
-    "train.tasks.task.write_page": lambda *_: None,
     "train.trainer.checkpoints.save": lambda *_: None,
 }
 STEPS = 8
@@ -158,11 +156,12 @@ def trained(name: str, folder: Path) -> dict:
 
 @contextlib.contextmanager
 def losses_alone():
-    """Train with the loss of every step, and without what training does beside."""
+    """Train with the loss of every step, without figures, samples and checkpoints."""
     with contextlib.ExitStack() as changed:
         changed.enter_context(quiet())
+        changed.enter_context(without_figures())
         changed.enter_context(mock.patch.object(fit, "LOG_EVERY", 1))
-        for place, function in BESIDE.items():
+        for place, function in NOT_RECORDED.items():
             changed.enter_context(mock.patch(place, function))
         yield
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.helpers.reports import without_figures
 from train.classifier.recipe import VectorConfig
 from train.evaluation import mistakes
 from train.optim.config import OptimizerConfig
 from train.recipes import classify_options
 from train.recipes.imdb import FAST
-from train.tasks import task
 from transformer_jax.nn.config import StackConfig
 
 # The mean of the embedded tokens: what the step computes is compiled in a fifth of the time.
@@ -28,10 +28,8 @@ VECTORS = VectorConfig(features=16, epochs=10, passes=2, negatives=32, learning_
 @contextmanager
 def bare_reports() -> Iterator[None]:
     """Explain no mistakes of a run and draw no figures, which takes as long as a small training."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, without_figures():
         patch.setattr(mistakes, "MOST", 0)
-        for name in ("draw_curves", "write_page"):
-            patch.setattr(task, name, lambda *_: None)
         yield
 
 

@@ -68,6 +68,7 @@ behaviour.write_data(folder)
 for name in ("lm", "mlm"):
     tests.test_a_training_has_the_recorded_losses(name, partial(behaviour.trained, folder=folder))
 tests.test_an_earlier_run_folder_gives_what_it_gave("imdb")
+print("as recorded")
 """
 
 
@@ -86,7 +87,7 @@ def run(arguments, devices):
 
 def test_three_devices_give_the_recorded_losses_and_predictions(tmp_path):
     """The recorded numbers are of one device."""
-    run(["-c", RECORDED, tmp_path / "data"], 3)
+    assert "as recorded" in run(["-c", RECORDED, tmp_path / "data"], 3)
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from tests.helpers.evaluations import evaluated_weights
 from train.data.token_file import write_tokens
 from train.lm import main
-from train.objectives.language_modeling import make_evaluation
 from train.tasks import language_modeling
 from train.tasks.language_modeling import sample_text
 from transformer_jax.__main__ import main as use
@@ -35,16 +35,10 @@ def book(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run_and_evaluations(book, tmp_path_factory):
     """A run folder, and the weights that its training evaluated."""
-    folder, read = tmp_path_factory.mktemp("runs") / "run", []
-
-    def made(*arguments):
-        evaluate = make_evaluation(*arguments)
-        return lambda params: read.append(params) or evaluate(params)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(language_modeling, "make_evaluation", made)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    with evaluated_weights(language_modeling) as weights:
         assert main(["--data", str(book), "--out", str(folder), "--epochs", "3", *SMALL]) == 0
-    return folder, read
+    return folder, weights
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +63,9 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
 
 def test_the_held_out_text_is_read_once_an_epoch(run_and_evaluations):
     """The report has the scores of the validation that chose the weights."""
-    run, read = run_and_evaluations
+    run, weights = run_and_evaluations
     report = json.loads((run / "report.json").read_text())
-    assert len(read) == 3 and report["held_out_loss"] == report["validation_loss"]
+    assert len(weights) == 3 and report["held_out_loss"] == report["validation_loss"]
 
 
 def test_it_writes_what_it_has_read(run, capsys):
@@ -107,7 +101,7 @@ def test_its_cost_is_counted(run, capsys):
     assert found["cache_bytes"] == 2 * 32 * 24 * 4
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_figures")
 def test_separate_texts_are_framed(tmp_path, monkeypatch, capsys):
     for i in range(800):
         (tmp_path / f"{i}.txt").write_text("one two three four five")
@@ -120,7 +114,7 @@ def test_separate_texts_are_framed(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "one two three four five\n"  # and there it ends
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_figures")
 def test_a_run_goes_on_to_the_bits_it_would_have_had(run, book, tmp_path, monkeypatch):
     stopped, texts = tmp_path / "stopped", []
 

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tests.helpers.evaluations import evaluated_weights
 from tests.helpers.kills import differences
 from tests.helpers.record_behaviour import RUN_FOLDERS
 from train.classifier.finetuning import load_encoder
 from train.imdb import main as finetune
 from train.mlm import main
-from train.objectives.masked_lm import make_evaluation
 from train.optim import precision
 from train.tasks import masked_lm
 from train.tasks.masked_lm import MaskedLanguageModeling
@@ -68,16 +68,10 @@ def arguments(data, run, *more):
 @pytest.fixture(scope="module")
 def run_and_evaluations(data, tmp_path_factory):
     """A run folder, and the weights that its training evaluated."""
-    folder, read = tmp_path_factory.mktemp("runs") / "run", []
-
-    def made(*given):
-        evaluate = make_evaluation(*given)
-        return lambda params: read.append(params) or evaluate(params)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masked_lm, "make_evaluation", made)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    with evaluated_weights(masked_lm) as weights:
         assert main(arguments(data, folder, *LEARNING)) == 0
-    return folder, read
+    return folder, weights
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +104,9 @@ def test_it_learns_and_leaves_a_whole_run_folder(run):
 
 def test_the_held_out_texts_are_read_once_an_epoch(run_and_evaluations):
     """The report has the scores of the validation that chose the weights."""
-    run, read = run_and_evaluations
+    run, weights = run_and_evaluations
     report = json.loads((run / "report.json").read_text())
-    assert len(read) == 3 and report["held_out_loss"] == report["validation_loss"]
+    assert len(weights) == 3 and report["held_out_loss"] == report["validation_loss"]
 
 
 def test_no_held_out_text_is_read(run, data):
@@ -194,7 +188,7 @@ def test_the_encoder_comes_along_whole(run):
     np.testing.assert_array_equal(encoder.embedding.token.embedding[...], table)
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_figures")
 def test_another_seed_is_told_of(run, data, tmp_path, monkeypatch, capsys):
     """Its validation would be of texts that were learned from. (The same seed is not, above.)"""
     monkeypatch.setattr("train.tasks.classification.write_mistakes", lambda *_, **__: None)
@@ -204,7 +198,7 @@ def test_another_seed_is_told_of(run, data, tmp_path, monkeypatch, capsys):
     assert "has seen validation texts of this run" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_figures")
 def test_a_stopped_run_goes_on_bit_for_bit(run, data, tmp_path, monkeypatch):
     """The run is stopped in the middle of the second epoch, with dropout."""
     stopped, taken, count_tokens = tmp_path / "stopped", [], MaskedLanguageModeling.count_tokens
@@ -225,7 +219,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(run, data, tmp_path, monkeypatch):
     assert steps_taken(stopped / WEIGHTS) is None
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_figures")
 def test_a_run_goes_on_with_its_own_texts_alone(data, tmp_path, capsys):
     copy, folder = tmp_path / "reviews", tmp_path / "run"
     shutil.copytree(data, copy)
@@ -356,7 +350,7 @@ def test_a_mistake_of_training_is_one_line(others, options, message, capsys, tmp
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_figures")
 def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, capsys):
     """A line says so; it is no mistake."""
     options = ["--data", str(others / "labelled.csv"), "--epochs", "0", "--tokenizer", "word:50"]
@@ -366,7 +360,7 @@ def test_without_unlabelled_texts_those_with_labels_are_all(others, tmp_path, ca
     assert line == f"note        {said}"
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize(
     ("source", "asked", "found"),
     [

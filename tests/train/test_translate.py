@@ -67,7 +67,7 @@ def test_it_translates_lines_in_their_order(run, tmp_path, capsys):
     assert len(greedy) == 7 and greedy[2] == "zwei"
 
 
-@pytest.mark.usefixtures("without_plots")
+@pytest.mark.usefixtures("without_figures")
 def test_a_run_goes_on_to_the_bits_it_would_have_had(run, table, tmp_path, monkeypatch, capsys):
     stopped, calls = tmp_path / "stopped", []
 
