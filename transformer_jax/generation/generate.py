@@ -182,9 +182,9 @@ def stream(
     is_token = _prompt(model, tokens, is_token, max_tokens)
     graph, params = nnx.split(model, nnx.Param)
     params, rows = gathered(params), split_filled(_array(tokens), is_token)
-    # Only what the program depends on: another temperature or stop token does not compile it again.
-    shape = {"max_tokens": max_tokens, "penalises": options.penalises}
-    state = settled(_first(graph, params, *rows, key_for(options, key), **shape))
+    # Not all options: another temperature or stop token would compile the model again.
+    needed = {"max_tokens": max_tokens, "penalises": options.penalises}
+    state = settled(_first(graph, params, *rows, key_for(options, key), **needed))
     for i in range(max_tokens):
         token, state, is_new, is_last = settled(_drawn(state, options=options))
         yield np.asarray(token)[: len(is_token)]
