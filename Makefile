@@ -2,10 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-STAMP := $(VENV)/.installed
+# What users need: half of the packages and a third of the files of what tests, lint and pages need.
+USER := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 PINS := constraints.txt
-# pip would compile every installed file to bytecode, in as long again; Python does so on import.
-INSTALL = $(RUN) -m pip install --quiet --no-compile --disable-pip-version-check --constraint $(PINS) --editable
+# pip would compile every installed file to bytecode, in as long again; Python does so on import. Twice
+# quiet: errors are shown, and no line for each package that a second index does not have.
+PIP = $(RUN) -m pip install -qq --no-compile --disable-pip-version-check
+INSTALL = $(PIP) --constraint $(PINS) --editable
 SUITE = $(RUN) -m pytest -n auto --dist loadfile
 # Only as an argument of make: a variable DATA of the shell may mean anything.
 WHERE := $(if $(filter command,$(origin DATA)),--data "$(DATA)")
@@ -16,21 +20,21 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: imdb imdb-best test test-slow commands newest peers bench figures docs serve lint types clean
 .DEFAULT_GOAL := imdb
 
-imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH: your own texts
+imdb: $(USER)  ## train, evaluate and keep a classifier; DATA=PATH: your own texts
 	$(RUN) -m train.imdb $(WHERE) $(ARGS)
 
-imdb-best: $(STAMP)  ## the most accurate, from unlabelled texts too; running it again resumes; BEST=DIR: its folder
+imdb-best: $(USER)  ## the most accurate, from unlabelled texts too; running it again resumes; BEST=DIR: its folder
 	$(RUN) -m train.imdb $(if $(wildcard $(BEST)/options.json),--resume "$(BEST)" $(WHERE),\
 		--unlabelled --vectors --out "$(BEST)" $(or $(WHERE),--data imdb)) $(ARGS)
 
-test: $(STAMP)  ## all tests but those marked slow
+test: $(DEV)  ## all tests but those marked slow
 	$(SUITE) $(FILES) $(ARGS)
 
 # A file may take a quarter of the time, so an idle worker takes tests from the other.
-test-slow: $(STAMP)
+test-slow: $(DEV)
 	$(RUN) -m pytest -n auto --dist worksteal -m slow $(ARGS)
 
-commands: $(STAMP)  ## every documented command at its smallest
+commands: $(DEV)  ## every documented command at its smallest
 	$(RUN) -m pytest -n auto --dist worksteal $(or $(COMMANDS),tests/commands) -m commands $(ARGS)
 
 # Not the commands of bench/ and docs/, which are for those who work on this project.
@@ -42,27 +46,27 @@ newest:  ## the contracts and what users run, with the newest Python and jax
 			PYTHON="$$(.ci/newest-python)" FILES=tests/contracts COMMANDS="$(USED)"; \
 	else echo "make newest: SKIPPED, the newest jax needs Python 3.12 or newer, and there is none"; fi
 
-peers: $(STAMP)  ## installs PyTorch, and compares with it
+peers: $(DEV)  ## installs PyTorch, and compares with it
 	$(INSTALL) ".[peers]"
 	$(SUITE) -k torch -m 'not slow' $(ARGS)
 
-bench: $(STAMP)
+bench: $(DEV)
 	$(RUN) -m pytest bench --benchmark-only $(ARGS)
 
-figures: $(STAMP)  ## what pages cite, measured again where its code has changed; ARGS=--list shows where
+figures: $(DEV)  ## what pages cite, measured again where its code has changed; ARGS=--list shows where
 	$(RUN) -m bench.figures $(ARGS)
 
-docs: $(STAMP)  ## the pages, into site/
+docs: $(DEV)  ## the pages, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)
 
-serve: $(STAMP)  ## the pages at http://127.0.0.1:8000, built again when a file changes
+serve: $(DEV)  ## the pages at http://127.0.0.1:8000, built again when a file changes
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve $(ARGS)
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
-types: $(STAMP)  ## pyright on the library, and a user's script as pyright and mypy read it
+types: $(DEV)  ## pyright on the library, and a user's script as pyright and mypy read it
 	$(INSTALL) ".[types]"
 	PYRIGHT_PYTHON_GLOBAL_NODE=0 $(RUN) -m pyright --pythonpath $(RUN)
 	$(RUN) -m mypy --strict --follow-imports silent docs/examples
@@ -70,9 +74,10 @@ types: $(STAMP)  ## pyright on the library, and a user's script as pyright and m
 clean:
 	rm -rf $(VENV) .venv-newest site .mypy_cache .pytest_cache .ruff_cache
 
-$(STAMP): pyproject.toml $(PINS) $(wildcard transformer_jax/attention/kernels/*.cc)
+$(USER) $(DEV): pyproject.toml $(PINS) $(wildcard transformer_jax/attention/kernels/*.cc)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) ".[dev]"
+	$(PIP) "pip>=25"  # older ones, as Python brings them, take twice as long to find the versions
+	$(INSTALL) ".$(if $(filter $@,$(DEV)),[dev])"
 	@$(RUN) -m transformer_jax build || true  # without a C++ compiler XLA computes attention
-	@touch $@
+	@touch $(USER) $@
