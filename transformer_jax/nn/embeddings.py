@@ -12,7 +12,7 @@ from transformer_jax.functional.positions import count_positions
 from transformer_jax.functional.precision import product, wide, wide_dtype
 from transformer_jax.functional.regions import region_embedding, weaken
 from transformer_jax.nn.layers import Embedding, LayerNorm, Linear
-from transformer_jax.nn.parameters import drawn, dropout_key, zeros
+from transformer_jax.nn.parameters import dropout_key, normal, zeros
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 
@@ -74,8 +74,7 @@ class RegionEmbedding(nnx.Module):
         stddev: float = 0.02,
         rngs: nnx.Rngs,
     ):
-        init = jax.nn.initializers.normal(stddev)
-        self.embedding = drawn(rngs, init, width, vocab_size, features)
+        self.embedding = normal(rngs, width, vocab_size, features, stddev=stddev)
 
     def __call__(
         self,

@@ -6,7 +6,6 @@ the initial values, and `rngs` at a call draws dropout. A call without `rngs` ha
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -22,7 +21,7 @@ from transformer_jax.functional.positions import lookup
 from transformer_jax.functional.rotary import Rotary
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import DEFAULT_CONTEXT, LayerContext
-from transformer_jax.nn.parameters import bias_of, drawn, dropout_key, kernel, read
+from transformer_jax.nn.parameters import bias_of, dropout_key, kernel, normal, read
 
 
 class Linear(nnx.Module):
@@ -44,7 +43,7 @@ class Embedding(nnx.Module):
     """The table of `lookup`."""
 
     def __init__(self, num_rows: int, features: int, *, stddev: float = 0.02, rngs: nnx.Rngs):
-        self.embedding = drawn(rngs, jax.nn.initializers.normal(stddev), num_rows, features)
+        self.embedding = normal(rngs, num_rows, features, stddev=stddev)
 
     def __call__(self, tokens: Int[Array, "..."]) -> Float[Array, "... D"]:
         return lookup(self.embedding[...], tokens)

@@ -1,17 +1,23 @@
 """Parameters of Flax modules: how they are initialized and read."""
 
+import math
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
+from jax.core import Tracer
 from jaxtyping import Array
 
 from transformer_jax.parallel.mesh import NO_MESH, current_sizes, place
 
 Model = TypeVar("Model", bound=nnx.Module)
+TRUNCATED_STDDEV = np.float32(0.87962566103423978)  # of a standard normal cut off at -2 and 2
+# Sizes of parameters between which they are padded to a power of two, drawn, and cut again.
+LEAST_DRAWN, MOST_PADDED = 2**12, 2**20
 
 
 def dropout_key(rngs: nnx.Rngs | None, rate: float = 1.0):
@@ -24,13 +30,6 @@ class AbstractRngs(nnx.Rngs):
 
     Tracing an initializer takes about a millisecond for each array; this skips it.
     """
-
-
-def drawn(rngs: nnx.Rngs, init: Callable, *shape: int) -> nnx.Param:
-    """Return a float32 parameter with values from the initializer `init`."""
-    if isinstance(rngs, AbstractRngs):
-        return nnx.Param(jnp.zeros(shape, jnp.float32))
-    return nnx.Param(init(rngs.params(), shape, jnp.float32))
 
 
 def created(make: Callable[[], Model]) -> Model:
@@ -47,18 +46,39 @@ def created(make: Callable[[], Model]) -> Model:
     return nnx.merge(graph, place(state))
 
 
+def normal(rngs: nnx.Rngs, *shape: int, stddev: float) -> nnx.Param:
+    """Return a float32 parameter of normally distributed values."""
+    return _drawn(rngs, jax.random.normal, np.float32(stddev), shape)
+
+
 def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:
-    """Return LeCun-normal weights (variance 1/fan-in); the first `inputs` axes are summed over."""
-    return drawn(rngs, _lecun_normal(inputs, len(shape)), *shape)
+    """Return LeCun-normal weights (variance 1/fan-in); the first `inputs` axes are summed over.
+
+    They are those of `jax.nn.initializers.lecun_normal`, bit for bit.
+    """
+    variance = np.float32(1 / math.prod(shape[:inputs]))
+    return _drawn(rngs, _truncated_normal, np.sqrt(variance) / TRUNCATED_STDDEV, shape)
 
 
-@cache
-def _lecun_normal(inputs: int, axes: int) -> Callable:
-    """Return an initializer that is compiled as one program for each shape."""
-    init = jax.nn.initializers.lecun_normal(
-        in_axis=tuple(range(inputs)), out_axis=tuple(range(inputs, axes))
-    )
-    return jax.jit(init, static_argnums=(1, 2))
+def _drawn(rngs, draw, stddev, shape) -> nnx.Param:
+    if isinstance(rngs, AbstractRngs):
+        return nnx.Param(jnp.zeros(shape, jnp.float32))
+    key, size = rngs.params(), math.prod(shape)
+    if isinstance(key, Tracer) or size > MOST_PADDED:
+        return nnx.Param(_standard(key, draw=draw, shape=shape) * stddev)
+    # Value i depends on the key and i alone, so parameters of many shapes can share a program.
+    padded = max(LEAST_DRAWN, 1 << (size - 1).bit_length())
+    values = np.asarray(_standard(key, draw=draw, shape=(padded,)))[:size]
+    return nnx.Param(jax.device_put(values.reshape(shape) * stddev))
+
+
+@partial(jax.jit, static_argnames=("draw", "shape"))
+def _standard(key, *, draw, shape):
+    return draw(key, shape, jnp.float32)
+
+
+def _truncated_normal(key, shape, dtype):
+    return jax.random.truncated_normal(key, -2, 2, shape, dtype)
 
 
 def zeros(*shape: int) -> nnx.Param:
