@@ -22,6 +22,7 @@ def chosen(row: dict, *, avx512: bool, kernel: bool = True) -> str:
         sizes(row),
         is_narrow=row["dtype"] == "bfloat16",
         gradient=row["gradient"],
+        has_mask=has_mask(row),
         has_kernel=kernel and "cpu" in row["seconds"],
         avx512=avx512,
     )
@@ -29,6 +30,16 @@ def chosen(row: dict, *, avx512: bool, kernel: bool = True) -> str:
 
 def sizes(row: dict) -> tuple[int, int, int, int]:
     return row["batch"], row["heads"], row["queries"], row["keys"]
+
+
+def has_mask(row: dict) -> bool:
+    return row["kind"] != "full"
+
+
+def of_group(rows: Sequence[dict], dtype: str, gradient: bool, masked: bool) -> list[dict]:
+    """Return the rows that one of the limits is fitted to."""
+    group = (dtype, gradient, masked)
+    return [row for row in rows if (row["dtype"], row["gradient"], has_mask(row)) == group]
 
 
 def slowdown(row: dict, *, avx512: bool, kernel: bool = True) -> float:
@@ -95,11 +106,12 @@ def summary(machine: dict) -> list[str]:
 def limits(machine: dict) -> list[str]:
     """Return a table of the limits that fit the rows of one machine best."""
     cells = []
-    for dtype, (gradient, says) in product(("float32", "bfloat16"), PASSES.items()):
-        rows = [r for r in machine["rows"] if (r["dtype"], r["gradient"]) == (dtype, gradient)]
-        if rows:
-            cells.append([dtype, says, *(f"2^{limit.bit_length() - 1}" for limit in fitted(rows))])
-    header = ["dtype", "pass", "of the only example", "of each of several", "of all together"]
+    for dtype, gradient, masked in product(("float32", "bfloat16"), PASSES, (False, True)):
+        if rows := of_group(machine["rows"], dtype, gradient, masked):
+            powers = (f"2^{limit.bit_length() - 1}" for limit in fitted(rows))
+            cells.append([dtype, PASSES[gradient], "yes" if masked else "no", *powers])
+    header = ["dtype", "pass", "mask", "of the only example", "of each of several"]
+    header += ["of all together"]
     return [
         "",
         "The numbers of logits from which blocks are used in place of the reference, fitted to the "

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.measure import harness
-from bench.pages.plan import WITHIN, chosen, fitted, slowdown
+from bench.pages.plan import WITHIN, chosen, fitted, of_group, slowdown
 from bench.peers import contestants as who
 from bench.peers.contestants import Cell
 from bench.plan import PROGRAM, main, measure
@@ -17,8 +17,8 @@ MACHINES = PROGRAM.read(DOCS)["machines"]
 ROWS = [(machine, row) for machine in MACHINES for row in machine["rows"]]
 
 
-def row_of(seconds, queries=64, keys=64, batch=1, gradient=False):
-    sizes = {"batch": batch, "heads": 8, "queries": queries, "keys": keys}
+def row_of(seconds, queries=64, keys=64, batch=1, gradient=False, kind="full"):
+    sizes = {"batch": batch, "heads": 8, "queries": queries, "keys": keys, "kind": kind}
     return {**sizes, "dtype": "float32", "gradient": gradient, "seconds": seconds}
 
 
@@ -32,6 +32,9 @@ def test_the_slowdown_is_the_time_of_the_chosen_over_that_of_the_fastest():
     assert chosen(row, avx512=True) == "reference"
     long = row_of({"reference": 1.0, "blockwise": 2.0}, 1024, 1024)
     assert chosen(long, avx512=True) == "blockwise" and slowdown(long, avx512=True) == 2
+    some = row_of({"reference": 1.0, "blockwise": 2.0}, 256, 256)
+    assert chosen(some, avx512=True) == "reference"
+    assert chosen(some | {"kind": "causal"}, avx512=True) == "blockwise"
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +93,7 @@ def test_wrong_values_are_not_timed(monkeypatch):
 
 
 def test_the_chosen_implementation_is_nearly_always_the_fastest():
-    """The kernel in C++ is built; the limits know sizes and not the kind of the mask."""
+    """The kernel in C++ is built; the limits know whether there is a mask, and not its kind."""
     ratios = [slowdown(row, avx512=machine["avx512"]) for machine, row in ROWS]
     assert sum(ratio <= WITHIN for ratio in ratios) >= 0.95 * len(ratios)
     assert max(ratios) < 1.5
@@ -98,10 +101,9 @@ def test_the_chosen_implementation_is_nearly_always_the_fastest():
 
 def test_the_limits_are_those_of_the_table():
     rows = [row for machine in MACHINES if machine["avx512"] for row in machine["rows"]]
-    for (is_narrow, gradient), limits in LIMITS.items():
+    for (is_narrow, *group), limits in LIMITS.items():
         dtype = "bfloat16" if is_narrow else "float32"
-        chosen = [r for r in rows if (r["dtype"], r["gradient"]) == (dtype, gradient)]
-        assert fitted(chosen) == limits
+        assert fitted(of_group(rows, dtype, *group)) == limits
 
 
 def test_limits_are_the_lowest_that_part_the_rows():

@@ -92,12 +92,13 @@ def test_the_choice_and_its_reason(case, implementation, reason):
     assert reason in chosen.reason
 
 
-def first_by_blocks(B, N, T, narrow=False, gradient=False):
+def first_by_blocks(B, N, T, narrow=False, gradient=False, masked=False):
     """The fewest keys with which so many examples, heads and queries go by blocks."""
     few, many, dtype = 1, 2**30, jnp.bfloat16 if narrow else jnp.float32
+    mask = causal() if masked else None
     while many - few > 1:
         S = (few + many) // 2
-        found = plan((B, T, N, 8), (B, S, N, 8), dtype=dtype)
+        found = plan((B, T, N, 8), (B, S, N, 8), dtype=dtype, mask=mask)
         chosen = found.differentiated if gradient else found.implementation
         few, many = (S, many) if chosen == "reference" else (few, S)
     return many
@@ -105,12 +106,12 @@ def first_by_blocks(B, N, T, narrow=False, gradient=False):
 
 @pytest.mark.parametrize(("N", "T"), [(1, 1), (8, 1), (1, 64), (8, 64)])
 def test_few_logits_are_counted_over_heads_queries_and_keys(N, T):
-    assert first_by_blocks(1, N, T) * N * T == LIMITS[False, False].one_example
-    assert first_by_blocks(2, N, T) * N * T == LIMITS[False, False].of_several
+    assert first_by_blocks(1, N, T) * N * T == LIMITS[False, False, False].one_example
+    assert first_by_blocks(2, N, T) * N * T == LIMITS[False, False, False].of_several
 
 
 @pytest.mark.parametrize("kind", LIMITS)
-def test_the_limits_differ_by_dtype_and_derivative(kind):
+def test_the_limits_differ_by_dtype_derivative_and_mask(kind):
     assert first_by_blocks(1, 8, 64, *kind) * 8 * 64 == LIMITS[kind].one_example
     assert first_by_blocks(2, 8, 64, *kind) * 8 * 64 == LIMITS[kind].of_several
 
@@ -119,11 +120,11 @@ def test_the_limits_differ_by_dtype_and_derivative(kind):
 def test_without_wide_registers_more_logits_are_few(avx512, B):
     avx512(False)
     assert first_by_blocks(B, 8, 64) * 8 * 64 == WITHOUT_AVX512.of_several
-    assert WITHOUT_AVX512.of_several > LIMITS[False, False].of_several
+    assert WITHOUT_AVX512.of_several > LIMITS[False, False, False].of_several
 
 
 def test_few_logits_are_counted_over_examples_too():
-    limits = LIMITS[False, False]
+    limits = LIMITS[False, False, False]
     examples = 2 * limits.together // limits.of_several
     assert first_by_blocks(examples, 1, 1) * examples == limits.together
 

@@ -36,15 +36,20 @@ class Limits(NamedTuple):
     together: int  # of all examples
 
 
-# By whether the dtype is narrower than 32 bits, and whether derivatives are taken. On a CPU the
-# reference is faster while the logits of an example about fit the caches, and while those of all
-# examples do not exceed the caches so far that fresh pages cost more than the arithmetic. Fitted by
-# bench/pages/plan.py to the table of `python -m bench.plan`, which tests/bench/test_plan.py checks.
+# By whether the dtype is narrower than 32 bits, whether derivatives are taken, and whether there is
+# a mask, under which blocks can be skipped. On a CPU the reference is faster while the logits of an
+# example about fit the caches, and while those of all examples do not exceed the caches so far that
+# fresh pages cost more than the arithmetic. Fitted by bench/pages/plan.py to the table of `python
+# -m bench.plan`, which tests/bench/test_plan.py checks.
 LIMITS = {
-    (False, False): Limits(2**17, 2**18, 2**22),
-    (False, True): Limits(2**22, 2**20, 2**26),
-    (True, False): Limits(2**22, 2**20, 2**26),
-    (True, True): Limits(2**17, 2**20, 2**26),
+    (False, False, False): Limits(2**22, 2**20, 2**23),
+    (False, False, True): Limits(2**17, 2**18, 2**22),
+    (False, True, False): Limits(2**17, 2**20, 2**26),
+    (False, True, True): Limits(2**22, 2**20, 2**26),
+    (True, False, False): Limits(2**22, 2**20, 2**26),
+    (True, False, True): Limits(2**22, 2**18, 2**24),
+    (True, True, False): Limits(2**17, 2**20, 2**26),
+    (True, True, True): Limits(2**20, 2**20, 2**26),
 }
 # Measured in float32 at 8 heads of 64 features on two cores of an EPYC.
 WITHOUT_AVX512 = Limits(2**22, 2**22, 2**25)
@@ -147,6 +152,7 @@ def choose_kernel(
             choose_on_cpu,
             (B, N, T, S),
             is_narrow=inputs.query.dtype.itemsize < 4,
+            has_mask=inputs.mask is not None,
             has_kernel=objections["cpu"] is None,
             avx512=processor_has("avx512f"),
         )
@@ -161,19 +167,21 @@ def choose_on_cpu(
     *,
     is_narrow: bool,
     gradient: bool,
+    has_mask: bool,
     has_kernel: bool,
     avx512: bool,
 ) -> Implementation:
     """Return the implementation for logits of the sizes B, N, T and S on a CPU.
 
     `is_narrow` is whether the dtype has less than 32 bits, `gradient` whether derivatives are
-    taken, and `has_kernel` whether the kernel in C++ is built and takes the arguments.
+    taken, `has_mask` whether there is a mask, and `has_kernel` whether the kernel in C++ is built
+    and takes the arguments.
     """
     B, N, T, S = sizes
     least = LEAST_FOR_ITS_GRADIENT if gradient else LEAST_ON_CPU
     if has_kernel and least <= T * S and not (gradient and T == 1):
         return "cpu"
-    limits = LIMITS[is_narrow, gradient] if avx512 else WITHOUT_AVX512
+    limits = LIMITS[is_narrow, gradient, has_mask] if avx512 else WITHOUT_AVX512
     logits, enough = N * T * S, limits.one_example if B == 1 else limits.of_several
     fits = logits < enough and B * logits < limits.together
     return "reference" if fits else "blockwise"
