@@ -14,6 +14,7 @@ from flax import nnx
 import transformer_jax as tj
 from transformer_jax.generation import generate
 from transformer_jax.generation.beam_search import BeamSearch
+from transformer_jax.generation.options import GenerationOptions
 from transformer_jax.generation.sampling import Sampling
 from transformer_jax.models.config import (
     ClassifierConfig,
@@ -275,10 +276,10 @@ def test_a_language_model_and_its_generation_lower(positions):
     )
     make = nnx.eval_shape(lambda: LanguageModel(config, rngs=AbstractRngs()))
     graph, params = nnx.split(make, nnx.Param)
-    drawn = generate.GenerationOptions(T, Sampling(top_k=3, top_p=0.9), stop=(1,))
+    drawn = GenerationOptions(T, Sampling(top_k=3, top_p=0.9), stop=(1,))
     for options in (drawn, replace(drawn, sampling=None, search=BeamSearch(2))):
-        write = jax.jit(partial(generate._generate, graph, options=options))
-        arguments = params, jnp.array(TOKENS), jnp.array(IS_TOKEN), KEY
+        write = jax.jit(partial(generate._generate, graph, options=options.static))
+        arguments = params, jnp.array(TOKENS), jnp.array(IS_TOKEN), KEY, options.traced
         exported = jax.export.export(write, platforms=["cuda", "tpu"])(*arguments)
         assert exported.platforms == ("cuda", "tpu")
 

@@ -18,6 +18,7 @@ from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.generate import (
     _fed,
     _first,
+    _generate,
     generate,
     generate_target,
     next_tokens,
@@ -115,6 +116,18 @@ def test_a_stream_with_other_settings_does_not_compile_the_model_again():
         )
         assert len(list(tokens)) == 2
         programs.append((_first._cache_size(), _fed._cache_size()))
+    assert programs[0] == programs[1]
+
+
+def test_other_numbers_and_stop_tokens_do_not_compile_generation_again():
+    model, programs = model_of("window"), []
+    for sampling, stop, pad_id in (
+        (Sampling(0.5, 3, 0.9, 0.1, 1.2), [5, 6], 0),
+        (Sampling(2.0, 3, 0.3, 0.2, 3.0), [7, 8], 1),
+    ):
+        options = {"sampling": sampling, "stop": stop, "pad_id": pad_id, "key": jax.random.key(3)}
+        generate(model, PROMPT, max_tokens=2, **options)
+        programs.append(_generate._cache_size())
     assert programs[0] == programs[1]
 
 

@@ -17,6 +17,7 @@ from transformer_jax.generation.sampling import (
     Sampling,
     adjusted,
     draw,
+    draw_token,
     min_p,
     penalise_repetition,
     top_k,
@@ -38,6 +39,7 @@ ROWS = {
     "one token": [-INF, -INF, -INF, -7.0, -INF, -INF, -INF],
     "certain tokens": [0.0, INF, 3.0, INF, -INF, 1.0, -2.0],
 }
+TRACED = jax.jit(draw_token)
 USED = np.array([True, False, True, True, False, False, False])
 
 
@@ -154,6 +156,28 @@ def test_certain_tokens_are_drawn_equally_often():
     counts = np.bincount(draw(logits, Sampling(), jax.random.key(0)), minlength=7)
     assert counts[1] + counts[3] == 2000
     assert 900 < counts[1] < 1100
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        *({"temperature": t} for t in (5e-324, 1e-6, 0.7, 7.0, sys.float_info.max)),
+        *({"top_p": p} for p in (5e-324, 0.3, 0.77, 1 - 1e-9, 1.0)),
+        *({"min_p": p} for p in (5e-324, 0.3, 1.0)),
+        *({"repetition_penalty": x} for x in (1e-30, 1.3, 1e30)),
+        {"temperature": 0.7, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.3},
+    ],
+    ids=str,
+)
+def test_numbers_that_are_traced_draw_the_same_tokens(numbers):
+    logits = jnp.repeat(jnp.array(list(ROWS.values())), 50, axis=0)
+    used, key, sampling = (
+        jnp.broadcast_to(USED, logits.shape),
+        jax.random.key(0),
+        Sampling(**numbers),
+    )
+    found = TRACED(logits, sampling.numbers, key, is_used=used)
+    np.testing.assert_array_equal(found, draw(logits, sampling, key, is_used=used))
 
 
 @pytest.mark.usefixtures("mixed_dtypes")

@@ -148,7 +148,7 @@ def check_collectives():
         work, rows = gathered(params), split_filled(PROMPTS, PROMPTS > 0)
         options = make_options(model, 6, None, None, (), 0)
         program = generation._generate.lower(
-            graph, work, *rows, jax.random.key(0), options=options
+            graph, work, *rows, jax.random.key(0), options.traced, options=options.static
         ).compile()
     shapes = re.findall(r"= \w+\[([\d,]*)\]\S* all-gather(?:-start)?\(", program.as_text())
     largest = max(math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes)

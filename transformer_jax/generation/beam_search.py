@@ -82,8 +82,8 @@ def beam_search(
     *,
     search: BeamSearch,
     max_tokens: int,
-    stop: tuple[int, ...],
-    pad_id: int,
+    stop: Int[Array, " n"],
+    pad_id: Int[Array, ""] | int,
 ) -> tuple[Int[Array, "B G"], Int[Array, " B"], Float[Array, " B"]]:
     """Search for the best continuation of each example.
 
@@ -98,16 +98,15 @@ def beam_search(
     # Only the first beam is filled: W equal beams would stay equal.
     first = none.at[:, 0].set(0.0)
     state = Beams(empty, first, empty, none, none, jnp.zeros((B, W), jnp.int32))
-    stops = jnp.array(stop, jnp.int32)
 
     def extend(i, state, logits):
         """Extend the beams by a token; return them, that token, and the beam that each extends."""
         each = log_probabilities(logits).reshape(B, W, V) + state.log_probability[..., None]
         # Each beam can end in each stop token once, so that at least W candidates do not end here.
-        best, index = lax.top_k(each.reshape(B, W * V), min((1 + len(stop)) * W, W * V))
+        best, index = lax.top_k(each.reshape(B, W * V), min((1 + stop.size) * W, W * V))
         beam, token = index // V, (index % V).astype(jnp.int32)
         tokens = jnp.take_along_axis(state.tokens, beam[..., None], axis=1).at[:, :, i].set(token)
-        stopped = jnp.isin(token, stops)
+        stopped = jnp.isin(token, stop)
         state = _complete(state, tokens, jnp.where(stopped, best, -jnp.inf), i + 1, alpha)
         going_on, chosen = lax.top_k(jnp.where(stopped, -jnp.inf, best), W)
         state = state._replace(

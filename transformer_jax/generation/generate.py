@@ -23,13 +23,14 @@ from transformer_jax.functional.checks import are_numbers, check_ids, check_whol
 from transformer_jax.functional.precision import wide_dtype
 from transformer_jax.generation.beam_search import BeamSearch, beam_search
 from transformer_jax.generation.options import (
-    GenerationOptions,
+    StaticOptions,
+    TracedOptions,
     check_fits,
     check_tokens,
     key_for,
     make_options,
 )
-from transformer_jax.generation.sampling import Sampling, draw, log_probabilities
+from transformer_jax.generation.sampling import Sampling, draw_token, log_probabilities
 from transformer_jax.generation.state import GenerationState, keep_cache, keep_state
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
@@ -73,16 +74,17 @@ def generate(
     is_token = _prompt(model, tokens, is_token, max_tokens)
     graph, params = nnx.split(model, nnx.Param)
     params, rows = gathered(params), split_filled(_array(tokens), is_token)
-    found = _generate(graph, params, *rows, key_for(options, key), options=options)
+    key = key_for(options, key)
+    found = _generate(graph, params, *rows, key, options.traced, options=options.static)
     return first_rows(found, is_token.shape[0])
 
 
 @partial(jax.jit, static_argnums=0, static_argnames="options")
-def _generate(graph, params, tokens, is_token, key, *, options):
+def _generate(graph, params, tokens, is_token, key, traced, *, options):
     model = nnx.merge(graph, params)
     cache = model.start(tokens.shape[0], tokens.shape[1] + options.max_tokens)
-    state = _read_prompt(model, cache, tokens, is_token, key, options.penalises)
-    return keep_whole(_generate_tokens(model, state, options))
+    state = _read_prompt(model, cache, tokens, is_token, key, traced.penalises)
+    return keep_whole(_generate_tokens(model, state, traced, options))
 
 
 def _read_prompt(model, cache, tokens, is_token, key, penalises) -> GenerationState:
@@ -98,9 +100,9 @@ def _read_prompt(model, cache, tokens, is_token, key, penalises) -> GenerationSt
     return keep_state(GenerationState(logits, cache, is_used, none > 0, none, sums, key))
 
 
-def _generate_tokens(model, state, options: GenerationOptions) -> Generated:
+def _generate_tokens(model, state, traced: TracedOptions, options: StaticOptions) -> Generated:
     """Run the loop from the state after the prompt."""
-    if options.searches and options.search is not None:
+    if options.search is not None:
         return Generated(
             *beam_search(
                 model,
@@ -108,8 +110,8 @@ def _generate_tokens(model, state, options: GenerationOptions) -> Generated:
                 state.cache,
                 search=options.search,
                 max_tokens=options.max_tokens,
-                stop=options.stop,
-                pad_id=options.pad_id,
+                stop=traced.stop,
+                pad_id=traced.pad_id,
             )
         )
     B, G = state.logits.shape[0], options.max_tokens
@@ -122,28 +124,29 @@ def _generate_tokens(model, state, options: GenerationOptions) -> Generated:
         # A token is fed to the model at the start of the next step, so that the last is never fed.
         i, written, state, token, is_new = carry
         state = _feed(model, state, token, is_new)
-        token, state, is_new = _draw(state, options)
+        token, state, is_new = _draw(state, traced, options)
         return i + 1, written.at[:, i].set(token), state, token, is_new
 
-    token, state, is_new = _draw(state, options)
-    written = jnp.full((B, G), options.pad_id, jnp.int32).at[:, 0].set(token)
+    token, state, is_new = _draw(state, traced, options)
+    written = jnp.full((B, G), traced.pad_id, jnp.int32).at[:, 0].set(token)
     start = jnp.ones((), jnp.int32), written, state, token, is_new
     _, written, state, _, _ = lax.while_loop(continues, write, start)
     return Generated(written, state.lengths, state.log_probability)
 
 
-def _draw(state, options: GenerationOptions):
+def _draw(state, traced: TracedOptions, options: StaticOptions):
     """Draw a token for each example; return it, the new state, and which examples were not done."""
     key, draw_key = jax.random.split(state.key)
-    token = draw(state.logits, options.sampling, draw_key, is_used=state.is_used)
+    how = {"top_k": options.top_k, "greedy": options.greedy, "is_used": state.is_used}
+    token = draw_token(state.logits, traced.sampling, draw_key, **how)
     is_new = ~state.is_done
     rows = jnp.arange(token.shape[0])
     log_probability = log_probabilities(state.logits)[rows, token]
     is_used = state.is_used
     if is_used is not None:
         is_used = is_used.at[rows, token].max(is_new)
-    is_done = state.is_done | jnp.isin(token, jnp.array(options.stop, jnp.int32))
-    token = jnp.where(is_new, token, options.pad_id)
+    is_done = state.is_done | jnp.isin(token, traced.stop)
+    token = jnp.where(is_new, token, traced.pad_id)
     return (
         token,
         state._replace(
@@ -182,11 +185,12 @@ def stream(
     is_token = _prompt(model, tokens, is_token, max_tokens)
     graph, params = nnx.split(model, nnx.Param)
     params, rows = gathered(params), split_filled(_array(tokens), is_token)
-    # Not all options: another temperature or stop token would compile the model again.
-    needed = {"max_tokens": max_tokens, "penalises": options.penalises}
-    state = settled(_first(graph, params, *rows, key_for(options, key), **needed))
+    key, traced, static = key_for(options, key), options.traced, options.static
+    # Not all options: a temperature, where there was none, would compile the model again.
+    needed = {"max_tokens": max_tokens, "penalises": traced.penalises}
+    state = settled(_first(graph, params, *rows, key, **needed))
     for i in range(max_tokens):
-        token, state, is_new, is_last = settled(_drawn(state, options=options))
+        token, state, is_new, is_last = settled(_drawn(state, traced, options=static))
         yield np.asarray(token)[: len(is_token)]
         if is_last or i + 1 == max_tokens:
             return
@@ -201,8 +205,8 @@ def _first(graph, params, tokens, is_token, key, *, max_tokens, penalises):
 
 
 @partial(jax.jit, static_argnames="options")
-def _drawn(state, *, options):
-    token, state, is_new = _draw(state, options)
+def _drawn(state, traced, *, options):
+    token, state, is_new = _draw(state, traced, options)
     is_last = keep_whole(state.is_done.all())
     return keep_whole(token), keep_state(state), keep_rows(is_new), is_last
 
@@ -235,19 +239,19 @@ def generate_target(
     check_tokens(model, (begin,), "begin with")
     graph, params = nnx.split(model, nnx.Param)
     params, rows = gathered(params), split_filled(_array(source), _array(is_source))
-    key = key_for(options, key)
-    found = _generate_target(graph, params, *rows, key, begin=begin, options=options)
+    key, how = key_for(options, key), options.static
+    found = _generate_target(graph, params, *rows, key, begin, options.traced, options=how)
     return first_rows(found, np.shape(source)[0])
 
 
-@partial(jax.jit, static_argnums=0, static_argnames=("begin", "options"))
-def _generate_target(graph, params, source, is_source, key, *, begin, options):
+@partial(jax.jit, static_argnums=0, static_argnames="options")
+def _generate_target(graph, params, source, is_source, key, begin, traced, *, options):
     model = nnx.merge(graph, params)
     first = jnp.full((source.shape[0], 1), begin, jnp.int32)
     cache = model.start(source, is_source, options.max_tokens)
     is_first = jnp.ones_like(first, bool)
-    state = _read_prompt(model, cache, first, is_first, key, options.penalises)
-    return keep_whole(_generate_tokens(model, state, options))
+    state = _read_prompt(model, cache, first, is_first, key, traced.penalises)
+    return keep_whole(_generate_tokens(model, state, traced, options))
 
 
 def next_tokens(

@@ -2,21 +2,46 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
-from jaxtyping import PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Int, PRNGKeyArray
 
 from transformer_jax.functional.checks import are_numbers, check_whole
 from transformer_jax.generation.beam_search import BeamSearch, check_search
-from transformer_jax.generation.sampling import Sampling
+from transformer_jax.generation.sampling import Sampling, SamplingNumbers
 
 LONG = 256  # tokens of a published model without a limit; some have a context of 100,000
 TEMPERATURE = 0.8  # if neither the request nor the model's files say how a token is chosen
 
 
+class TracedOptions(NamedTuple):
+    """The options whose values are arguments of the compiled programs."""
+
+    sampling: SamplingNumbers
+    stop: Int[Array | np.ndarray, " n"]
+    pad_id: Int[Array, ""] | int
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the repetition penalty has an effect, so that used tokens must be known."""
+        return self.sampling.penalty is not None
+
+
+@dataclass(frozen=True)
+class StaticOptions:
+    """The options of which each value is a program of its own."""
+
+    max_tokens: int
+    top_k: int | None
+    greedy: bool
+    search: BeamSearch | None
+
+
 @dataclass(frozen=True)
 class GenerationOptions:
-    """The options of generation that are static under jit.
+    """The options of generation.
 
     Raises TypeError for a number that is not whole, ValueError for `max_tokens` below 1, and for a
     sampling together with a search.
@@ -44,14 +69,20 @@ class GenerationOptions:
         return self.search is not None and self.search.beams > 1
 
     @property
-    def penalises(self) -> bool:
-        """Whether the repetition penalty has an effect, so that used tokens must be known."""
-        return self.sampling is not None and self.sampling.repetition_penalty != 1.0
-
-    @property
     def draws(self) -> bool:
         """Whether tokens are drawn, which needs a key."""
         return self.sampling is not None and not self.sampling.greedy
+
+    @property
+    def traced(self) -> TracedOptions:
+        numbers = SamplingNumbers() if self.sampling is None else self.sampling.numbers
+        return TracedOptions(numbers, np.array(self.stop, np.int32), self.pad_id)
+
+    @property
+    def static(self) -> StaticOptions:
+        top_k = None if self.sampling is None else self.sampling.top_k
+        search = self.search if self.searches else None
+        return StaticOptions(self.max_tokens, top_k, not self.draws, search)
 
 
 def make_options(

@@ -6,6 +6,7 @@ applies those that a `Sampling` sets: repetition penalty, temperature, top-k, to
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,19 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from transformer_jax.functional.checks import check_arrays, check_number, check_whole
 from transformer_jax.functional.precision import wide
+
+
+class SamplingNumbers(NamedTuple):
+    """The numbers of a `Sampling`, which can be arguments of a compiled function.
+
+    None has no effect. `top_p` is p and 1 - p, because a p near 1 is 1 in float32; `min_p` is the
+    logarithm of p.
+    """
+
+    penalty: Float[Array, ""] | float | None = None
+    temperature: Float[Array, ""] | float | None = None
+    top_p: tuple[Float[Array, ""] | float, Float[Array, ""] | float] | None = None
+    min_p: Float[Array, ""] | float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,17 @@ class Sampling:
         if self.greedy and others != (1.0, None, None, None):
             raise ValueError("greedy takes the likeliest token: only repetition_penalty changes it")
 
+    @property
+    def numbers(self) -> SamplingNumbers:
+        """All settings but `top_k` and `greedy`, of which each value is a program of its own."""
+        p, least = self.top_p, self.min_p
+        return SamplingNumbers(
+            None if self.repetition_penalty == 1 else float(self.repetition_penalty),
+            None if self.temperature == 1 else float(self.temperature),
+            None if p is None or p == 1 else (float(p), 1.0 - float(p)),
+            None if least is None else math.log(least),
+        )
+
 
 def draw(
     logits: Float[Array, "B V"],
@@ -62,10 +87,24 @@ def draw(
 
     `is_used` marks the tokens that the repetition penalty applies to.
     """
-    logits = wide(logits)
-    if sampling is not None:
-        logits = adjusted(logits, sampling, is_used=is_used)
-    if sampling is None or sampling.greedy:
+    if sampling is None:
+        return draw_token(logits, SamplingNumbers(), key, greedy=True)
+    numbers, top_k, greedy = sampling.numbers, sampling.top_k, sampling.greedy
+    return draw_token(logits, numbers, key, top_k=top_k, greedy=greedy, is_used=is_used)
+
+
+def draw_token(
+    logits: Float[Array, "B V"],
+    numbers: SamplingNumbers,
+    key: PRNGKeyArray,
+    *,
+    top_k: int | None = None,
+    greedy: bool = False,
+    is_used: Bool[Array, "B V"] | None = None,
+) -> Int[Array, " B"]:
+    """Draw as `draw` does, with numbers that may be traced."""
+    logits = _adjusted(wide(logits), numbers, top_k, is_used)
+    if greedy:
         return logits.argmax(axis=-1).astype(jnp.int32)
     return jax.random.categorical(key, below_largest(logits), axis=-1).astype(jnp.int32)
 
@@ -79,20 +118,21 @@ def adjusted(
     other than 1, the largest logit is also subtracted, which changes no probability.
     """
     check_arrays(logits=(logits, "B V"))
-    dtype = logits.dtype
-    logits = wide(logits)
-    penalty = 1.0 if is_used is None else sampling.repetition_penalty
-    if is_used is not None and penalty != 1.0:
-        logits = penalise_repetition(logits, is_used, penalty)
-    if penalty != 1.0 or sampling.temperature != 1.0:
-        logits = _tempered(logits, sampling.temperature)
-    if sampling.top_k is not None:
-        logits = top_k(logits, sampling.top_k)
-    if sampling.top_p is not None:
-        logits = top_p(logits, sampling.top_p)
-    if sampling.min_p is not None:
-        logits = min_p(logits, sampling.min_p)
-    return _as_finite(logits, dtype)
+    found = _adjusted(wide(logits), sampling.numbers, sampling.top_k, is_used)
+    return _as_finite(found, logits.dtype)
+
+
+def _adjusted(logits, numbers, k, is_used):
+    penalty = None if is_used is None else numbers.penalty
+    if penalty is not None:
+        logits = _penalised(logits, is_used, penalty)
+    if penalty is not None or numbers.temperature is not None:
+        logits = _tempered(logits, 1.0 if numbers.temperature is None else numbers.temperature)
+    if k is not None:
+        logits = top_k(logits, k)
+    if numbers.top_p is not None:
+        logits = _nucleus(logits, *numbers.top_p)
+    return logits if numbers.min_p is None else _likely(logits, numbers.min_p)
 
 
 def below_largest(logits: Float[Array, "... V"]) -> Float[Array, "... V"]:
@@ -122,16 +162,15 @@ def log_probabilities(logits: Float[Array, "... V"]) -> Float[Array, "... V"]:
 def _tempered(logits, temperature):
     temperature = _in_range(temperature, logits.dtype)
     # Whichever comes first cannot overflow, so that the likeliest tokens keep their order.
-    if temperature < 1.0:
-        return below_largest(logits) / temperature
-    return below_largest(logits / temperature)
+    logits = below_largest(logits / jnp.maximum(temperature, 1.0))
+    return logits / jnp.minimum(temperature, 1.0)
 
 
 def _in_range(value, dtype):
     """Return a number above 0 as one that is normal in a dtype, as is its reciprocal."""
     # XLA may multiply by the reciprocal instead of dividing, and set what is not normal to 0.
     least = float(jnp.finfo(dtype).tiny)
-    return min(max(float(value), least), 1.0 / least)
+    return jnp.clip(value, least, 1.0 / least)
 
 
 def _as_finite(logits, dtype):
@@ -169,8 +208,10 @@ def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     """
     check_arrays(logits=(logits, "B V"))
     _check_share("p", p)
-    if p == 1:
-        return logits
+    return logits if p == 1 else _nucleus(logits, float(p), 1.0 - float(p))
+
+
+def _nucleus(logits, p, rest):
     logits_wide = wide(logits)
     order = jnp.argsort(-logits_wide, axis=-1, stable=True)
     weights = jnp.exp(jnp.take_along_axis(below_largest(logits_wide), order, axis=-1))
@@ -179,7 +220,7 @@ def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     # A share 1 - after/total would lose the small weights of a large vocabulary.
     before = jnp.pad(jax.lax.cumsum(weights, axis=1)[:, :-1], ((0, 0), (1, 0)))
     after = jax.lax.cumsum(weights, axis=1, reverse=True)
-    drops = (before * (1.0 - float(p)) >= after * float(p)) & (before > 0)  # never the first
+    drops = (before * rest >= after * p) & (before > 0)  # never the first
     rank = jnp.argsort(order, axis=-1)
     return jnp.where(jnp.take_along_axis(drops, rank, axis=-1), -jnp.inf, logits)
 
@@ -195,7 +236,11 @@ def min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
     """
     check_arrays(logits=(logits, "B V"))
     _check_share("p", p)
-    return jnp.where(below_largest(wide(logits)) < math.log(p), -jnp.inf, logits)
+    return _likely(logits, math.log(p))
+
+
+def _likely(logits, log_p):
+    return jnp.where(below_largest(wide(logits)) < log_p, -jnp.inf, logits)
 
 
 def penalise_repetition(
@@ -212,6 +257,10 @@ def penalise_repetition(
     """
     check_arrays(logits=(logits, "B V"), is_used=(is_used, "bool B V"))
     _check_positive("penalty", penalty)
+    return _penalised(logits, is_used, penalty)
+
+
+def _penalised(logits, is_used, penalty):
     dtype = logits.dtype
     logits = wide(logits)
     limits, penalty = jnp.finfo(logits.dtype), _in_range(penalty, logits.dtype)
