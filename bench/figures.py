@@ -87,6 +87,10 @@ TRAINING = ("train.imdb", "train.lm", "train.mlm", "train.translate")
 STARTED = {
     "bench.compile_time": (*TRAINING, "transformer_jax.cli.generate", "transformer_jax.cli.embed"),
     "bench.programs": TRAINING,
+    "bench.report": tuple(
+        f"bench.micro.{path.stem}"
+        for path in sorted((Path(__file__).parent / "micro").glob("test_*.py"))
+    ),
     "tests.helpers.kills": ("train.imdb",),
 }
 # The packages that a program compares with where they are installed. The pages cite these numbers.

@@ -145,6 +145,11 @@ def test_every_results_file_has_a_command_or_is_a_record():
     assert packages(*programs.union(*figures.STARTED.values()))  # an error for what is no module
 
 
+def test_the_code_of_the_benchmarks_is_that_of_their_files():
+    """`bench.report` runs pytest on them and imports none."""
+    assert {"bench/micro", "transformer_jax/attention/kernels"} <= set(figures.code("bench.report"))
+
+
 def test_pages_cite_their_results():
     found = {name: cited((DOCS / name).read_text(encoding="utf-8")) for name in PAGES}
     assert found == PAGES
