@@ -193,13 +193,13 @@ MUTATIONS = [
         "test_the_penalty_knows_prompt_and_text",
     ),
     Mutation(
-        "top_p_stops_before_p_is_reached", "top_p",
-        "before * (1.0 - float(p)) >= after * float(p)",
-        "(before + weights) * (1.0 - float(p)) > (after - weights) * float(p)",
+        "top_p_stops_before_p_is_reached", "_nucleus",
+        "before * rest >= after * p",
+        "(before + weights) * rest > (after - weights) * p",
         "test_top_p_keeps_the_fewest_that_reach_p",
     ),
     Mutation(
-        "the_penalty_helps_unlikely_tokens", "penalise_repetition",
+        "the_penalty_helps_unlikely_tokens", "_penalised",
         "jnp.where(logits > 0, logits / penalty, logits * penalty)",
         "logits / penalty",
         "test_the_penalty_makes_used_tokens_less_likely_whatever_their_sign",
