@@ -214,6 +214,8 @@ def _added_tokens(
 
 
 def _fields(token: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+        raise TypeError("a token must be an object with a content")
     return {name: token[name] for name in ("content", *FLAGS) if name in token}
 
 
