@@ -2,9 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-# What users need: half of the packages and a third of the files of what tests, lint and pages need.
-USER := $(VENV)/.installed
-DEV := $(VENV)/.installed-dev
+STAMP := $(VENV)/.installed
 PINS := constraints.txt
 # pip would compile every installed file to bytecode, in as long again; Python does so on import. Twice
 # quiet: errors are shown, and no line for each package that a second index does not have.
@@ -20,21 +18,21 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: imdb imdb-best test test-slow commands newest peers bench figures docs serve lint types clean
 .DEFAULT_GOAL := imdb
 
-imdb: $(USER)  ## train, evaluate and keep a classifier; DATA=PATH: your own texts
+imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH: your own texts
 	$(RUN) -m train.imdb $(WHERE) $(ARGS)
 
-imdb-best: $(USER)  ## the most accurate, from unlabelled texts too; running it again resumes; BEST=DIR: its folder
+imdb-best: $(STAMP)  ## the most accurate, from unlabelled texts too; running it again resumes; BEST=DIR: its folder
 	$(RUN) -m train.imdb $(if $(wildcard $(BEST)/options.json),--resume "$(BEST)" $(WHERE),\
 		--unlabelled --vectors --out "$(BEST)" $(or $(WHERE),--data imdb)) $(ARGS)
 
-test: $(DEV)  ## all tests but those marked slow
+test: $(STAMP)  ## all tests but those marked slow
 	$(SUITE) $(FILES) $(ARGS)
 
 # A file may take a quarter of the time, so an idle worker takes tests from the other.
-test-slow: $(DEV)
+test-slow: $(STAMP)
 	$(RUN) -m pytest -n auto --dist worksteal -m slow $(ARGS)
 
-commands: $(DEV)  ## every documented command at its smallest
+commands: $(STAMP)  ## every documented command at its smallest
 	$(RUN) -m pytest -n auto --dist worksteal $(or $(COMMANDS),tests/commands) -m commands $(ARGS)
 
 # Not the commands of bench/ and docs/, which are for those who work on this project.
@@ -46,27 +44,27 @@ newest:  ## the contracts and what users run, with the newest Python and jax
 			PYTHON="$$(.ci/newest-python)" FILES=tests/contracts COMMANDS="$(USED)"; \
 	else echo "make newest: SKIPPED, the newest jax needs Python 3.12 or newer, and there is none"; fi
 
-peers: $(DEV)  ## installs PyTorch, and compares with it
+peers: $(STAMP)  ## installs PyTorch, and compares with it
 	$(INSTALL) ".[peers]"
 	$(SUITE) -k torch -m 'not slow' $(ARGS)
 
-bench: $(DEV)
+bench: $(STAMP)
 	$(RUN) -m pytest bench --benchmark-only $(ARGS)
 
-figures: $(DEV)  ## what pages cite, measured again where its code has changed; ARGS=--list shows where
+figures: $(STAMP)  ## what pages cite, measured again where its code has changed; ARGS=--list shows where
 	$(RUN) -m bench.figures $(ARGS)
 
-docs: $(DEV)  ## the pages, into site/
+docs: $(STAMP)  ## the pages, into site/
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict $(ARGS)
 
-serve: $(DEV)  ## the pages at http://127.0.0.1:8000, built again when a file changes
+serve: $(STAMP)  ## the pages at http://127.0.0.1:8000, built again when a file changes
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs serve $(ARGS)
 
-lint: $(DEV)
+lint: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 
-types: $(DEV)  ## pyright on the library, and a user's script as pyright and mypy read it
+types: $(STAMP)  ## pyright on the library, and a user's script as pyright and mypy read it
 	$(INSTALL) ".[types]"
 	PYRIGHT_PYTHON_GLOBAL_NODE=0 $(RUN) -m pyright --pythonpath $(RUN)
 	$(RUN) -m mypy --strict --follow-imports silent docs/examples
@@ -74,10 +72,10 @@ types: $(DEV)  ## pyright on the library, and a user's script as pyright and myp
 clean:
 	rm -rf $(VENV) .venv-newest site .mypy_cache .pytest_cache .ruff_cache
 
-$(USER) $(DEV): pyproject.toml $(PINS) $(wildcard transformer_jax/attention/kernels/*.cc)
+$(STAMP): pyproject.toml $(PINS) $(wildcard transformer_jax/attention/kernels/*.cc)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) "pip>=25"  # older ones, as Python brings them, take twice as long to find the versions
-	$(INSTALL) ".$(if $(filter $@,$(DEV)),[dev])"
+	$(INSTALL) ".[dev]"
 	@$(RUN) -m transformer_jax build || true  # without a C++ compiler XLA computes attention
-	@touch $(USER) $@
+	@touch $@

@@ -49,9 +49,7 @@ def make(call):
     """Run `make WORDS` with the interpreter of the tests, which has everything installed."""
 
     def run(words: list) -> str:
-        here = [f"VENV={sys.prefix}"]
-        for installed in (".installed", ".installed-dev"):
-            here += ["--assume-old", f"{sys.prefix}/{installed}"]
+        here = [f"VENV={sys.prefix}", "--assume-old", f"{sys.prefix}/.installed"]
         ours = ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")
         with pytest.MonkeyPatch.context() as patch:
             for name in ours:  # not as a part of the make that runs the tests
