@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
@@ -82,7 +83,7 @@ def beam_search(
     *,
     search: BeamSearch,
     max_tokens: int,
-    stop: Int[Array, " n"],
+    stop: Int[Array | np.ndarray, " n"],
     pad_id: Int[Array, ""] | int,
 ) -> tuple[Int[Array, "B G"], Int[Array, " B"], Float[Array, " B"]]:
     """Search for the best continuation of each example.
