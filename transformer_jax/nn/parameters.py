@@ -54,7 +54,7 @@ def normal(rngs: nnx.Rngs, *shape: int, stddev: float) -> nnx.Param:
 def kernel(rngs: nnx.Rngs, *shape: int, inputs: int = 1) -> nnx.Param:
     """Return LeCun-normal weights (variance 1/fan-in); the first `inputs` axes are summed over.
 
-    They are those of `jax.nn.initializers.lecun_normal`, bit for bit.
+    They are those of `jax.nn.initializers.lecun_normal` up to rounding.
     """
     variance = np.float32(1 / math.prod(shape[:inputs]))
     return _drawn(rngs, _truncated_normal, np.sqrt(variance) / TRUNCATED_STDDEV, shape)
