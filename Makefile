@@ -75,7 +75,7 @@ clean:
 $(STAMP): pyproject.toml $(PINS) $(wildcard transformer_jax/attention/kernels/*.cc)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) "pip>=25"  # older ones, as Python brings them, take twice as long to find the versions
+	$(PIP) "pip>=25"  # older ones, as Python brings them, take long to find the versions
 	$(INSTALL) ".[dev]"
 	@$(RUN) -m transformer_jax build || true  # without a C++ compiler XLA computes attention
 	@touch $@

@@ -18,7 +18,6 @@ def pytest_configure(config):
     """Keep what XLA compiles for other tests, the next run and the processes that tests start."""
     if config.getoption("benchmark_only"):
         return  # benchmarks measure compile time too
-    gc.disable()  # until all tests are collected, which takes a fifth longer with it
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
@@ -31,7 +30,6 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
-    gc.enable()
 
 
 def pytest_sessionfinish():

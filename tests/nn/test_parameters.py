@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from transformer_jax.nn import parameters
-from transformer_jax.nn.parameters import MOST_PADDED, kernel, normal
+from transformer_jax.nn.parameters import MOST_PADDED, TRUNCATED_STDDEV, kernel, normal
 
 # Their sizes lie on both sides of those that are padded.
 SHAPES = [(3, 5), (7,), (1, 1), (4, 4, 256), (4097,), (1100, 1000)]
@@ -29,6 +29,17 @@ def test_values_are_those_of_the_initializers_of_jax(shape):
         found = kernel(nnx.Rngs(5), *shape, inputs=inputs)[...]
         assert (found.shape, found.dtype) == (shape, jnp.float32)
         np.testing.assert_allclose(found, init_of_jax(shape, inputs)(key, shape), rtol=5e-7)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_padding_changes_no_bit(shape):
+    key = nnx.Rngs(5).params()
+    found = normal(nnx.Rngs(5), *shape, stddev=0.3)[...]
+    np.testing.assert_array_equal(found, jax.random.normal(key, shape) * np.float32(0.3))
+    found = kernel(nnx.Rngs(5), *shape)[...]
+    whole = jax.random.truncated_normal(key, -2, 2, shape)
+    stddev = np.sqrt(np.float32(1 / shape[0])) / TRUNCATED_STDDEV
+    np.testing.assert_array_equal(found, whole * stddev)
 
 
 def test_the_largest_shape_is_not_padded():

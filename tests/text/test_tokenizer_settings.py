@@ -71,6 +71,7 @@ def test_head_tail_and_locate_know_both_sides(tmp_path):
     assert found.gap == (0, found.spans[1][0]) and len(found.head) == 0
 
 
+@pytest.mark.usefixtures("as_users_run_it")
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
