@@ -85,14 +85,17 @@ RECORDS = ("earlier-runs", "recipe-rounds", "mistakes-reasons", "imdb-vectors-ag
 TRAINING = ("train.imdb", "train.lm", "train.mlm", "train.translate")
 # What these programs start in other processes.
 STARTED = {
-    "bench.compile_time": (*TRAINING, "transformer_jax.cli.generate", "transformer_jax.cli.embed"),
+    "bench.compile_time": (
+        *TRAINING, "bench.measure.compile_clock",
+        *(f"transformer_jax.cli.{name}" for name in ("predict", "generate", "embed", "translate")),
+    ),
     "bench.programs": TRAINING,
-    "bench.report": tuple(
-        f"bench.micro.{path.stem}"
-        for path in sorted((Path(__file__).parent / "micro").glob("test_*.py"))
+    "bench.report": (
+        "bench.conftest",
+        *(f"bench.micro.{path.stem}" for path in Path(__file__).parent.glob("micro/test_*.py")),
     ),
     "tests.helpers.kills": ("train.imdb",),
-}
+}  # fmt: skip
 # The packages that a program compares with where they are installed. The pages cite these numbers.
 PEERS = {
     "bench.attention": ("torch",),

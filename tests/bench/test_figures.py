@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import figures
+from bench.compile_time import PROGRAMS
 from bench.figures import COMMANDS, RECORDS, main
 from bench.measure.sources import packages
 from docs.build.older_code import cited, with_notice
@@ -148,6 +149,13 @@ def test_every_results_file_has_a_command_or_is_a_record():
 def test_the_code_of_the_benchmarks_is_that_of_their_files():
     """`bench.report` runs pytest on them and imports none."""
     assert {"bench/micro", "transformer_jax/attention/kernels"} <= set(figures.code("bench.report"))
+
+
+def test_every_program_whose_compile_time_is_measured_is_known():
+    first, second = zip(*(command.split()[:2] for command in PROGRAMS.values()), strict=True)
+    started = {f"transformer_jax.cli.{name}" for name in second if not name.startswith("-")}
+    started |= {name for name in first if name != "transformer_jax"}
+    assert started <= set(figures.STARTED["bench.compile_time"])
 
 
 def test_pages_cite_their_results():

@@ -74,8 +74,8 @@ def generate(
     is_token = _prompt(model, tokens, is_token, max_tokens)
     graph, params = nnx.split(model, nnx.Param)
     params, rows = gathered(params), split_filled(_array(tokens), is_token)
-    key = key_for(options, key)
-    found = _generate(graph, params, *rows, key, options.traced, options=options.static)
+    given = key_for(options, key), options.traced
+    found = _generate(graph, params, *rows, *given, options=options.static)
     return first_rows(found, is_token.shape[0])
 
 
@@ -137,8 +137,14 @@ def _generate_tokens(model, state, traced: TracedOptions, options: StaticOptions
 def _draw(state, traced: TracedOptions, options: StaticOptions):
     """Draw a token for each example; return it, the new state, and which examples were not done."""
     key, draw_key = jax.random.split(state.key)
-    how = {"top_k": options.top_k, "greedy": options.greedy, "is_used": state.is_used}
-    token = draw_token(state.logits, traced.sampling, draw_key, **how)
+    token = draw_token(
+        state.logits,
+        traced.sampling,
+        draw_key,
+        top_k=options.top_k,
+        greedy=options.greedy,
+        is_used=state.is_used,
+    )
     is_new = ~state.is_done
     rows = jnp.arange(token.shape[0])
     log_probability = log_probabilities(state.logits)[rows, token]
@@ -239,8 +245,8 @@ def generate_target(
     check_tokens(model, (begin,), "begin with")
     graph, params = nnx.split(model, nnx.Param)
     params, rows = gathered(params), split_filled(_array(source), _array(is_source))
-    key, how = key_for(options, key), options.static
-    found = _generate_target(graph, params, *rows, key, begin, options.traced, options=how)
+    given = key_for(options, key), begin, options.traced
+    found = _generate_target(graph, params, *rows, *given, options=options.static)
     return first_rows(found, np.shape(source)[0])
 
 

@@ -75,11 +75,13 @@ class GenerationOptions:
 
     @property
     def traced(self) -> TracedOptions:
+        """The options that are arguments of the compiled programs."""
         numbers = SamplingNumbers() if self.sampling is None else self.sampling.numbers
         return TracedOptions(numbers, np.array(self.stop, np.int32), self.pad_id)
 
     @property
     def static(self) -> StaticOptions:
+        """The options that a program is compiled for."""
         top_k = None if self.sampling is None else self.sampling.top_k
         search = self.search if self.searches else None
         return StaticOptions(self.max_tokens, top_k, not self.draws, search)

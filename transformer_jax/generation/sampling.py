@@ -66,7 +66,7 @@ class Sampling:
 
     @property
     def numbers(self) -> SamplingNumbers:
-        """All settings but `top_k` and `greedy`, of which each value is a program of its own."""
+        """The settings that can be arguments of a program: all but `top_k` and `greedy`."""
         p, least = self.top_p, self.min_p
         return SamplingNumbers(
             None if self.repetition_penalty == 1 else float(self.repetition_penalty),
