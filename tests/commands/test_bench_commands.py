@@ -78,11 +78,12 @@ def test_every_benchmark_runs_once(make, tmp_path):
 
 
 PLUGIN = """
-import jax, pytest
+import jax, os, pytest
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    print("\\nwithout optimizations:", jax.config.values["jax_disable_most_optimizations"])
+    reduced = jax.config.values["jax_disable_most_optimizations"] or os.environ["XLA_FLAGS"]
+    print("\\nwithout optimizations:", bool(reduced))
     print("cache:", jax.config.values["jax_compilation_cache_dir"])
     return (yield)
 """
