@@ -14,8 +14,9 @@ from train.trainer import checkpoints
 MOST_PROGRAMS = 400
 # XLA's older code generator compiles in half the time. It needs the second flag: a program that it
 # compiles in many parts may be wrong (jaxlib 0.10.2: with 16 or 32 parts, the recorded training
-# `imdb` has other losses). The newer one, which users have, runs the documented commands and, with
-# the newest jax, the contracts. XLA_FLAGS=--xla_cpu_use_fusion_emitters=true runs all with it.
+# `imdb` has other losses). The newer one, which users have, runs the slow tests, the documented
+# commands and, with the newest jax, the contracts; all tests run with it if XLA_FLAGS is
+# --xla_cpu_use_fusion_emitters=true.
 COMPILE_FASTER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 
@@ -26,8 +27,8 @@ def pytest_configure(config):
     if hasattr(config, "cache"):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    flags = os.environ.get("XLA_FLAGS", "")
-    if jax.__version_info__[:2] == (0, 10) and COMPILE_FASTER not in flags:
+    flags, has_older = os.environ.get("XLA_FLAGS", ""), jax.__version_info__[:2] == (0, 10)
+    if has_older and "not slow" in config.option.markexpr and COMPILE_FASTER not in flags:
         os.environ["XLA_FLAGS"] = f"{COMPILE_FASTER} {flags}".strip()
     jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -82,7 +82,7 @@ import jax, os, pytest
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    reduced = jax.config.values["jax_disable_most_optimizations"] or os.environ["XLA_FLAGS"]
+    reduced = jax.config.values["jax_disable_most_optimizations"] or os.environ.get("XLA_FLAGS")
     print("\\nwithout optimizations:", bool(reduced))
     print("cache:", jax.config.values["jax_compilation_cache_dir"])
     return (yield)
