@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 OURS = ("transformer_jax", "train", "bench", "docs", "tests")
 PAGES = "bench/pages"  # measures nothing
-OTHER_LANGUAGES = ("*.cc",)  # counted for the package that they are in
+OTHER_LANGUAGES = ("*.cc", "*.h")  # counted for the package that they are in
 DEFINITIONS = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 

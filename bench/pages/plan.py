@@ -1,6 +1,7 @@
 """The page docs/benchmarks/plan.md, and the limits of the choice, from results of bench.plan."""
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import product, starmap
 from math import log, prod
 
@@ -8,11 +9,17 @@ import numpy as np
 
 from bench.pages.markdown import digits, milliseconds, origin, table
 from bench.peers import mask_kinds
-from transformer_jax.attention.kernels.dispatch import IMPLEMENTATIONS, Limits, choose_on_cpu
+from transformer_jax.attention.kernels.dispatch import (
+    IMPLEMENTATIONS,
+    KernelFrom,
+    Limits,
+    choose_on_cpu,
+)
 
 PASSES = {False: "forward", True: "with the gradient"}
 # That a limit may be. Below, the reference and blocks take about as long.
 POWERS = tuple(2**i for i in range(17, 30))
+KERNEL_POWERS = tuple(2**i for i in range(8, 21))
 WITHIN = 1.05  # the goal: the time of the chosen implementation over that of the fastest
 
 
@@ -67,6 +74,26 @@ def fitted(rows: Sequence[dict]) -> Limits:
     return min(starmap(Limits, product(POWERS, repeat=3)), key=loss)
 
 
+def fitted_kernel(rows: Sequence[dict], *, avx512: bool) -> KernelFrom:
+    """Return the numbers of logits of a head, powers of two, from which to use the kernel in C++.
+
+    The rows then take the least time: the least product of their slowdowns. Below these numbers the
+    library's limits choose between the reference and blocks.
+    """
+    # One query is differentiated by the reference.
+    rows = [row for row in rows if "cpu" in row["seconds"] and sizes(row)[2] > row["gradient"]]
+
+    def log_time(row: dict, least: int) -> float:
+        uses_kernel = least <= prod(sizes(row)[2:])
+        name = "cpu" if uses_kernel else chosen(row, avx512=avx512, kernel=False)
+        return log(row["seconds"][name])
+
+    def loss(alone: bool, least: int) -> float:
+        return sum(log_time(row, least) for row in rows if (row["batch"] == 1) is alone)
+
+    return KernelFrom(*(min(KERNEL_POWERS, key=partial(loss, alone)) for alone in (True, False)))
+
+
 def page(results: dict, shown: dict[str, str]) -> list[str]:
     """Return the lines of the page."""
     lines = [
@@ -108,14 +135,16 @@ def limits(machine: dict) -> list[str]:
     cells = []
     for dtype, gradient, masked in product(("float32", "bfloat16"), PASSES, (False, True)):
         if rows := of_group(machine["rows"], dtype, gradient, masked):
-            powers = (f"2^{limit.bit_length() - 1}" for limit in fitted(rows))
+            found = (*fitted(rows), *fitted_kernel(rows, avx512=machine["avx512"]))
+            powers = (f"2^{limit.bit_length() - 1}" for limit in found)
             cells.append([dtype, PASSES[gradient], "yes" if masked else "no", *powers])
     header = ["dtype", "pass", "mask", "of the only example", "of each of several"]
-    header += ["of all together"]
+    header += ["of all together", "kernel, one example", "kernel, several"]
     return [
         "",
-        "The numbers of logits from which blocks are used in place of the reference, fitted to the "
-        "rows of this processor:",
+        "The numbers of logits from which blocks are used in place of the reference, and, in the "
+        "last columns, those of a head from which the kernel in C++ is used. They are fitted to "
+        "the rows of this processor:",
         "",
         *table(header, cells),
     ]

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from bench.measure import harness
-from bench.pages.plan import WITHIN, chosen, fitted, of_group, slowdown
+from bench.pages.plan import WITHIN, chosen, fitted, fitted_kernel, of_group, slowdown
 from bench.peers import contestants as who
 from bench.peers.contestants import Cell
 from bench.plan import PROGRAM, main, measure
 from docs.build.results import DOCS
 from transformer_jax.attention.kernels.cpu import is_built
-from transformer_jax.attention.kernels.dispatch import LIMITS, Limits
+from transformer_jax.attention.kernels.dispatch import KERNEL_FROM, LIMITS, Limits
 
 MACHINES = PROGRAM.read(DOCS)["machines"]
 ROWS = [(machine, row) for machine in MACHINES for row in machine["rows"]]
@@ -50,7 +50,7 @@ def test_every_implementation_is_measured(written):
     names = {"reference", "blockwise"}
     assert {row["dtype"]: set(row["seconds"]) for row in machine["rows"]} == {
         "float32": names | ({"cpu"} if is_built() else set()),
-        "bfloat16": names,
+        "bfloat16": names | ({"cpu"} if is_built() else set()),
     }
     assert len(machine["rows"]) == 8  # two dtypes, batches and passes
     (run,) = machine["runs"]
@@ -103,7 +103,9 @@ def test_the_limits_are_those_of_the_table():
     rows = [row for machine in MACHINES if machine["avx512"] for row in machine["rows"]]
     for (is_narrow, *group), limits in LIMITS.items():
         dtype = "bfloat16" if is_narrow else "float32"
-        assert fitted(of_group(rows, dtype, *group)) == limits
+        of_case = of_group(rows, dtype, *group)
+        assert fitted(of_case) == limits
+        assert fitted_kernel(of_case, avx512=True) == KERNEL_FROM[is_narrow, *group]
 
 
 def test_limits_are_the_lowest_that_part_the_rows():

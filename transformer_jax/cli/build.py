@@ -3,8 +3,9 @@
     python -m transformer_jax build
 
 compiles `transformer_jax/attention/kernels/cpu_attention.cc` and keeps the library in the user's
-cache directory. `make` does so when it installs. On one CPU, attention in float32 without a bias is
-then computed by the library; without it, by XLA. The environment variable CXX names the compiler.
+cache directory. `make` does so when it installs. On one CPU, attention in float32 or bfloat16
+without a bias is then computed by the library; without it, by XLA. The environment variable CXX
+names the compiler.
 """
 
 import argparse

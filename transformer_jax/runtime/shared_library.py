@@ -22,12 +22,13 @@ OPTIONS = "-O3 -march=native -std=c++17 -fPIC -shared -fno-math-errno -fno-trapp
 def library_path(source: Path) -> Path:
     """Return the path of the library that is built from a source file on this machine.
 
-    It is below the user's cache directory. Its name depends on the source, the processor, the
-    options and the version of jaxlib, whose headers are compiled into it. Raises RuntimeError if
-    there is no home directory.
+    It is below the user's cache directory. Its name depends on the source and the headers beside
+    it, the processor, the options and the version of jaxlib, whose headers are compiled into it.
+    Raises RuntimeError if there is no home directory.
     """
     parts = "\0".join((processor_description(), jaxlib_version, *OPTIONS))
-    name = hashlib.sha256(source.read_bytes() + parts.encode()).hexdigest()[:16]
+    sources = b"".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
+    name = hashlib.sha256(sources + parts.encode()).hexdigest()[:16]
     return user_cache() / "libraries" / f"{source.stem}-{name}.so"
 
 

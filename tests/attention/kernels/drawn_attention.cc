@@ -1,5 +1,5 @@
-// The kernel for CPUs against nested loops in double, on drawn shapes, masks and padding, and its
-// exponential against that of the C++ library.
+// The kernel for CPUs against nested loops in double, on drawn shapes, masks and padding, in
+// float32 and bfloat16 by turns, and its exponential against that of the C++ library.
 //
 //     drawn_attention NUMBER
 //
@@ -32,21 +32,27 @@ long between(long least, long most) {
 }
 
 // Vectors have exactly as many elements as are used, so that the sanitizer sees one beyond.
-std::vector<float> numbers(long n) {
-  std::vector<float> found(n);
+template <class E>
+std::vector<E> numbers(long n) {
+  std::vector<E> found(n);
   std::normal_distribution<float> normal;
-  for (float& x : found) x = normal(generator);
+  for (E& x : found) write(&x, normal(generator));
   return found;
 }
 
-void compare(const char* name, const std::vector<float>& found, const std::vector<double>& right) {
+template <class E>
+void compare(const char* name, const std::vector<E>& found, const std::vector<double>& right) {
+  // A bfloat16 has 8 bits. The weights of a sum may be rounded to it too.
+  const bool is_long = sizeof(E) == sizeof(float);
+  const double least = is_long ? 3e-5 : 4e-3, share = is_long ? 1e-4 : 1. / 256;
   for (size_t i = 0; i < found.size(); i++)
-    if (!(std::abs(found[i] - right[i]) <= 3e-5 + 1e-4 * std::abs(right[i]))) {
-      std::printf("%s: element %zu is %g, not %g\n", name, i, found[i], right[i]);
+    if (!(std::abs(read(found[i]) - right[i]) <= least + share * std::abs(right[i]))) {
+      std::printf("%s: element %zu is %g, not %g\n", name, i, read(found[i]), right[i]);
       std::exit(1);
     }
 }
 
+template <class E>
 void one() {
   const long widths[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 64, 65};
   auto width = [&] { return widths[between(0, 11)]; };
@@ -63,8 +69,8 @@ void one() {
     if (between(0, 2)) p.right = between(0, 1) ? 0 : between(0, 90);
     if (between(0, 1)) p.left = between(0, 90);
   }
-  const auto q = numbers(p.B * p.T * p.N * p.H), d_out = numbers(p.B * p.T * p.N * p.O);
-  auto k = numbers(p.B * p.S * p.K * p.H), v = numbers(p.B * p.S * p.K * p.O);
+  const auto q = numbers<E>(p.B * p.T * p.N * p.H), d_out = numbers<E>(p.B * p.T * p.N * p.O);
+  auto k = numbers<E>(p.B * p.S * p.K * p.H), v = numbers<E>(p.B * p.S * p.K * p.O);
   std::vector<uint8_t> tokens;
   const long share_seen = between(0, 4);
   if (between(0, 1)) {
@@ -92,7 +98,7 @@ void one() {
         for (long s = 0; s < p.S; s++) {
           if (!sees(b, t, s)) continue;
           for (long h = 0; h < p.H; h++)
-            weights[s] += p.scale * q[query * p.H + h] * (double)k[key(s) * p.H + h];
+            weights[s] += p.scale * read(q[query * p.H + h]) * (double)read(k[key(s) * p.H + h]);
           highest = std::max(highest, weights[s]);
         }
         for (long s = 0; s < p.S; s++)
@@ -100,10 +106,10 @@ void one() {
         for (long s = 0; s < p.S; s++) {
           if (total) weights[s] /= total;
           for (long o = 0; o < p.O; o++) {
-            const double d = d_out[query * p.O + o];
-            output[query * p.O + o] += weights[s] * v[key(s) * p.O + o];
+            const double d = read(d_out[query * p.O + o]);
+            output[query * p.O + o] += weights[s] * read(v[key(s) * p.O + o]);
             d_v[key(s) * p.O + o] += weights[s] * d;
-            d_weights[s] += d * v[key(s) * p.O + o];
+            d_weights[s] += d * read(v[key(s) * p.O + o]);
           }
           sum += weights[s] * d_weights[s];
         }
@@ -111,18 +117,20 @@ void one() {
         for (long s = 0; s < p.S; s++)
           for (long h = 0; h < p.H; h++) {
             const double d = weights[s] * (d_weights[s] - sum) * p.scale;
-            d_q[query * p.H + h] += d * k[key(s) * p.H + h];
-            d_k[key(s) * p.H + h] += d * q[query * p.H + h];
+            d_q[query * p.H + h] += d * read(k[key(s) * p.H + h]);
+            d_k[key(s) * p.H + h] += d * read(q[query * p.H + h]);
           }
       }
   // What padding hides is never read.
+  E nothing;
+  write(&nothing, NAN);
   for (long i = 0; i < p.B * p.S * p.K; i++)
     if (!is_token(i / p.K / p.S, i / p.K % p.S)) {
-      std::fill_n(&k[i * p.H], p.H, NAN);
-      std::fill_n(&v[i * p.O], p.O, NAN);
+      std::fill_n(&k[i * p.H], p.H, nothing);
+      std::fill_n(&v[i * p.O], p.O, nothing);
     }
   std::vector<float> m(delta.size()), l(delta.size());
-  std::vector<float> out(d_out.size()), dq(q.size()), dk(k.size()), dv(v.size());
+  std::vector<E> out(d_out.size()), dq(q.size()), dk(k.size()), dv(v.size());
   {
     Threads pool;
     attend(pool, p, q.data(), k.data(), v.data(), out.data(), {m.data(), l.data()});
@@ -134,8 +142,8 @@ void one() {
   }
   compare("output", out, output);
   // The same for keys and values of which those of a head follow each other.
-  auto by_head = [&](const std::vector<float>& rows, long width) {
-    std::vector<float> moved(rows.size());
+  auto by_head = [&](const std::vector<E>& rows, long width) {
+    std::vector<E> moved(rows.size());
     for (long b = 0; b < p.B; b++)
       for (long s = 0; s < p.S; s++)
         for (long head = 0; head < p.K; head++)
@@ -177,6 +185,6 @@ void compare_exponential() {
 int main(int, char** words) {
   const int number = std::atoi(words[1]);
   compare_exponential();
-  for (int i = 0; i < number; i++) one();
+  for (int i = 0; i < number; i++) i % 2 ? one<BFloat16>() : one<float>();
   std::printf("%d problems agree\n", number);
 }

@@ -39,7 +39,7 @@ MASKS = {
 SHORT_MASKS = {
     "none": None,
     "window": sliding_window(5, 3),
-    "causal and padding": causal() & padding(IS_TOKEN[:, :19]),
+    "causal and padding": causal() & padding(IS_TOKEN[:, :29]),
 }
 
 
@@ -115,11 +115,33 @@ def test_value_logsumexp_and_gradient_equal_the_reference(mask):
 
 
 @built
-def test_a_query_without_keys_gets_zeros_and_reaches_nothing():
+@pytest.mark.parametrize("mask", [None, MASKS["causal and padding"]], ids=["none", "masks"])
+def test_bfloat16_has_the_value_and_gradient_of_float32(mask):
+    """The weights and the results are rounded to 8 bits, the logsumexp is not."""
+    arrays = [x.astype(jnp.bfloat16) for x in (*qkv(), *drawn((B, T, N, O)))]
+
+    @partial(jax.jit, static_argnums=0)
+    def value_and_gradient(implementation, query, key, value, cotangent):
+        run = partial(attend, implementation=implementation, mask=mask, return_logsumexp=True)
+        found, pullback = jax.vjp(run, query, key, value)
+        return found, pullback((cotangent, jnp.zeros_like(found[1])))
+
+    (output, logsumexp), gradients = value_and_gradient("cpu", *arrays)
+    wide = [x.astype(jnp.float32) for x in arrays]
+    (right, right_logsumexp), right_gradients = value_and_gradient("reference", *wide)
+    assert_near(logsumexp, right_logsumexp)
+    for found, expected in zip((output, *gradients), (right, *right_gradients), strict=True):
+        assert found.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(found, np.float32), expected, rtol=1e-2, atol=1e-2)
+
+
+@built
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_a_query_without_keys_gets_zeros_and_reaches_nothing(dtype):
     """Neither do keys that padding hides: both hold NaN."""
     is_token = np.zeros((B, S), bool)
     is_token[0, 5:90] = True
-    query, key, value = map(np.array, qkv())
+    query, key, value = (np.array(x, dtype) for x in qkv())
     query[1] = key[~is_token] = value[~is_token] = np.nan
 
     @jax.jit
@@ -136,12 +158,12 @@ def test_a_query_without_keys_gets_zeros_and_reaches_nothing():
 
 ONE_QUERY = {
     "none": None,
-    "causal": causal(query_positions=jnp.array([[170]]), key_positions=jnp.arange(300)[None]),
+    "causal": causal(query_positions=jnp.array([[170]]), key_positions=jnp.arange(600)[None]),
     "window of positions": sliding_window(
-        20, 0, query_positions=jnp.array([[99]]), key_positions=jnp.arange(300)[None]
+        20, 0, query_positions=jnp.array([[99]]), key_positions=jnp.arange(600)[None]
     ),
-    "texts": segments(jnp.array([[1]]), jnp.arange(300)[None] // 50),
-    "array": dense(np.random.default_rng(1).random((B, 1, 1, 300)) < 0.7),
+    "texts": segments(jnp.array([[1]]), jnp.arange(600)[None] // 50),
+    "array": dense(np.random.default_rng(1).random((B, 1, 1, 600)) < 0.7),
 }
 
 
@@ -150,8 +172,8 @@ ONE_QUERY = {
 @pytest.mark.parametrize("mask", ONE_QUERY.values(), ids=ONE_QUERY)
 def test_one_query_takes_every_mask_that_heads_share_and_reads_no_masked_key(mask, heads_first):
     """Also those with positions; the gradient is the reference's, of keys that hold zeros."""
-    query, key, value = drawn((B, 1, N, 32), (B, 300, K, 32), (B, 300, K, 48))
-    seen = np.ones((1, 300), bool) if mask is None else np.asarray(mask.to_array(1, 300))[:, 0, 0]
+    query, key, value = drawn((B, 1, N, 32), (B, 600, K, 32), (B, 600, K, 48))
+    seen = np.ones((1, 600), bool) if mask is None else np.asarray(mask.to_array(1, 600))[:, 0, 0]
     key, value = jax.device_put(
         [np.where(seen[..., None, None], x, np.float32(np.nan)) for x in (key, value)]
     )
@@ -172,17 +194,17 @@ def test_one_query_takes_every_mask_that_heads_share_and_reads_no_masked_key(mas
 
 @built
 def test_one_query_with_a_mask_for_each_head_is_not_for_the_kernel():
-    query, key, value = drawn((B, 1, N, H), (B, 300, K, H), (B, 300, K, O))
-    mask = jnp.ones((B, N, 1, 300), bool).at[:, 1, :, 5].set(False)
+    query, key, value = drawn((B, 1, N, H), (B, 600, K, H), (B, 600, K, O))
+    mask = jnp.ones((B, N, 1, 600), bool).at[:, 1, :, 5].set(False)
     assert tj.attention_plan(query, key, value, mask=mask).implementation == "reference"
 
 
 @built
-def test_nan_that_is_seen_is_not_hidden():
-    query, key, value = qkv()
-    key = np.array(key)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_nan_that_is_seen_is_not_hidden(dtype):
+    query, key, value = (np.array(x, dtype) for x in qkv())
     key[0, 3] = np.nan
-    output = np.asarray(attend(query, jax.device_put(key), value))
+    output = np.asarray(attend(*jax.device_put([query, key, value])), np.float32)
     assert np.isnan(output[0]).all() and np.isfinite(output[1]).all()
 
 
@@ -297,7 +319,7 @@ def test_its_plan_says_so_and_few_logits_are_the_reference():
 @built
 @pytest.mark.parametrize("name", SHORT_MASKS)
 def test_short_texts_have_its_values_and_every_derivative_of_the_reference(name):
-    arrays = [x[:, :19] for x in qkv()]
+    arrays = [x[:, :29] for x in qkv()]
     mask = SHORT_MASKS[name]
 
     def run(implementation, *arrays):
@@ -329,7 +351,7 @@ def test_short_texts_have_its_values_and_every_derivative_of_the_reference(name)
 
 
 REFUSED = {
-    "it takes float32": {"dtype": jnp.bfloat16},
+    "it takes float32 and bfloat16": {"dtype": jnp.float16},
     "it takes no bias": {"bias": np.zeros((T, S), np.float32)},
     "it takes no bias, soft cap": {"soft_cap": 2.0},
     "it takes causal masks, windows and padding": {"mask": prefix(jnp.array([3, 4]))},
@@ -384,6 +406,15 @@ def elsewhere(tmp_path, monkeypatch):
     """An empty folder in which libraries are built."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
+
+
+def test_another_header_is_another_library(tmp_path):
+    (tmp_path / "kernel.cc").write_text('#include "vectors.h"\n')
+    paths = set()
+    for text in ("int one;\n", "int two;\n"):
+        (tmp_path / "vectors.h").write_text(text)
+        paths.add(shared_library.library_path(tmp_path / "kernel.cc"))
+    assert len(paths) == 2
 
 
 def test_a_library_that_cannot_be_loaded_is_as_if_it_were_not_built(elsewhere, monkeypatch):

@@ -17,8 +17,7 @@ from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.kernels import compute
 from transformer_jax.attention.kernels.dispatch import (
     IMPLEMENTATIONS,
-    LEAST_FOR_ITS_GRADIENT,
-    LEAST_ON_CPU,
+    KERNEL_FROM,
     LIMITS,
     ON_AN_ACCELERATOR,
     WITHOUT_AVX512,
@@ -129,18 +128,25 @@ def test_few_logits_are_counted_over_examples_too():
     assert first_by_blocks(examples, 1, 1) * examples == limits.together
 
 
-def test_short_texts_are_attended_by_the_kernel_and_differentiated_as_the_reference(monkeypatch):
+@pytest.mark.parametrize(("B", "case"), [(1, "one_example"), (2, "of_several")])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_the_kernel_attends_to_shorter_texts_than_it_differentiates(narrow, B, case, monkeypatch):
     monkeypatch.setattr("transformer_jax.attention.kernels.cpu.is_built", lambda: True)
-    for queries, keys, implementation, differentiated in [
-        (2, LEAST_ON_CPU // 2 - 1, "reference", "reference"),
-        (2, LEAST_ON_CPU // 2, "cpu", "reference"),
-        (2, LEAST_FOR_ITS_GRADIENT // 2 - 1, "cpu", "reference"),
-        (2, LEAST_FOR_ITS_GRADIENT // 2, "cpu", "cpu"),
+    attends_from, differentiates_from = (
+        getattr(KERNEL_FROM[narrow, gradient, True], case) for gradient in (False, True)
+    )
+    dtype = jnp.bfloat16 if narrow else jnp.float32
+    for queries, keys, attends, differentiates in [
+        (2, attends_from // 2 - 1, False, False),
+        (2, attends_from // 2, True, False),
+        (2, differentiates_from // 2 - 1, True, False),
+        (2, differentiates_from // 2, True, True),
         # The masked keys of one query are not zeroed, so its gradient must not read them.
-        (1, LEAST_FOR_ITS_GRADIENT, "cpu", "reference"),
+        (1, differentiates_from, True, False),
     ]:
-        found = plan((1, queries, 2, 8), (1, keys, 2, 8))
-        assert (found.implementation, found.differentiated) == (implementation, differentiated)
+        found = plan((B, queries, 2, 8), (B, keys, 2, 8), dtype=dtype, mask=causal())
+        assert (found.implementation == "cpu") is attends
+        assert (found.differentiated == "cpu") is differentiates
     found = plan((1, 32, 2, 8), implementation="cpu")
     assert (found.implementation, found.differentiated) == ("cpu", "cpu")
 

@@ -11,6 +11,7 @@ FILES = {
     "train/deep/four.py": "import numpy\nimport bench.pages.seven\n\nFOUR = 4\n",
     "transformer_jax/three.py": "THREE = 3\n",
     "transformer_jax/kernel.cc": "int five;\n",
+    "transformer_jax/vectors.h": "int eight;\n",
     "transformer_jax/other.py": "OTHER = 6\n",
 }
 
@@ -35,6 +36,7 @@ def test_packages_are_those_that_a_program_imports_also_inside_functions(project
         ("train/two.py", FILES["train/two.py"].replace("return ", "return -"), ["train"]),
         ("train/deep/four.py", FILES["train/deep/four.py"] + 'S = "#1"\n', ["train/deep"]),
         ("transformer_jax/kernel.cc", "int six;\n", ["transformer_jax"]),
+        ("transformer_jax/vectors.h", "int nine;\n", ["transformer_jax"]),
         ("transformer_jax/other.py", "OTHER = 7\n", []),
         ("bench/pages/seven.py", "SEVEN = 8\n", []),
         ("train/two.py", '"""Two."""\n\n# Two.\n' + FILES["train/two.py"], []),

@@ -1,9 +1,10 @@
-"""Attention on one CPU by a kernel in C++, in float32: `cpu_attention.cc`.
+"""Attention on one CPU by a kernel in C++: `cpu_attention.cc`.
 
-It computes the output and the gradient of blockwise attention without a mask, or with causal masks,
-windows and padding at the default positions. For a single query, as in generation with a cache, it
-takes every mask that the heads share, and keys with the heads first in memory. A C++ compiler
-builds it for this processor:
+It computes the output and the gradient of blockwise attention, of float32 or bfloat16 arrays,
+without a mask or with causal masks, windows and padding at the default positions. It multiplies in
+float32, except in the forward pass of bfloat16 arrays on a processor with AMX. For a single query,
+as in generation with a cache, it takes every mask that the heads share, and keys with the heads
+first in memory. A C++ compiler builds it for this processor:
 
     python -m transformer_jax build
 
@@ -50,6 +51,7 @@ FUNCTIONS = {
         (OF_QUERIES, OF_KEYS, OF_KEYS),
     ),
 }
+DTYPES = ("float32", "bfloat16")
 NO_BOUND = -1
 
 
@@ -59,9 +61,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         return "a CPU is not the only device"
     T, S = inputs.sizes[2:]
     reasons = {
-        "it takes float32": any(
-            array.dtype != jnp.float32 for array in (inputs.query, inputs.key, inputs.value)
-        ),
+        "it takes float32 and bfloat16": inputs.query.dtype.name not in DTYPES,
         "it takes no bias, soft cap or dropout": inputs.bias is not None
         or inputs.soft_cap is not None
         or inputs.has_dropout,
@@ -94,7 +94,7 @@ def is_built() -> bool:
             stacklevel=2,
         )
         return False
-    for name in FUNCTIONS:
+    for name in (f"{name}_{dtype}" for name in FUNCTIONS for dtype in DTYPES):
         target = jax.ffi.pycapsule(getattr(library, name))
         jax.ffi.register_ffi_target(f"transformer_jax_{name}", target, platform="cpu")
     return True
@@ -103,7 +103,7 @@ def is_built() -> bool:
 def compute_output_on_cpu(inputs: AttentionInputs) -> tuple[Array, Statistics]:
     """Return the attention output and the statistics, which the kernel always computes."""
     query, value = inputs.query, inputs.value
-    rows = jax.ShapeDtypeStruct(query.shape[:4], query.dtype)
+    rows = jax.ShapeDtypeStruct(query.shape[:4], inputs.accumulated)
     output = jax.ShapeDtypeStruct((*rows.shape, value.shape[3]), query.dtype)
     found = _bind("attention_forward", inputs, [], [output, rows, rows])
     return found[0], Statistics(*found[1:])
@@ -183,7 +183,10 @@ def _call(*arrays, name, bounds, scale, heads_first, types):
     if heads_first:
         inputs = tuple(None if layout == OF_KEYS else layout for layout in inputs)
     kernel = jax.ffi.ffi_call(
-        f"transformer_jax_{name}", types, input_layouts=inputs, output_layouts=outputs
+        f"transformer_jax_{name}_{arrays[0].dtype}",
+        types,
+        input_layouts=inputs,
+        output_layouts=outputs,
     )
     numbers = {"left": np.int64(left), "right": np.int64(right), "scale": np.float32(scale)}
     if name == "attention_forward":

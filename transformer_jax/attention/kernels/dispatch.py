@@ -36,18 +36,27 @@ class Limits(NamedTuple):
     together: int  # of all examples
 
 
-# By whether the dtype is narrower than 32 bits, whether derivatives are taken, and whether there is
-# a mask, under which blocks can be skipped. On a CPU the reference is faster while the logits of an
-# example about fit the caches, and while those of all examples do not exceed the caches so far that
-# fresh pages cost more than the arithmetic. Fitted by bench/pages/plan.py to the table of `python
-# -m bench.plan`, which tests/bench/test_plan.py checks.
+class KernelFrom(NamedTuple):
+    """The numbers of logits of a head from which the kernel in C++ is used, if it takes the
+    arguments.
+    """
+
+    one_example: int  # if there is only one
+    of_several: int
+
+
+# Keys are whether the dtype is narrower than 32 bits, whether derivatives are taken, and whether
+# there is a mask, under which blocks can be skipped. On a CPU the reference is faster while the
+# logits of an example about fit the caches, and while those of all examples do not exceed the
+# caches so far that fresh pages cost more than the arithmetic. Fitted by bench/pages/plan.py to the
+# table of `python -m bench.plan`, which tests/bench/test_plan.py checks.
 LIMITS = {
     (False, False, False): Limits(2**22, 2**20, 2**23),
     (False, False, True): Limits(2**17, 2**18, 2**22),
     (False, True, False): Limits(2**17, 2**20, 2**26),
     (False, True, True): Limits(2**22, 2**20, 2**26),
-    (True, False, False): Limits(2**22, 2**20, 2**26),
-    (True, False, True): Limits(2**22, 2**18, 2**24),
+    (True, False, False): Limits(2**24, 2**20, 2**26),
+    (True, False, True): Limits(2**22, 2**20, 2**23),
     (True, True, False): Limits(2**17, 2**20, 2**26),
     (True, True, True): Limits(2**20, 2**20, 2**26),
 }
@@ -55,9 +64,17 @@ LIMITS = {
 WITHOUT_AVX512 = Limits(2**22, 2**22, 2**25)
 # Only memory matters: that of the logits, and of mask arrays for cuDNN.
 ON_AN_ACCELERATOR = 2**28
-# The least number of logits of a head for the kernel in C++, and for its gradient: with fewer, the
-# reference has the derivatives sooner.
-LEAST_ON_CPU, LEAST_FOR_ITS_GRADIENT = 2**8, 2**13
+# The keys are those of LIMITS. With fewer, the reference has the derivatives sooner.
+KERNEL_FROM = {
+    (False, False, False): KernelFrom(2**8, 2**9),
+    (False, False, True): KernelFrom(2**8, 2**8),
+    (False, True, False): KernelFrom(2**13, 2**13),
+    (False, True, True): KernelFrom(2**11, 2**13),
+    (True, False, False): KernelFrom(2**8, 2**15),
+    (True, False, True): KernelFrom(2**8, 2**9),
+    (True, True, False): KernelFrom(2**17, 2**15),
+    (True, True, True): KernelFrom(2**13, 2**15),
+}
 
 
 @dataclass(frozen=True)
@@ -177,11 +194,12 @@ def choose_on_cpu(
     taken, `has_mask` whether there is a mask, and `has_kernel` whether the kernel in C++ is built
     and takes the arguments.
     """
+    case = is_narrow, gradient, has_mask
     B, N, T, S = sizes
-    least = LEAST_FOR_ITS_GRADIENT if gradient else LEAST_ON_CPU
+    least = KERNEL_FROM[case].one_example if B == 1 else KERNEL_FROM[case].of_several
     if has_kernel and least <= T * S and not (gradient and T == 1):
         return "cpu"
-    limits = LIMITS[is_narrow, gradient, has_mask] if avx512 else WITHOUT_AVX512
+    limits = LIMITS[case] if avx512 else WITHOUT_AVX512
     logits, enough = N * T * S, limits.one_example if B == 1 else limits.of_several
     fits = logits < enough and B * logits < limits.together
     return "reference" if fits else "blockwise"
