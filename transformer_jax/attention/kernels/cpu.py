@@ -1,10 +1,10 @@
 """Attention on one CPU by a kernel in C++: `cpu_attention.cc`.
 
 It computes the output and the gradient of blockwise attention, of float32 or bfloat16 arrays,
-without a mask or with causal masks, windows and padding at the default positions. It multiplies in
-float32, except in the forward pass of bfloat16 arrays on a processor with AMX. For a single query,
-as in generation with a cache, it takes every mask that the heads share, and keys with the heads
-first in memory. A C++ compiler builds it for this processor:
+without a mask or with causal masks, windows and padding at the default positions. It multiplies
+in float32, but bfloat16 arrays by AMX if the processor has it. For a single query, as in generation
+with a cache, it takes every mask that the heads share, and keys with the heads first in memory. A
+C++ compiler builds it for this processor:
 
     python -m transformer_jax build
 

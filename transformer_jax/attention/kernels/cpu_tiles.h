@@ -1,7 +1,11 @@
-// Products of bfloat16 matrices by AMX, whose registers are tiles of 16 rows of 64 bytes.
+// Products of bfloat16 matrices by AMX, whose registers are tiles of 16 rows of 64 bytes, and the
+// layouts of their factors.
 #ifndef TRANSFORMER_JAX_CPU_TILES_H_
 #define TRANSFORMER_JAX_CPU_TILES_H_
 
+#include <algorithm>
+
+#include "cpu_problem.h"
 #include "cpu_vectors.h"
 
 #if defined(__AMX_BF16__) && defined(__linux__)
@@ -38,7 +42,8 @@ class Tiles {
   ~Tiles() { _tile_release(); }
 };
 
-// c = a b, or c += a b, for R x V tiles of c. Element (k, j) of b is b[k / 2 * b_row + 2 j + k % 2].
+// c = a b, or c += a b, for R x V tiles of c. Element (k, j) of b is
+// b[k / 2 * b_row + 2 * j + k % 2].
 template <int R, int V, bool ADD>
 inline void multiply_in_tiles(const BFloat16* a, long a_row, const BFloat16* b, long b_row,
                               float* c, long c_row, long depth) {
@@ -90,6 +95,55 @@ void multiply_by_tiles(long rows, long columns, const BFloat16* a, long a_row, c
         two ? multiply_in_tiles<2, 1, ADD>(from, a_row, b, b_row, to, c_row, depth)
             : multiply_in_tiles<1, 1, ADD>(from, a_row, b, b_row, to, c_row, depth);
     }
+}
+
+// Copies the rows of a head's keys or values that padding leaves, with zeros beside and below.
+void copy_rows(const Problem& p, const Seen& seen, const BFloat16* from, long width, long columns,
+               BFloat16* to) {
+  std::fill(to, to + (seen.number + DEPTH) * columns, BFloat16{});
+  for (long j = 0; j < seen.number; j++)
+    copy(from + seen.position[j] * p.key_step() * width, width, to + j * columns);
+}
+
+// Copies them as columns, with zeros beside and below.
+void copy_columns(const Problem& p, const Seen& seen, const BFloat16* from, long width, long rows,
+                  long columns, BFloat16* to) {
+  for (long w = 0; w < rows; w++) {
+    BFloat16* row = to + w * columns;
+    std::fill(row + (w < width ? seen.number : 0), row + seen.number + DEPTH, BFloat16{});
+  }
+  for (long j = 0; j < seen.number; j++) {
+    const BFloat16* row = from + seen.position[j] * p.key_step() * width;
+    for (long w = 0; w < width; w++) to[w * columns + j] = row[w];
+  }
+}
+
+// Writes an element of a right factor whose rows have so many columns: two of a column are side by
+// side.
+inline void put(BFloat16* to, long columns, long row, long column, BFloat16 x) {
+  to[row / 2 * 2 * columns + 2 * column + row % 2] = x;
+}
+
+// Rounds to the nearest bfloat16s, which are the upper halves of the result.
+inline Ints rounded(Floats x) {
+  const Ints bits = reinterpret_cast<Ints>(x);
+  return bits + 0x7fff + (bits >> 16 & 1);
+}
+
+// Writes rounded numbers as the part of a row of a left factor.
+inline void put_row(BFloat16* to, Ints bits) {
+  *reinterpret_cast<Shorts*>(to) = __builtin_convertvector(bits >> 16 & 0xffff, Shorts);
+}
+
+// Writes rounded numbers as the part of a row of a right factor; even rows come before odd ones.
+inline void put_pairs(BFloat16* to, long columns, long row, long column, Ints bits) {
+  Ints* pairs = reinterpret_cast<Ints*>(to + row / 2 * 2 * columns + 2 * column);
+  *pairs = row % 2 ? (bits & ~0xffff) | *pairs : bits >> 16 & 0xffff;
+}
+
+// Sets the rows of a right factor to zero from one on until another, which is even.
+inline void clear_rows(BFloat16* to, long columns, long from, long until) {
+  std::fill(to + (from + 1) / 2 * 2 * columns, to + until * columns, BFloat16{});
 }
 
 }  // namespace

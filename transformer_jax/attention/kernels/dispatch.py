@@ -55,8 +55,8 @@ LIMITS = {
     (False, False, True): Limits(2**17, 2**18, 2**22),
     (False, True, False): Limits(2**17, 2**20, 2**26),
     (False, True, True): Limits(2**22, 2**20, 2**26),
-    (True, False, False): Limits(2**24, 2**20, 2**26),
-    (True, False, True): Limits(2**22, 2**20, 2**23),
+    (True, False, False): Limits(2**22, 2**20, 2**26),
+    (True, False, True): Limits(2**17, 2**17, 2**22),
     (True, True, False): Limits(2**17, 2**20, 2**26),
     (True, True, True): Limits(2**20, 2**20, 2**26),
 }
@@ -72,7 +72,7 @@ KERNEL_FROM = {
     (False, True, True): KernelFrom(2**11, 2**13),
     (True, False, False): KernelFrom(2**8, 2**15),
     (True, False, True): KernelFrom(2**8, 2**9),
-    (True, True, False): KernelFrom(2**17, 2**15),
+    (True, True, False): KernelFrom(2**13, 2**15),
     (True, True, True): KernelFrom(2**13, 2**15),
 }
 

@@ -1,0 +1,227 @@
+// The gradients of queries, keys and values.
+#ifndef TRANSFORMER_JAX_CPU_GRADIENT_H_
+#define TRANSFORMER_JAX_CPU_GRADIENT_H_
+
+#include <algorithm>
+#include <type_traits>
+
+#include "cpu_problem.h"
+#include "cpu_tiles.h"
+#include "cpu_vectors.h"
+
+namespace {
+
+// The gradients of one key head, by vectors. Each block of queries adds to those of the keys and
+// values, and has those of its queries:
+//     P = e^(S - m - log l)    dV = P^T dO    dS = P (dO V^T - delta)    dQ = dS K    dK = dS^T Q
+template <class E>
+class GradientsByVectors {
+ public:
+  static size_t memory(const Problem& p) {
+    const long H = rounded_up(p.H), O = rounded_up(p.O);
+    return QUERIES * (2 * p.H + p.O + 2 * KEYS + 3 + H + O) + p.S * (p.H + p.O + 1 + H + O);
+  }
+
+  GradientsByVectors(const Problem& p, const E* key, const E* value, long b, float* memory)
+      : H(rounded_up(p.H)), O(rounded_up(p.O)), d_key(memory), d_value(d_key + p.S * H), p(p),
+        keys(copied(p, key, value, b, d_value + p.S * O)),
+        free(d_value + p.S * O + p.S * (p.H + p.O + 1)) {
+    std::fill(d_key, d_key + p.S * (H + O), 0.f);
+  }
+
+  const Seen& seen() const { return keys; }
+
+  void add(const E* query, const E* d_output, Statistics found, const float* delta, E* d_query,
+           long start) {
+    const Block block = block_at(p, keys, start);
+    float *q = free, *d_out = q + p.H * QUERIES, *weights = d_out + p.O * QUERIES;
+    float *d_logits = weights + KEYS * QUERIES, *d_q = d_logits + KEYS * QUERIES;
+    float *highest = d_q + p.H * QUERIES, *log_total = highest + QUERIES;
+    float *less = log_total + QUERIES, *q_rows = less + QUERIES;
+    float* d_out_rows = q_rows + H * QUERIES;
+    std::fill(q_rows, q_rows + (H + O) * QUERIES, 0.f);
+    for (long i = 0; i < block.columns; i++) {
+      if (!read_statistics(block, found, delta, i, highest, log_total, less)) continue;
+      copy(query + (start + i) * p.N * p.H, p.H, q_rows + i * H);
+      copy(d_output + (start + i) * p.N * p.O, p.O, d_out_rows + i * O);
+    }
+    transpose(q_rows, block.rows, H, p.H, p.scale, q);
+    transpose(d_out_rows, block.rows, O, p.O, 1, d_out);
+    std::fill(d_q, d_q + p.H * QUERIES, 0.f);
+    for (long j = block.first; j < block.last; j += KEYS) {
+      const long n = std::min(KEYS, block.last - j);
+      const float *key = keys.key + j * p.H, *value = keys.value + j * p.O;
+      multiply<false>(n, block.columns, {key, p.H, 1}, q, QUERIES, weights, QUERIES, p.H);
+      multiply<false>(n, block.columns, {value, p.O, 1}, d_out, QUERIES, d_logits, QUERIES, p.O);
+      hide(p, block, keys, j, n, weights);
+      for (long k = 0; k < n; k++)
+        for (long i = 0; i < block.columns; i += W) {
+          float *w = weights + k * QUERIES + i, *d = d_logits + k * QUERIES + i;
+          const Floats e = exponential(load(w) - load(highest + i) - load(log_total + i));
+          store(w, e);
+          store(d, e * (load(d) - load(less + i)) * p.scale);
+        }
+      multiply<true>(n, O, {weights, QUERIES, 1}, d_out_rows, O, d_value + j * O, O, block.rows);
+      multiply<true>(n, H, {d_logits, QUERIES, 1}, q_rows, H, d_key + j * H, H, block.rows);
+      multiply<true>(p.H, block.columns, {key, 1, p.H}, d_logits, QUERIES, d_q, QUERIES, n);
+    }
+    for (long i = 0; i < block.rows; i++)
+      for (long h = 0; h < p.H; h++)
+        write(d_query + (start + i) * p.N * p.H + h, d_q[h * QUERIES + i]);
+  }
+
+  const long H, O;         // with zeros behind
+  float *d_key, *d_value;  // [number][H], [number][O]
+
+ private:
+  const Problem& p;
+  Keys keys;
+  float* free;
+};
+
+#ifdef TRANSFORMER_JAX_TILES
+// The same by AMX. P and dS are rounded.
+class GradientsByTiles {
+ public:
+  static size_t memory(const Problem& p) {
+    const long H = rounded_up(p.H, DEPTH), O = rounded_up(p.O, DEPTH), S = ByTiles::padded(p);
+    const size_t floats = S * (H + O) + QUERIES * (2 * KEYS + H + 3);
+    return floats + (S * (2 * H + O) + QUERIES * (2 * H + 2 * O + 3 * KEYS)) / 2 + p.S;
+  }
+
+  GradientsByTiles(const Problem& p, const BFloat16* key, const BFloat16* value, long b,
+                   float* memory)
+      : H(rounded_up(p.H, DEPTH)), O(rounded_up(p.O, DEPTH)), d_key(memory),
+        d_value(d_key + ByTiles::padded(p) * H), p(p), S(ByTiles::padded(p)),
+        logits(d_value + S * O), d_logits(logits + KEYS * QUERIES),
+        d_q(d_logits + KEYS * QUERIES), highest(d_q + H * QUERIES), log_total(highest + QUERIES),
+        less(log_total + QUERIES), keys(reinterpret_cast<BFloat16*>(less + QUERIES)),
+        keys_by_column(keys + S * H), values(keys_by_column + S * H), q(values + S * O),
+        d_out(q + QUERIES * H), q_rows(d_out + QUERIES * O), d_out_rows(q_rows + QUERIES * H),
+        weights(d_out_rows + QUERIES * O), d_rows(weights + KEYS * QUERIES),
+        d_pairs(d_rows + KEYS * QUERIES),
+        visible(seen_keys(p, b, reinterpret_cast<int32_t*>(d_pairs + KEYS * QUERIES))) {
+    copy_rows(p, visible, key, p.H, H, keys);
+    copy_rows(p, visible, value, p.O, O, values);
+    copy_columns(p, visible, key, p.H, H, S, keys_by_column);
+    std::fill(d_key, d_key + S * (H + O), 0.f);
+  }
+
+  const Seen& seen() const { return visible; }
+
+  void add(const BFloat16* query, const BFloat16* d_output, Statistics found, const float* delta,
+           BFloat16* d_query, long start) {
+    Block block = block_at(p, visible, start);
+    block.columns = rounded_up(block.rows, DEPTH);
+    std::fill(q, q + 2 * QUERIES * (H + O), BFloat16{});  // and the three factors behind it
+    for (long i = 0; i < block.columns; i++) {
+      if (!read_statistics(block, found, delta, i, highest, log_total, less)) continue;
+      for (long h = 0; h < p.H; h++) {
+        const BFloat16 x = query[(start + i) * p.N * p.H + h];
+        put(q, QUERIES, h, i, x);
+        put(q_rows, H, i, h, x);
+      }
+      for (long o = 0; o < p.O; o++) {
+        const BFloat16 x = d_output[(start + i) * p.N * p.O + o];
+        put(d_out, QUERIES, o, i, x);
+        put(d_out_rows, O, i, o, x);
+      }
+    }
+    std::fill(d_q, d_q + H * QUERIES, 0.f);
+    for (long j = block.first; j < block.last; j += KEYS) {
+      const long n = std::min(KEYS, block.last - j), depth = rounded_up(n, DEPTH);
+      multiply_by_tiles<false>(n, block.columns, keys + j * H, H, q, 2 * QUERIES, logits, QUERIES,
+                               H);
+      multiply_by_tiles<false>(n, block.columns, values + j * O, O, d_out, 2 * QUERIES, d_logits,
+                               QUERIES, O);
+      hide(p, block, visible, j, n, logits);
+      for (long k = 0; k < n; k++)
+        for (long i = 0; i < block.columns; i += W) {
+          const long at = k * QUERIES + i;
+          const Floats e =
+              exponential(load(logits + at) * p.scale - load(highest + i) - load(log_total + i));
+          const Ints d = rounded(e * (load(d_logits + at) - load(less + i)) * p.scale);
+          put_row(weights + at, rounded(e));
+          put_row(d_rows + at, d);
+          put_pairs(d_pairs, QUERIES, k, i, d);
+        }
+      std::fill(weights + n * QUERIES, weights + depth * QUERIES, BFloat16{});
+      std::fill(d_rows + n * QUERIES, d_rows + depth * QUERIES, BFloat16{});
+      clear_rows(d_pairs, QUERIES, n, depth);
+      multiply_by_tiles<true>(n, O, weights, QUERIES, d_out_rows, 2 * O, d_value + j * O, O,
+                              block.columns);
+      multiply_by_tiles<true>(n, H, d_rows, QUERIES, q_rows, 2 * H, d_key + j * H, H,
+                              block.columns);
+      multiply_by_tiles<true>(H, block.columns, keys_by_column + j, S, d_pairs, 2 * QUERIES, d_q,
+                              QUERIES, depth);
+    }
+    for (long i = 0; i < block.rows; i++)
+      for (long h = 0; h < p.H; h++)
+        write(d_query + (start + i) * p.N * p.H + h, d_q[h * QUERIES + i]);
+  }
+
+  const long H, O;         // with zeros behind
+  float *d_key, *d_value;  // [S][H], [S][O]
+
+ private:
+  const Problem& p;
+  const long S;                                    // with zeros behind
+  float *logits, *d_logits, *d_q;                  // [KEYS][QUERIES], of P too, and [H][QUERIES]
+  float *highest, *log_total, *less;               // [QUERIES]
+  BFloat16 *keys, *keys_by_column, *values;        // [S][H], [H][S], [S][O]
+  BFloat16 *q, *d_out, *q_rows, *d_out_rows;       // right factors by features and by queries
+  BFloat16 *weights, *d_rows, *d_pairs;            // left factors [KEYS][QUERIES], a right factor
+  Seen visible;
+  Tiles tiles;
+};
+#endif
+
+// Writes the gradients of all heads.
+template <class Gradients, class Pool, class E>
+bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key, const E* value,
+                      const E* d_output, Statistics found, const float* delta, E* d_query,
+                      E* d_key, E* d_value) {
+  const long share = p.N / p.K;
+  return in_parallel(pool, p.B * p.K, [=](long i) {
+    const long head = i % p.K, b = i / p.K, first_key = b * p.S * p.K + head;
+    Gradients gradients(p, key + first_key * p.H, value + first_key * p.O, b,
+                        scratch(Gradients::memory(p)));
+    for (long n = head * share; n < (head + 1) * share; n++) {
+      const long first = b * p.T * p.N + n, row = (b * p.N + n) * p.T;
+      for (long start = 0; start < p.T; start += QUERIES)
+        gradients.add(query + first * p.H, d_output + first * p.O,
+                      {found.highest + row, found.log_total + row}, delta + row,
+                      d_query + first * p.H, start);
+    }
+    const Seen& keys = gradients.seen();
+    for (long s = 0, j = 0; s < p.S; s++) {
+      E* to_key = d_key + (first_key + s * p.K) * p.H;
+      E* to_value = d_value + (first_key + s * p.K) * p.O;
+      if (j < keys.number && keys.position[j] == s) {
+        copy(gradients.d_key + j * gradients.H, p.H, to_key);
+        copy(gradients.d_value + j++ * gradients.O, p.O, to_value);
+      } else {
+        std::fill(to_key, to_key + p.H, E{});
+        std::fill(to_value, to_value + p.O, E{});
+      }
+    }
+  });
+}
+
+template <class Pool, class E>
+bool differentiate(Pool& pool, const Problem& p, const E* query, const E* key, const E* value,
+                   const E* d_output, Statistics found, const float* delta, E* d_query, E* d_key,
+                   E* d_value) {
+  const auto by = [&](auto run) {
+    return run(pool, p, query, key, value, d_output, found, delta, d_query, d_key, d_value);
+  };
+#ifdef TRANSFORMER_JAX_TILES
+  if constexpr (std::is_same_v<E, BFloat16>)
+    if (p.scale > 0 && tiles_are_allowed()) return by(differentiate_by<GradientsByTiles, Pool, E>);
+#endif
+  return by(differentiate_by<GradientsByVectors<E>, Pool, E>);
+}
+
+}  // namespace
+
+#endif  // TRANSFORMER_JAX_CPU_GRADIENT_H_

@@ -1,0 +1,180 @@
+// The problem that the kernel solves: sizes and mask, the keys of a head, and blocks of queries.
+#ifndef TRANSFORMER_JAX_CPU_PROBLEM_H_
+#define TRANSFORMER_JAX_CPU_PROBLEM_H_
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "cpu_vectors.h"
+
+namespace {
+
+constexpr long QUERIES = 64, KEYS = 128;  // of a tile
+
+// The sizes, by the letters of the library, and the mask: the query at t sees the keys from
+// t + S - T - left to t + S - T + right. A negative number is no bound.
+struct Problem {
+  long B, T, N, H, S, K, O, left, right;
+  float scale;
+  const uint8_t* is_token;  // [tokens, S], or null
+  long tokens;              // 1 or B
+  bool heads_first = false;  // whether the keys and values of a head follow each other in memory
+
+  // The number of rows of keys, of all heads, before the first of a head, and between two of them.
+  long first_key(long b, long head) const {
+    return heads_first ? (b * K + head) * S : b * S * K + head;
+  }
+  long key_step() const { return heads_first ? 1 : K; }
+};
+
+// Memory of a thread, kept between calls. It begins with a line of the cache.
+float* scratch(size_t floats) {
+  constexpr size_t LINE = 64;
+  static thread_local std::unique_ptr<float[]> memory;
+  static thread_local size_t size = 0;
+  if (size < floats) {
+    memory.reset();
+    size = 0;
+    memory.reset(new float[floats + LINE / sizeof(float)]);
+    size = floats;
+  }
+  const auto address = reinterpret_cast<uintptr_t>(memory.get());
+  return memory.get() + (LINE - address % LINE) % LINE / sizeof(float);
+}
+
+// The keys that padding leaves.
+struct Seen {
+  int32_t* position;  // of each
+  long number;
+};
+
+Seen seen_keys(const Problem& p, long b, int32_t* memory) {
+  Seen seen{memory, 0};
+  const uint8_t* is_token = p.is_token ? p.is_token + (p.tokens > 1 ? b : 0) * p.S : nullptr;
+  for (long s = 0; s < p.S; s++)
+    if (!is_token || is_token[s]) seen.position[seen.number++] = s;
+  return seen;
+}
+
+// The keys and values of one head that padding leaves, copied to contiguous rows.
+struct Keys : Seen {
+  float *key, *value;
+};
+
+template <class E>
+Keys copied(const Problem& p, const E* key, const E* value, long b, float* memory) {
+  float* values = memory + p.S * p.H;
+  Keys keys{seen_keys(p, b, reinterpret_cast<int32_t*>(values + p.S * p.O)), memory, values};
+  for (long j = 0; j < keys.number; j++) {
+    const long row = keys.position[j] * p.key_step();
+    copy(key + row * p.H, p.H, keys.key + j * p.H);
+    copy(value + row * p.O, p.O, keys.value + j * p.O);
+  }
+  return keys;
+}
+
+// A block of queries, and the keys that it may see: the indices first <= j < last.
+struct Block {
+  long start, rows, columns, position, first, last;
+};
+
+Block block_at(const Problem& p, const Seen& keys, long start) {
+  Block block{start, std::min(QUERIES, p.T - start), 0, start + p.S - p.T, 0, keys.number};
+  block.columns = rounded_up(block.rows);
+  const int32_t *begin = keys.position, *end = begin + keys.number;
+  if (p.left >= 0)
+    block.first = std::lower_bound(begin, end, block.position - p.left) - keys.position;
+  if (p.right >= 0)
+    block.last = std::upper_bound(begin, end, block.position + block.rows - 1 + p.right) -
+                 keys.position;
+  block.last = std::max(block.first, block.last);
+  return block;
+}
+
+// Sets the logits [key][query] of keys that a query does not see to -inf.
+void hide(const Problem& p, const Block& block, const Seen& keys, long j, long n, float* logits) {
+  const int32_t *position = keys.position + j, at = block.position;
+  const bool left = p.left >= 0 && position[0] < at + block.rows - 1 - p.left;
+  const bool right = p.right >= 0 && position[n - 1] > at + p.right;
+  if (!left && !right) return;
+  Ints lane;
+  for (int i = 0; i < W; i++) lane[i] = at + i;
+  const Ints far = Ints{} + (1 << 30);
+  for (long k = 0; k < n; k++)
+    for (long i = 0; i < block.columns; i += W) {
+      const Ints query = lane + (int32_t)i, key = Ints{} + position[k];
+      const Ints first = left ? query - (int32_t)p.left : -far;
+      const Ints last = right ? query + (int32_t)p.right : far;
+      float* x = logits + k * QUERIES + i;
+      store(x, ((key >= first) & (key <= last)) ? load(x) : same(-INF));
+    }
+}
+
+// Writes rows [rows][width], at `stride`, times `scale` as columns [width][QUERIES].
+template <class E>
+void transpose(const E* rows, long number, long stride, long width, float scale, float* out) {
+  const long columns = rounded_up(number);
+  for (long w = 0; w < width; w++, out += QUERIES) {
+    for (long i = 0; i < number; i++) out[i] = read(rows[i * stride + w]) * scale;
+    for (long i = number; i < columns; i++) out[i] = 0;
+  }
+}
+
+struct Statistics {
+  float *highest, *log_total;  // of one head, [T]
+};
+
+// Reads the statistics and delta of query i of a block. Returns whether it has a gradient: not if
+// it sees no key, or is beyond the last.
+bool read_statistics(const Block& block, Statistics found, const float* delta, long i,
+                     float* highest, float* log_total, float* less) {
+  const long at = block.start + i;
+  const bool sees = i < block.rows && found.highest[at] != -INF;
+  highest[i] = sees ? found.highest[at] : 0;
+  log_total[i] = sees ? found.log_total[at] : 0;
+  less[i] = sees ? delta[at] : 0;
+  return sees;
+}
+
+// Calls work(i) for all 0 <= i < n, on this thread and those of the pool. Returns whether there was
+// enough memory.
+template <class Pool, class Work>
+bool in_parallel(Pool& pool, long n, Work work) {
+  struct State {
+    std::atomic<long> next{0}, done{0};
+    std::atomic<bool> failed{false};
+    std::mutex mutex;
+    std::condition_variable all_done;
+  };
+  auto state = std::make_shared<State>();
+  auto run = [state, n, work] {
+    for (long i; (i = state->next++) < n;) {
+      try {
+        work(i);
+      } catch (const std::bad_alloc&) {
+        state->failed = true;
+      }
+      if (++state->done == n) {
+        std::lock_guard<std::mutex> lock(state->mutex);
+        state->all_done.notify_all();
+      }
+    }
+  };
+  for (long helpers = std::min<long>(n, pool.num_threads()) - 1; helpers > 0; helpers--) {
+    auto copy = run;
+    pool.Schedule(std::move(copy));
+  }
+  run();
+  std::unique_lock<std::mutex> lock(state->mutex);
+  state->all_done.wait(lock, [&] { return state->done == n; });
+  return !state->failed;
+}
+
+}  // namespace
+
+#endif  // TRANSFORMER_JAX_CPU_PROBLEM_H_
