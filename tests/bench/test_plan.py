@@ -11,7 +11,7 @@ from bench.peers.contestants import Cell
 from bench.plan import PROGRAM, main, measure
 from docs.build.results import DOCS
 from transformer_jax.attention.kernels.cpu import is_built
-from transformer_jax.attention.kernels.dispatch import KERNEL_FROM, LIMITS, Limits
+from transformer_jax.attention.kernels.dispatch import KERNEL_FROM, LIMITS, KernelFrom, Limits
 
 MACHINES = PROGRAM.read(DOCS)["machines"]
 ROWS = [(machine, row) for machine in MACHINES for row in machine["rows"]]
@@ -117,3 +117,14 @@ def test_limits_are_the_lowest_that_part_the_rows():
         for batch, limit in ((1, 2**19), (4, 2**18))
     ]  # fmt: skip
     assert fitted(rows) == Limits(2**19, 2**18, 2**20)
+
+
+def test_the_kernel_is_used_from_where_it_is_faster():
+    """Here that is 2**12 logits of a head for the only example, and 2**14 for each of four."""
+    rows = [
+        row_of({"reference": 1.0, "blockwise": 3.0, "cpu": 0.5 if 64 * queries >= limit else 2.0},
+               queries, keys=64, batch=batch)
+        for queries in (16, 32, 64, 128, 256)
+        for batch, limit in ((1, 2**12), (4, 2**14))
+    ]  # fmt: skip
+    assert fitted_kernel(rows, avx512=True) == KernelFrom(2**12, 2**14)

@@ -52,11 +52,11 @@ class ByTiles {
  public:
   static size_t memory(const Problem& p) {
     const long H = rounded_up(p.H, DEPTH), O = rounded_up(p.O, TILE);
-    return (QUERIES * (H + KEYS) + padded(p) * (H + O)) / 2 + p.S;
+    return (QUERIES * (H + KEYS) + padded_keys(p) * (H + O)) / 2 + p.S;
   }
 
   ByTiles(const Problem& p, const BFloat16* key, const BFloat16* value, long b, float* memory)
-      : p(p), H(rounded_up(p.H, DEPTH)), O(rounded_up(p.O, TILE)), S(padded(p)),
+      : p(p), H(rounded_up(p.H, DEPTH)), O(rounded_up(p.O, TILE)), S(padded_keys(p)),
         q(reinterpret_cast<BFloat16*>(memory)), weights(q + QUERIES * H),
         keys(weights + QUERIES * KEYS), values(keys + S * H),
         visible(seen_keys(p, b, reinterpret_cast<int32_t*>(values + O * S))) {
@@ -64,7 +64,6 @@ class ByTiles {
     copy_columns(p, visible, value, p.O, O, S, values);
   }
 
-  static long padded(const Problem& p) { return rounded_up(p.S, DEPTH) + DEPTH; }
   const Seen& seen() const { return visible; }
   float scale() const { return p.scale; }
 

@@ -11,6 +11,14 @@
 
 namespace {
 
+// Writes the gradients of a block of queries, which are columns.
+template <class E>
+void write_queries(const Problem& p, const Block& block, const float* columns, E* d_query) {
+  for (long i = 0; i < block.rows; i++)
+    for (long h = 0; h < p.H; h++)
+      write(d_query + (block.start + i) * p.N * p.H + h, columns[h * QUERIES + i]);
+}
+
 // The gradients of one key head, by vectors. Each block of queries adds to those of the keys and
 // values, and has those of its queries:
 //     P = e^(S - m - log l)    dV = P^T dO    dS = P (dO V^T - delta)    dQ = dS K    dK = dS^T Q
@@ -65,9 +73,7 @@ class GradientsByVectors {
       multiply<true>(n, H, {d_logits, QUERIES, 1}, q_rows, H, d_key + j * H, H, block.rows);
       multiply<true>(p.H, block.columns, {key, 1, p.H}, d_logits, QUERIES, d_q, QUERIES, n);
     }
-    for (long i = 0; i < block.rows; i++)
-      for (long h = 0; h < p.H; h++)
-        write(d_query + (start + i) * p.N * p.H + h, d_q[h * QUERIES + i]);
+    write_queries(p, block, d_q, d_query);
   }
 
   const long H, O;         // with zeros behind
@@ -84,7 +90,7 @@ class GradientsByVectors {
 class GradientsByTiles {
  public:
   static size_t memory(const Problem& p) {
-    const long H = rounded_up(p.H, DEPTH), O = rounded_up(p.O, DEPTH), S = ByTiles::padded(p);
+    const long H = rounded_up(p.H, DEPTH), O = rounded_up(p.O, DEPTH), S = padded_keys(p);
     const size_t floats = S * (H + O) + QUERIES * (2 * KEYS + H + 3);
     return floats + (S * (2 * H + O) + QUERIES * (2 * H + 2 * O + 3 * KEYS)) / 2 + p.S;
   }
@@ -92,7 +98,7 @@ class GradientsByTiles {
   GradientsByTiles(const Problem& p, const BFloat16* key, const BFloat16* value, long b,
                    float* memory)
       : H(rounded_up(p.H, DEPTH)), O(rounded_up(p.O, DEPTH)), d_key(memory),
-        d_value(d_key + ByTiles::padded(p) * H), p(p), S(ByTiles::padded(p)),
+        d_value(d_key + padded_keys(p) * H), p(p), S(padded_keys(p)),
         logits(d_value + S * O), d_logits(logits + KEYS * QUERIES),
         d_q(d_logits + KEYS * QUERIES), highest(d_q + H * QUERIES), log_total(highest + QUERIES),
         less(log_total + QUERIES), keys(reinterpret_cast<BFloat16*>(less + QUERIES)),
@@ -155,9 +161,7 @@ class GradientsByTiles {
       multiply_by_tiles<true>(H, block.columns, keys_by_column + j, S, d_pairs, 2 * QUERIES, d_q,
                               QUERIES, depth);
     }
-    for (long i = 0; i < block.rows; i++)
-      for (long h = 0; h < p.H; h++)
-        write(d_query + (start + i) * p.N * p.H + h, d_q[h * QUERIES + i]);
+    write_queries(p, block, d_q, d_query);
   }
 
   const long H, O;         // with zeros behind

@@ -79,7 +79,8 @@ inline void multiply_in_tiles(const BFloat16* a, long a_row, const BFloat16* b, 
   if constexpr (R > 1 && V > 1) _tile_stored(3, below + TILE, 4 * c_row);
 }
 
-// Does so for rows and columns of c that are multiples of TILE, and a depth that is one of DEPTH.
+// Does so for any number of rows and columns of c, rounded up to multiples of TILE, and a depth that
+// is a multiple of DEPTH.
 template <bool ADD>
 void multiply_by_tiles(long rows, long columns, const BFloat16* a, long a_row, const BFloat16* b,
                        long b_row, float* c, long c_row, long depth) {
@@ -96,6 +97,9 @@ void multiply_by_tiles(long rows, long columns, const BFloat16* a, long a_row, c
             : multiply_in_tiles<1, 1, ADD>(from, a_row, b, b_row, to, c_row, depth);
     }
 }
+
+// The most keys of a head, with those that a product reads behind the last.
+long padded_keys(const Problem& p) { return rounded_up(p.S, DEPTH) + DEPTH; }
 
 // Copies the rows of a head's keys or values that padding leaves, with zeros beside and below.
 void copy_rows(const Problem& p, const Seen& seen, const BFloat16* from, long width, long columns,

@@ -64,7 +64,7 @@ LIMITS = {
 WITHOUT_AVX512 = Limits(2**22, 2**22, 2**25)
 # Only memory matters: that of the logits, and of mask arrays for cuDNN.
 ON_AN_ACCELERATOR = 2**28
-# The keys are those of LIMITS. With fewer, the reference has the derivatives sooner.
+# The keys are those of LIMITS, and the numbers are fitted to the same table.
 KERNEL_FROM = {
     (False, False, False): KernelFrom(2**8, 2**9),
     (False, False, True): KernelFrom(2**8, 2**8),
