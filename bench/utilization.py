@@ -46,7 +46,7 @@ PROGRAM = Program("utilization", __doc__, "results/utilization.json")
 BERT = ClassifierConfig(
     vocab_size=30_522,
     max_length=512,
-    encoder=StackConfig(12, 768, 12, 3072, norm="post", activation="gelu"),
+    encoder=StackConfig(12, 768, 12, 3072, norm="post", activation="gelu", hidden_dropout_rate=0.0),
     pooling=("cls",),
 )
 # Configuration, texts in a batch, and tokens of a text.

@@ -99,7 +99,7 @@ STACK = Known(
     fixed={
         "norm": "pre", "final_norm": True, "norm_kind": "layer", "biases": True,
         "qkv_biases": None, "norm_biases": True, "first_norm": True, "head_norm": False,
-        "attention_dropout_rate": 0.0,
+        "attention_dropout_rate": 0.0, "hidden_dropout_rate": None,
     },
 )  # fmt: skip
 FIT = Known(

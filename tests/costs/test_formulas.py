@@ -194,6 +194,7 @@ ENCODER_CHANGES = {
     "value_dim": 7,
     "num_kv_heads": 2, "norm": "pre", "final_norm": True, "norm_kind": "rms", "norm_epsilon": 1e-3,
     "activation": "swiglu", "biases": False, "dropout_rate": 0.0, "attention_dropout_rate": 0.0,
+    "hidden_dropout_rate": 0.0,
     "qkv_biases": False, "norm_biases": False, "head_norm": True, "first_norm": False,
 }  # fmt: skip
 

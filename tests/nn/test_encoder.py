@@ -2,6 +2,7 @@
 float64 NumPy.
 """
 
+import itertools
 import math
 
 import jax
@@ -174,18 +175,20 @@ def test_a_key_decides_the_dropout_and_its_absence_is_evaluation(post):
 def test_attention_weights_and_sublayers_have_rates_of_their_own():
     x, key = jax_normal(5, B, T, D), jax.random.key(0)
 
-    def output(parameters, dropout_rate, attention_dropout_rate):
-        rates = {"dropout_rate": dropout_rate, "attention_dropout_rate": attention_dropout_rate}
+    def output(parameters, *three):
+        names = "dropout_rate", "attention_dropout_rate", "hidden_dropout_rate"
+        rates = dict(zip(names, three, strict=True))
         make = config("post", num_layers=1, **rates)
         graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(make, rngs=AbstractRngs())))
         module = nnx.merge(graph, parameters)
         return module(x, LayerContext(return_weights=True), rngs=nnx.Rngs(dropout=key))
 
     _, parameters = drawn(lambda: Encoder(config("post", num_layers=1), rngs=nnx.Rngs(0)))
-    rates = ((0.0, 0.0), (RATE, 0.0), (0.0, RATE))
-    run = jax.jit(lambda parameters: [output(parameters, *both) for both in rates])
-    (none, [maps]), (sublayers, [same]), (weights, [dropped]) = run(parameters)
-    assert (none != sublayers).any() and (none != weights).any()
+    rates = ((0.0, 0.0, None), (RATE, 0.0, None), (RATE, 0.0, 0.0), (0.0, RATE, None))
+    run = jax.jit(lambda parameters: [output(parameters, *three) for three in rates])
+    (none, [maps]), (sublayers, [same]), (not_inside, _), (weights, [dropped]) = run(parameters)
+    outputs = none, sublayers, not_inside, weights
+    assert all((one != other).any() for one, other in itertools.combinations(outputs, 2))
     np.testing.assert_array_equal(maps, same)
     assert (maps > 0).all() and (dropped == 0).any()
 

@@ -96,6 +96,15 @@ def read(folder: str, **changes):
         raise settings.error(str(error)) from None
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "gpt2"])
+def test_there_is_no_dropout_inside_the_feed_forward_network(name):
+    """The families whose reference code has none there, unlike Vaswani et al.'s."""
+    config = read(FOLDERS[name])
+    config = getattr(config, "text", config)
+    stack = config.decoder if name == "gpt2" else config.encoder
+    assert stack.hidden_dropout_rate == 0 and stack.dropout_rate > 0
+
+
 CASES = [(name, field) for name, others in OTHERS.items() for field in others]
 
 

@@ -61,6 +61,8 @@ class StackConfig:
     head_norm: bool = False  # an RMS norm of every head's queries and keys (Qwen3)
     dropout_rate: float = 0.1  # after the attention, inside and after the feed-forward network
     attention_dropout_rate: float = 0.1  # on the attention weights
+    # Inside the feed-forward network; None: dropout_rate. BERT and GPT-2 have no dropout there.
+    hidden_dropout_rate: float | None = None
 
     def __post_init__(self):
         check_sizes(self, "embed_dim", "num_heads", "hidden_dim")
@@ -68,6 +70,8 @@ class StackConfig:
         check_sizes(self, *(name for name in optional if getattr(self, name) is not None))
         check_sizes(self, "num_layers", least=0)
         check_rates(self, "dropout_rate", "attention_dropout_rate")
+        if self.hidden_dropout_rate is not None:
+            check_rates(self, "hidden_dropout_rate")
         check_choice(self, "norm", ("pre", "post"))
         check_choice(self, "norm_kind", ("layer", "rms"))
         check_choice(self, "activation", (*ACTIVATIONS, *GATES))

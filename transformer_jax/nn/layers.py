@@ -263,11 +263,12 @@ def attention_of(config: StackConfig, *, rngs: nnx.Rngs) -> MultiHeadAttention:
 
 def feed_forward_of(config: StackConfig, *, rngs: nnx.Rngs) -> FeedForward:
     """Create the feed-forward network for the layers of a stack."""
+    rate = config.hidden_dropout_rate
     return FeedForward(
         config.embed_dim,
         config.hidden_dim,
         activation=config.activation,
         use_bias=config.biases,
-        dropout_rate=config.dropout_rate,
+        dropout_rate=config.dropout_rate if rate is None else rate,
         rngs=rngs,
     )

@@ -65,6 +65,7 @@ def text_config(settings: Settings, kind: str, names: set[str], skip: int = 0) -
             activation=settings.choice("hidden_act", PLAIN, "gelu"),
             dropout_rate=settings.number("hidden_dropout_prob", 0.1),
             attention_dropout_rate=settings.number("attention_probs_dropout_prob", 0.1),
+            hidden_dropout_rate=0.0,
         ),
         num_segments=settings.whole("type_vocab_size", 2, least=1),
         pooler=kind == "encoder" and "pooler.dense.weight" in names,

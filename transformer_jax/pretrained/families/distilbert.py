@@ -54,6 +54,7 @@ def read_config(settings: Settings, kind: str, names: set[str]):
             activation=settings.choice("activation", PLAIN, "gelu"),
             dropout_rate=dropout,
             attention_dropout_rate=settings.number("attention_dropout", 0.1),
+            hidden_dropout_rate=0.0,
         ),
         num_segments=0,
         tied_head=settings.flag("tie_word_embeddings", True),

@@ -57,6 +57,7 @@ def read_config(settings: Settings, kind: str, names: set[str]) -> LanguageModel
             activation=settings.choice("activation_function", PLAIN, "gelu_new"),
             dropout_rate=settings.number("resid_pdrop", 0.1),
             attention_dropout_rate=settings.number("attn_pdrop", 0.1),
+            hidden_dropout_rate=0.0,
         ),
         tied_head=settings.flag("tie_word_embeddings", True),
         embedding_dropout_rate=settings.number("embd_pdrop", 0.1),
