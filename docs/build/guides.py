@@ -206,7 +206,7 @@ def measured() -> list[str]:
         f"{one['Hugging Face']:.2f} of the time of Hugging Face (batch of 8: "
         f"{eight['Hugging Face']:.2f}), and {one['reading the weights']:.2f} of the time of "
         "reading the weights once ([generation](../benchmarks/generation.md)).",
-        "- On an H100, attention is compared with cuDNN and PyTorch, and a training step of "
+        "- On NVIDIA GPUs, attention is compared with cuDNN and PyTorch, and a training step of "
         "BERT-base with what matrix products reach ([GPU](../benchmarks/gpu.md)).",
     ]
 

@@ -539,7 +539,7 @@ MUTATIONS = [
         "test_kept_elements_are_scaled_up_and_the_mean_is_kept",
     ),
     Mutation(
-        "dropout_counts_without_the_head", "keep_weights",
+        "dropout_counts_without_the_head", "_head_words",
         "*jnp.broadcast_arrays(batch[:, None], heads[None])",
         "*jnp.broadcast_arrays(batch[:, None], 0 * heads[None])",
         "test_nnx_differs_on_dropout_across_heads_and_examples",

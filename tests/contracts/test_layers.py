@@ -42,6 +42,7 @@ BELOW = {
 LATE = (
     "transformer_jax/cli/",  # help and mistakes are answered at once
     "transformer_jax/pretrained/__init__.py",  # an alias of a name that moved to `inference`
+    "transformer_jax/attention/kernels/triton.py",  # Pallas takes a quarter of a second to load
     "bench/peers/tutorial_classifier.py",  # the model in PyTorch, which is optional
 )
 

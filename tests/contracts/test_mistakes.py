@@ -59,7 +59,7 @@ VALUE, TYPE = ValueError, TypeError
 MISTAKES = [
     # attention
     ("attention_plan", lambda: tj.attention_plan(QUERY[0], KEYS, KEYS), VALUE, r"key must have the axes \[S, K, H\] \(no batch axis, as query\) with H=4 of query; got the shape \(2, 5, 2, 4\)"),
-    ("attention_plan", lambda: tj.attention_plan(QUERY, KEYS, KEYS, implementation="flash"), VALUE, "implementation must be one of reference, blockwise, cpu, cudnn, or None .*; got 'flash'"),
+    ("attention_plan", lambda: tj.attention_plan(QUERY, KEYS, KEYS, implementation="flash"), VALUE, "implementation must be one of reference, blockwise, cpu, triton, cudnn, or None .*; got 'flash'"),
     ("visited_blocks", lambda: tj.visited_blocks(None, 0), VALUE, "T and S must be 1 or more; got 0 and 0"),
     ("visited_blocks", lambda: tj.visited_blocks(booleans(1, 1, T, S), S), VALUE, "mask and bias must broadcast .* with T=5 and S=5; got 3 queries"),
     ("dot_product_attention", lambda: attend(implementation="blockwise", return_weights=True), VALUE, '"blockwise" cannot be had: weights are asked for.*pass None'),

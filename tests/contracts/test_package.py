@@ -64,6 +64,7 @@ def test_every_file_starts_with_what_it_is():
 def test_every_public_function_of_a_pure_file_is_exported():
     """Or it is what another file of the package needs, and named here."""
     inside = {"keep", "keep_weights", "random_words", "dropout_weights", "check_rate", "key_words"}
+    inside |= {"kept_bits"}
     inside |= {"Mask", "as_boolean", "as_mask"}
     inside |= {"weaken"}
     inside |= {"Bias", "as_bias", "dense_bias"}
@@ -89,6 +90,8 @@ def test_every_public_function_of_a_pure_file_is_exported():
         "known_masks",
         "tangent",
         "tiles",
+        "triton",
+        "triton_kernels",
     )
     not_exported |= {f"attention/kernels/{name}" for name in kernels}
     not_exported |= {"parallel/axes", "parallel/mesh", "parallel/placement", "parallel/processes"}
@@ -121,10 +124,11 @@ def test_a_pure_file_imports_jax_and_pure_files_alone(file):
             assert name.partition(".")[0] in allowed, name
 
 
-def test_importing_the_package_imports_no_flax():
+def test_importing_the_package_imports_neither_flax_nor_pallas():
     code = (
         "import sys, transformer_jax as tj; tj.dot_product_attention; "
-        "print([n for n in ('flax', 'optax', 'orbax', 'datasets', 'pandas') if n in sys.modules])"
+        "late = 'flax', 'optax', 'orbax', 'datasets', 'pandas', 'jax.experimental.pallas'; "
+        "print([name for name in late if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent, check=True

@@ -174,14 +174,16 @@ def dot_product_attention(
 
         "reference"   stores all T x S logits
         "blockwise"   does not store them, and skips the blocks that the mask hides
-        "cpu"         calls the kernel in C++ for one CPU, if it is built: float32, without a bias,
-                      under causal masks, windows and padding
+        "cpu"         calls the kernel in C++ for one CPU, if it is built: float32 and bfloat16,
+                      without a bias, under causal masks, windows and padding
+        "triton"      calls kernels for one NVIDIA GPU: float16 and bfloat16, without a bias, under
+                      causal masks, windows, padding and segments
         "cudnn"       calls NVIDIA's kernel, which rounds a bias to the dtype of the query
         None          chooses one; `attention_plan` says which and why
 
-    "reference" has all derivatives. "blockwise" and "cpu" have forward mode (`jax.jvp`), reverse
-    mode, and second derivatives with one of the two in reverse mode (`jax.hessian`). "cudnn" has
-    reverse mode alone. A symbolic length (`jax.export`) is computed by the reference.
+    "reference" has all derivatives. "blockwise", "cpu" and "triton" have forward mode (`jax.jvp`),
+    reverse mode, and second derivatives with one of the two in reverse mode (`jax.hessian`).
+    "cudnn" has reverse mode alone. A symbolic length (`jax.export`) is computed by the reference.
 
     Raises ValueError if axes do not fit, K does not divide N, a dropout key is given without a
     rate, or the implementation does not support these arguments. Raises TypeError if an array is

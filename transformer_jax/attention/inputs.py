@@ -20,7 +20,16 @@ from transformer_jax.functional.precision import operands_dtype, wide_dtype, wid
 @partial(
     jax.tree_util.register_dataclass,
     # Fields with a gradient come first: the blockwise kernel returns gradients in this order.
-    data_fields=["query", "key", "value", "bias", "mask", "masked_rows", "dropout_rng"],
+    data_fields=[
+        "query",
+        "key",
+        "value",
+        "bias",
+        "mask",
+        "masked_rows",
+        "dropout_rng",
+        "kept_bits",
+    ],
     meta_fields=[
         "scale",
         "soft_cap",
@@ -46,6 +55,7 @@ class AttentionInputs:
     mask: Any = None  # a Mask or None, once validated
     masked_rows: Any = None  # the MaskedRows of the mask; None until they are found
     dropout_rng: Any = None
+    kept_bits: Any = None  # what dropout keeps, for the kernel that reads it; None until drawn
     scale: Any = None  # a number, once validated
     soft_cap: float | None = None
     dropout_rate: float = 0.0  # 0 without a dropout key, once validated

@@ -10,11 +10,12 @@ it into the product.
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
 
 from transformer_jax.functional.checks import check_arrays
 
 ROUNDS = 13
+BITS, LANES = 8, 64  # of `kept_bits`
 Words = tuple[Array, Array]
 ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
 
@@ -92,15 +93,43 @@ def keep_weights(
 
     `batch`, `heads`, `queries` and `keys` are the indices, `rng` is a key or its `key_words`. A
     weight's bit depends on the key and its own four indices alone: Threefry on (example, head)
-    makes the key of a head, and Threefry under that key on (query, key) makes the word. A block, a
-    device or an implementation that asks for a part therefore gets that part of the whole.
+    makes the key of a head, and Threefry under that key on the query and two keys makes two words.
+    The two keys are LANES apart. A block, a device or an implementation that asks for a part
+    therefore gets that part of the whole.
     """
     words = rng if isinstance(rng, tuple) else key_words(rng)
-    head_words = _threefry(*words, *jnp.broadcast_arrays(batch[:, None], heads[None]))
-    # Without the barrier XLA would compute a head's words again for each of its weights.
-    head_words = lax.optimization_barrier(head_words)
-    head_words = (word[:, :, None, None] for word in head_words)
-    return _threefry(*head_words, queries[:, None], keys[None])[0] >= _threshold(rate)
+    one, two = (word[:, :, None, None] for word in _head_words(words, batch, heads))
+    pair, is_second = keys // (2 * LANES) * LANES + keys % LANES, keys // LANES % 2 == 1
+    first, second = _threefry(one, two, queries[:, None], pair[None])
+    return jnp.where(is_second, second, first) >= _threshold(rate)
+
+
+def kept_bits(
+    words: Words, rate: float, sizes: tuple[int, int, int, int]
+) -> UInt8[Array, "B N G T 64"]:
+    """Return `keep_weights` of all weights of the sizes B, N, T and S, one bit for each weight.
+
+    Bit j of number l in group g is for key (BITS g + j) LANES + l, so that a block of LANES keys
+    has the same bit of consecutive numbers.
+    """
+    B, N, T, S = sizes
+    head_words = _head_words(words, jnp.arange(B), jnp.arange(N))
+    one, two = (word[:, :, None, None, None] for word in head_words)
+    group = jnp.arange(-(-S // (BITS * LANES)))[:, None, None]
+    queries, lanes = jnp.arange(T)[:, None], jnp.arange(LANES)
+    bits = jnp.uint8(0)
+    for j in range(0, BITS, 2):
+        pair = (BITS * group + j) // 2 * LANES + lanes
+        for k, word in enumerate(_threefry(one, two, queries, pair)):
+            bits = bits | (word >= _threshold(rate)).astype(jnp.uint8) << (j + k)
+    return bits
+
+
+def _head_words(words, batch, heads):
+    """Return the two words [B, N] that are the key of each head."""
+    found = _threefry(*words, *jnp.broadcast_arrays(batch[:, None], heads[None]))
+    # Without the barrier XLA would compute them again for each of the head's weights.
+    return lax.optimization_barrier(found)
 
 
 def random_words(rng: PRNGKeyArray, shape: tuple[int, ...]) -> Array:

@@ -98,6 +98,26 @@ def reverse_mode_only(arrays: Sequence[Array], problem: str) -> list[Array]:
     return same(*arrays)
 
 
+def differentiated_as(other: Callable, function: Callable) -> Callable:
+    """Return a function that computes `function`, and `other` where derivatives are taken.
+
+    The arguments are pytrees. Both functions return the same pytree.
+    """
+
+    def run(*arguments):
+        # As a list of arrays, because JAX rebuilds other pytrees that a custom derivative takes.
+        arrays, structure = jax.tree.flatten(arguments)
+        one, two = (
+            lambda *arrays, function=function: function(*jax.tree.unflatten(structure, arrays))
+            for function in (function, other)
+        )
+        computed = jax.custom_jvp(one)
+        computed.defjvp(lambda arrays, tangents: jax.jvp(two, arrays, tangents))
+        return computed(*arrays)
+
+    return run
+
+
 def jvp_of_some(function, arrays, indices, tangents):
     """Return the tangents of function(*arrays) for tangents of the arrays at `indices`.
 

@@ -165,8 +165,8 @@ def test_the_kernel_attends_to_shorter_texts_than_it_differentiates(narrow, B, c
         ),
         (
             {"implementation": "flash"},
-            "implementation must be one of reference, blockwise, cpu, cudnn, or None to choose; "
-            "got 'flash'",
+            "implementation must be one of reference, blockwise, cpu, triton, cudnn, or None to "
+            "choose; got 'flash'",
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_an_accelerator_stores_what_its_memory_holds(gpu, B):
 )
 def test_its_kernel_is_not_given_an_array_that_fills_the_memory(gpu, mask, choice):
     gpu("9.0")
-    x = shaped(1, 2**14, 2, 64, dtype=jnp.bfloat16)
+    x = shaped(1, 2**14, 2, 256, dtype=jnp.bfloat16)  # too many features for Triton's kernels
     assert attention_plan(x, x, x, mask=mask).implementation == choice
     assert attention_plan(x, x, x, mask=mask, implementation="cudnn").implementation == "cudnn"
 

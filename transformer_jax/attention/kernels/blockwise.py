@@ -16,12 +16,12 @@ saved m and log l (Dao et al., 2022, algorithm 4, where they are one number):
     dQ = dS K                dK = dS^T Q
 
 Blocks that the mask hides are not visited. Masks, biases and dropout are rendered for one block at
-a time. The kernel of `cpu.py` may compute the output and the gradient instead.
+a time. The kernels of `cpu.py` and `triton.py` may compute the output and the gradient instead.
 """
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jaxtyping import Array
@@ -37,8 +37,17 @@ from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.tangent import compute_tangent
 from transformer_jax.attention.kernels.tile_sizes import choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
-from transformer_jax.functional.dropout import key_words
-from transformer_jax.functional.linear_map import forward_mode_only, linear_map, perturbed
+from transformer_jax.attention.kernels.triton import (
+    compute_gradient_by_triton,
+    compute_output_by_triton,
+)
+from transformer_jax.functional.dropout import kept_bits, key_words
+from transformer_jax.functional.linear_map import (
+    differentiated_as,
+    forward_mode_only,
+    linear_map,
+    perturbed,
+)
 from transformer_jax.parallel.mesh import vary_like
 
 ONE_GRADIENT = (
@@ -49,17 +58,27 @@ ONE_GRADIENT = (
 
 def cpu_attention(inputs: AttentionInputs) -> AttentionResult:
     """Return the attention computed by the C++ kernel, for inputs that `why_not_cpu` accepts."""
-    return blockwise_attention(inputs, on_cpu=True)
+    return blockwise_attention(inputs, by="cpu")
 
 
-def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> AttentionResult:
+def triton_attention(inputs: AttentionInputs) -> AttentionResult:
+    """Return the attention computed by Triton, for inputs that `why_not_triton` accepts."""
+    return blockwise_attention(inputs, by="triton")
+
+
+def blockwise_attention(
+    inputs: AttentionInputs, *, by: Literal["xla", "cpu", "triton"] = "xla"
+) -> AttentionResult:
     """Return the attention of validated inputs, computed in blocks.
 
-    The masked rows must be finite. With `on_cpu` the C++ kernel computes the output and the
-    gradient.
+    The masked rows must be finite. The kernel in C++ ("cpu") or in Pallas ("triton") may compute
+    the output and the gradient.
     """
     (B, T, N, H), K = inputs.query.shape, inputs.key.shape[2]
-    tiling = None if on_cpu else choose_tiling(inputs)
+    words = key_words(inputs.dropout_rng) if inputs.has_dropout else None
+    kept = None
+    if by == "triton" and words is not None:
+        kept = kept_bits(words, inputs.dropout_rate, inputs.sizes)
     heads_first = replace(
         inputs,
         query=inputs.query.swapaxes(1, 2).reshape(B, K, N // K, T, H),
@@ -67,11 +86,13 @@ def blockwise_attention(inputs: AttentionInputs, *, on_cpu: bool = False) -> Att
         value=inputs.value.swapaxes(1, 2),
         masked_rows=None,
         # The words stand for the key, which the loops would use in every block.
-        dropout_rng=key_words(inputs.dropout_rng) if inputs.has_dropout else None,
+        dropout_rng=words,
+        kept_bits=kept,
     )
     # Passed as a list of arrays, because JAX rebuilds other pytrees that a custom gradient takes.
     arrays, structure = jax.tree.flatten(heads_first)
     # Any: type checkers do not see the return type of a function with a custom gradient.
+    tiling = choose_tiling(inputs) if by == "xla" else by
     attended: Any = _attend((structure, tiling), *vary_like(arrays, arrays))
     output, logsumexp = attended
     output = output.reshape(B, N, T, output.shape[4]).swapaxes(1, 2)
@@ -114,7 +135,8 @@ def _tangents(static, indices, residuals, tangents):
         for i, tangent in zip(indices, tangents, strict=True):
             full[i] = tangent
         inputs = _inputs(static, arrays)
-        tiles = Tiles(inputs, static[1] or tiling_for_xla(inputs))
+        _, by = static
+        tiles = Tiles(inputs, tiling_for_xla(inputs) if isinstance(by, str) else by)
         return compute_tangent(tiles, output, Statistics(highest, log_total), full)
 
     number = len(residuals)
@@ -146,15 +168,34 @@ def _inputs(static, arrays):
 
 def _output(static, inputs, *, with_statistics):
     """Return the output and the statistics, by the C++ kernel if there is no tiling."""
-    _, tiling = static
-    if tiling is None:
-        return compute_output_on_cpu(inputs)
-    return compute_output(Tiles(inputs, tiling), with_statistics=with_statistics)
+    _, by = static
+    if isinstance(by, str):
+        return KERNELS[by][0](inputs)
+    return compute_output(Tiles(inputs, by), with_statistics=with_statistics)
 
 
 def _gradient(static, inputs, *arrays):
     """Return the gradients, by the C++ kernel if there is no tiling."""
-    _, tiling = static
-    if tiling is None:
-        return compute_gradient_on_cpu(inputs, *arrays)
-    return compute_gradient(Tiles(inputs, tiling), *arrays)
+    _, by = static
+    if isinstance(by, str):
+        return KERNELS[by][1](inputs, *arrays)
+    return compute_gradient(Tiles(inputs, by), *arrays)
+
+
+def _output_in_blocks(inputs):
+    return compute_output(Tiles(inputs, tiling_for_xla(inputs)), with_statistics=True)
+
+
+def _gradient_in_blocks(inputs, *arrays):
+    found = compute_gradient(Tiles(inputs, tiling_for_xla(inputs)), *arrays)
+    return [x for x in found if x is not None]
+
+
+# The output and the gradient by each kernel. Pallas has no derivatives of kernels for GPUs.
+KERNELS = {
+    "cpu": (compute_output_on_cpu, compute_gradient_on_cpu),
+    "triton": (
+        differentiated_as(_output_in_blocks, compute_output_by_triton),
+        differentiated_as(_gradient_in_blocks, compute_gradient_by_triton),
+    ),
+}

@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
-import jax
-
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
-from transformer_jax.attention.kernels.blockwise import blockwise_attention, cpu_attention
+from transformer_jax.attention.kernels.blockwise import (
+    blockwise_attention,
+    cpu_attention,
+    triton_attention,
+)
 from transformer_jax.attention.kernels.cudnn import cudnn_attention
 from transformer_jax.attention.kernels.dispatch import Implementation, choose_kernel
 from transformer_jax.attention.kernels.reference import reference_attention
+from transformer_jax.functional.linear_map import differentiated_as
 from transformer_jax.functional.precision import widest
 
 
@@ -31,6 +34,7 @@ def compute_attention(
         "cudnn": cudnn_attention,
         "blockwise": blockwise_attention,
         "cpu": cpu_attention,
+        "triton": triton_attention,
         "reference": reference_attention,
     }
     plan = choose_kernel(inputs, implementation)
@@ -45,7 +49,7 @@ def compute_attention(
         else:
             inputs = inputs.zero_masked_rows()
     if attend is not differentiated:
-        attend = _differentiated_as(differentiated, attend)
+        attend = differentiated_as(differentiated, attend)
     result = attend(inputs)
     weights, logsumexp = (
         None if array is None else array.astype(accumulated)
@@ -56,19 +60,3 @@ def compute_attention(
 
 def _zeroed(attend):
     return lambda inputs: attend(inputs.zero_masked_rows())
-
-
-def _differentiated_as(other, attend):
-    """Return a function that attends by `attend`, and by `other` where derivatives are taken."""
-
-    def run(inputs):
-        arrays, structure = jax.tree.flatten(inputs)
-        one, two = (
-            lambda *arrays, kernel=kernel: kernel(jax.tree.unflatten(structure, arrays))
-            for kernel in (attend, other)
-        )
-        attended = jax.custom_jvp(one)
-        attended.defjvp(lambda arrays, tangents: jax.jvp(two, arrays, tangents))
-        return attended(*arrays)
-
-    return run

@@ -30,7 +30,7 @@ from jaxtyping import Array
 from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.kernels.forward import Statistics, compute_output
 from transformer_jax.attention.kernels.gradient import compute_gradient
-from transformer_jax.attention.kernels.known_masks import window_and_padding
+from transformer_jax.attention.kernels.known_masks import known_mask
 from transformer_jax.attention.kernels.tile_sizes import Tiling, choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
 from transformer_jax.attention.masks import padding, sliding_window
@@ -59,7 +59,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
     """Return the reason why the C++ kernel cannot compute the inputs, or None if it can."""
     if jax.default_backend() != "cpu" or jax.device_count() > 1:
         return "a CPU is not the only device"
-    T, S = inputs.sizes[2:]
+    known = known_mask(inputs.mask, *inputs.sizes[2:])
     reasons = {
         "it takes float32 and bfloat16": inputs.query.dtype.name not in DTYPES,
         "it takes no bias, soft cap or dropout": inputs.bias is not None
@@ -67,7 +67,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         or inputs.has_dropout,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
         "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
-        "it takes causal masks, windows and padding": window_and_padding(inputs.mask, T, S) is None,
+        "it takes causal masks, windows and padding": known is None or known.segments is not None,
         "it is not built (python -m transformer_jax build)": not is_built(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -151,16 +151,15 @@ def tiling_for_xla(inputs: AttentionInputs) -> Tiling:
 
 def _bind(name, inputs, more, like):
     T, S = inputs.query.shape[3], inputs.key.shape[2]
-    found: Any = window_and_padding(inputs.mask, T, S)  # not None: `why_not_cpu` had no objection
-    left, right, rule = found
+    mask: Any = known_mask(inputs.mask, T, S)  # not None: `why_not_cpu` had no objection
     is_token = jnp.zeros((1, 0), bool)
-    if rule is not None:
-        is_token = rule.to_array(1, S)[:, 0, 0]
+    if mask.of_keys is not None:
+        is_token = mask.of_keys.to_array(1, S)[:, 0, 0]
         is_token = jnp.broadcast_to(is_token, (is_token.shape[0], S))
     return _kernel.bind(
         *(inputs.query, inputs.key, inputs.value, is_token, *more),
         name=name,
-        bounds=(left, right),
+        bounds=(mask.left, mask.right),
         scale=float(inputs.scale),
         heads_first=inputs.heads_first and name == "attention_forward",
         types=tuple(jax.typeof(array) for array in like),

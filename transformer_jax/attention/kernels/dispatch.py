@@ -19,13 +19,14 @@ from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.cpu import why_not_cpu
 from transformer_jax.attention.kernels.cudnn import mask_name, why_not_cudnn
+from transformer_jax.attention.kernels.triton import LEAST_QUERIES, why_not_triton
 from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
 from transformer_jax.runtime.processor import processor_has
 
-Implementation = Literal["reference", "blockwise", "cpu", "cudnn"]
-IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "cudnn")
+Implementation = Literal["reference", "blockwise", "cpu", "triton", "cudnn"]
+IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "triton", "cudnn")
 
 
 class Limits(NamedTuple):
@@ -64,6 +65,9 @@ LIMITS = {
 WITHOUT_AVX512 = Limits(2**22, 2**22, 2**25)
 # Only memory matters: that of the logits, and of mask arrays for cuDNN.
 ON_AN_ACCELERATOR = 2**28
+# The number of logits of a head from which cuDNN is faster than Triton's kernels, under the masks
+# that it takes by name. Measured on an H200.
+CUDNN_FROM = 2**20
 # The keys are those of LIMITS, and the numbers are fitted to the same table.
 KERNEL_FROM = {
     (False, False, False): KernelFrom(2**8, 2**9),
@@ -139,6 +143,7 @@ def choose_kernel(
         "reference": None,
         "blockwise": _why_not_blockwise(inputs),
         "cpu": _why_not_blockwise(inputs) or why_not_cpu(inputs),
+        "triton": _why_not_blockwise(inputs) or why_not_triton(inputs),
         "cudnn": why_not_cudnn(inputs),
     }
     if implementation is not None:
@@ -160,6 +165,7 @@ def choose_kernel(
     logits = f"{B * N * T * S:,} logits are"
     reasons: dict[Implementation, str] = {
         "cpu": "the kernel in C++ takes these arguments",
+        "triton": "the kernels in Triton take these arguments",
         "cudnn": "the GPU's own fused kernel takes these arguments",
         "reference": f"{logits} few enough to be stored together",
         "blockwise": f"{logits} computed by blocks and never stored together",
@@ -175,7 +181,12 @@ def choose_kernel(
         )
         chosen, differentiated = choose(gradient=False), choose(gradient=True)
     else:
-        chosen = differentiated = choose_on_accelerator((B, N, T, S), has_cudnn=has_cudnn)
+        chosen = differentiated = choose_on_accelerator(
+            (B, N, T, S),
+            has_cudnn=has_cudnn,
+            has_triton=objections["triton"] is None,
+            is_window=mask_name(inputs) in ("window", None),
+        )
     return AttentionPlan(chosen, reasons[chosen], differentiated)
 
 
@@ -205,11 +216,18 @@ def choose_on_cpu(
     return "reference" if fits else "blockwise"
 
 
-def choose_on_accelerator(sizes: tuple[int, int, int, int], *, has_cudnn: bool) -> Implementation:
+def choose_on_accelerator(
+    sizes: tuple[int, int, int, int], *, has_cudnn: bool, has_triton: bool, is_window: bool
+) -> Implementation:
     """Return the implementation for logits of the sizes B, N, T and S on a GPU or TPU.
 
-    `has_cudnn` is whether cuDNN takes the arguments.
+    `has_cudnn` and `has_triton` are whether these take the arguments, and `is_window` is whether
+    the mask is a window, or another one that cuDNN does not take by name.
     """
+    T, S = sizes[2:]
+    prefers_triton = is_window or T * S < CUDNN_FROM or not has_cudnn
+    if has_triton and T >= LEAST_QUERIES and prefers_triton:
+        return "triton"
     if has_cudnn:
         return "cudnn"
     return "reference" if math.prod(sizes) < ON_AN_ACCELERATOR else "blockwise"
