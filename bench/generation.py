@@ -164,7 +164,7 @@ def hugging_face(batch: int, new: int) -> Callable[[int], object]:
 def timed(
     calls: dict[str, Callable], writers: Iterable[str], new: int, rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return the seconds of every call, and of the floor and each writer's token, by round.
+    """Return the seconds of every call, and of each writer's token and the floor, by round.
 
     More rounds follow until the median of every token is positive: the difference of two short
     calls may be below their noise. Raises InputError if it still is after ATTEMPTS.
@@ -173,7 +173,7 @@ def timed(
     for _ in range(ATTEMPTS):
         for name, found in take_turns(calls, 0.0, least=rounds).items():
             times[name] += found
-        by = {FLOOR: times[FLOOR]}
+        by = {FLOOR: times[FLOOR]} if FLOOR in times else {}
         for name in writers:
             pairs = zip(times[f"{name}, text"], times[f"{name}, prompt"], strict=True)
             by[name] = [(text - first) / new for text, first in pairs]
@@ -187,11 +187,17 @@ def timed(
 
 
 def decode(
-    config: LanguageModelConfig, batches: Sequence[int], new: int, rounds: int
+    config: LanguageModelConfig,
+    batches: Sequence[int],
+    new: int,
+    rounds: int,
+    *,
+    with_floor: bool = True,
 ) -> list[dict]:
     """Measure the seconds of a token after the prompt, by batch size.
 
-    It is the time of 1 + `new` tokens minus that of 1 token, divided by `new`.
+    It is the time of 1 + `new` tokens minus that of 1 token, divided by `new`. With `with_floor`
+    the time of reading the weights is measured too.
     """
     graph, params = split(config)
     model, rows = nnx.merge(graph, params), []
@@ -209,7 +215,7 @@ def decode(
             return generate(model, prompt, max_tokens=number).tokens.block_until_ready()
 
         writers = {OURS: ours} | ({THEIRS: hugging_face(batch, new)} if with_theirs else {})
-        calls: dict[str, Callable] = {FLOOR: floor(params)}
+        calls: dict[str, Callable] = {FLOOR: floor(params)} if with_floor else {}
         for name, write in writers.items():
             calls[f"{name}, prompt"] = lambda write=write: write(1)
             calls[f"{name}, text"] = lambda write=write: write(1 + new)

@@ -4,7 +4,7 @@
     python -m bench.gpu --passes gradient --kinds full causal padded
     python -m bench.gpu --parts step --rounds 3            the training step only
 
-What is not measured keeps its stored numbers, if they are of the same GPU.
+What is not measured keeps its stored numbers. Each number says on which GPU it was measured.
 
 Attention has 16 heads of 64 features in bfloat16, and as many texts as have --tokens tokens
 together. The table of the choice has 8 heads, and every implementation that takes the arguments.
@@ -43,7 +43,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 KINDS = ("full", "causal", "padded", "window", "packed")
 HEADS = 16
 FUSED = ("jax.nn, cuDNN", "PyTorch", "PyTorch, cuDNN")
-PLANNED = (512, 2048)  # lengths of the table of the choice, of 8 texts
+PLANNED = (512, 1024, 2048)  # lengths of the table of the choice, of 8 texts
 SUBJECT = "name kind dtype gradient batch heads length queries keys".split()
 GENERATED, ROUNDS = 64, 3  # tokens, and how often they are timed
 STEPS = {
@@ -97,7 +97,8 @@ def planned(options: argparse.Namespace, keep: Callable[[dict], None]) -> None:
 
 def decoded(options: argparse.Namespace, keep: Callable[[dict], None]) -> None:
     for batch in options.batches:
-        (row,) = generation.decode(generation.GPT2, [batch], GENERATED, ROUNDS)
+        # The pass over the weights is many small kernels here, and slower than a step.
+        (row,) = generation.decode(generation.GPT2, [batch], GENERATED, ROUNDS, with_floor=False)
         keep(row)
 
 
@@ -115,7 +116,7 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
         yield ""
         yield (
             f"A training step of BERT-base reaches up to {best['utilization']:.1%} of the rate of "
-            f"large matrix products on this GPU ({best['name']})."
+            f"large matrix products on an {device_of(best)} ({best['name']})."
         )
     if results["attention"]:
         yield from attention_section(results["attention"], results["tokens"])
@@ -143,11 +144,12 @@ def plan_section(rows: Sequence[dict]) -> Iterator[str]:
         "chosen implementation over that of the fastest.",
         "",
     )
-    header = ["mask", "pass", "dtype", "T", *(f"{name}, ms" for name in names)]
+    header = ["GPU", "mask", "pass", "dtype", "T", *(f"{name}, ms" for name in names)]
     yield from table(
         [*header, "chosen", "÷ fastest"],
         (
-            [row["kind"], "gradient" if row["gradient"] else "forward", row["dtype"], row["keys"],
+            [device_of(row), row["kind"], "gradient" if row["gradient"] else "forward",
+             row["dtype"], row["keys"],
              *(milliseconds(row["seconds"].get(name)) for name in names), chosen(row),
              row["seconds"][chosen(row)] / min(row["seconds"].values())]
             for row in rows
@@ -155,9 +157,20 @@ def plan_section(rows: Sequence[dict]) -> Iterator[str]:
     )  # fmt: skip
 
 
+def device_of(record: dict) -> str:
+    """Return the short name of the GPU on which the record was measured, such as H100."""
+    name = record["device"].split()
+    return name[1] if name[0] == "NVIDIA" else record["device"]
+
+
 def chosen(row: dict) -> str:
     """Return the implementation that is chosen for a row of the table."""
-    return choose_on_accelerator(sizes(row), has_cudnn="cudnn" in row["seconds"])
+    return choose_on_accelerator(
+        sizes(row),
+        has_cudnn="cudnn" in row["seconds"],
+        has_triton="triton" in row["seconds"],
+        is_window=row["kind"] not in ("full", "causal", "padded"),
+    )
 
 
 def attention_section(cells: Sequence[dict], tokens: int) -> Iterator[str]:
@@ -176,11 +189,11 @@ def attention_section(cells: Sequence[dict], tokens: int) -> Iterator[str]:
         peers = [name for name in names if name != OURS]
         if chosen:
             yield from ("", f"### {PASSES[gradient]}, {SAYS[kind]}", "")
-        header = ["T", f"{OURS}, ms", "TFLOP/s", "chosen", *(f"÷ {name}" for name in peers)]
+        header = ["T", "GPU", f"{OURS}, ms", "TFLOP/s", "chosen", *(f"÷ {name}" for name in peers)]
         yield from table(
             header,
             (
-                [cell["length"], milliseconds(cell["seconds"][OURS]),
+                [cell["length"], device_of(cell), milliseconds(cell["seconds"][OURS]),
                  cell["flops_per_second"][OURS] / 1e12, cell["plan"],
                  *(quotient(cell["ratios"].get(name)) for name in peers)]
                 for cell in chosen
@@ -200,10 +213,11 @@ def steps_section(steps: Sequence[dict]) -> Iterator[str]:
         "",
     )
     yield from table(
-        ["", "ms", "tokens/s", "TFLOP/s", "ceiling, TFLOP/s", "utilisation", "measured"],
+        ["", "GPU", "ms", "tokens/s", "TFLOP/s", "ceiling, TFLOP/s", "utilisation", "measured"],
         (
-            [step["name"], milliseconds(step["seconds"]), f"{step['tokens_per_second']:,.0f}",
-             step["flops_per_second"] / 1e12, step["ceiling"] / 1e12, f"{step['utilization']:.1%}",
+            [step["name"], device_of(step), milliseconds(step["seconds"]),
+             f"{step['tokens_per_second']:,.0f}", step["flops_per_second"] / 1e12,
+             step["ceiling"] / 1e12, f"{step['utilization']:.1%}",
              step["date"]]
             for step in steps
         ),
@@ -253,11 +267,11 @@ def measured(options: argparse.Namespace) -> dict:
 
         def keep(record: dict, records: str = records) -> None:
             run = PROGRAM.stamp(options) | {"device": _device(), "seed": options.seed}
-            new = {**record, "date": run["date"]}
+            new = {**record, "date": run["date"], "device": run["device"]}
             others = [old for old in results[records] if _subject(old) != _subject(new)]
             results[records] = [*others, new]
-            results["runs"] = [old for old in results["runs"] if old["command"] != run["command"]]
-            results["runs"].append(run)
+            runs = [old for old in results["runs"] if old["command"] != run["command"]]
+            results["runs"] = [old for old in runs if _has_records(old, results)] + [run]
             PROGRAM.keep(results, options.docs)
 
         measure(options, keep)
@@ -265,13 +279,18 @@ def measured(options: argparse.Namespace) -> dict:
 
 
 def _stored(options: argparse.Namespace) -> dict:
-    """Return the stored results, or none if they are of another GPU."""
+    """Return the stored results, or none if their batches have another number of tokens."""
     none = {"tokens": options.tokens, "runs": [], **{name: [] for _, name in PARTS.values()}}
     if not PROGRAM.path(options.docs).exists():
         return none
     stored = PROGRAM.read(options.docs)
-    of_this = all(run["device"] == _device() for run in stored["runs"])
-    return stored if of_this and stored["tokens"] == options.tokens else none
+    return stored if stored["tokens"] == options.tokens else none
+
+
+def _has_records(run: dict, results: dict) -> bool:
+    """Return whether a record of the day and the GPU of the run is kept."""
+    kept = [record for _, name in PARTS.values() for record in results[name]]
+    return any(all(r[name] == run[name] for name in ("date", "device")) for r in kept)
 
 
 def _subject(record: dict) -> tuple:

@@ -59,13 +59,18 @@ def test_the_chosen_implementation_is_faster_than_blocks_wherever_both_were_meas
     assert len(cells) >= 5
     for cell in cells:
         sizes = cell["batch"], gpu.HEADS, cell["length"], cell["length"]
-        assert choose_on_accelerator(sizes, has_cudnn=True) == cell["plan"] == "cudnn"
+        chosen = choose_on_accelerator(sizes, has_cudnn=True, has_triton=True, is_window=True)
+        assert chosen == cell["plan"] == "triton"
         assert cell["seconds"][OURS] < cell["seconds"]["blockwise"]
 
 
 def test_a_row_of_the_choice():
-    sizes = {"batch": 8, "heads": 8, "queries": 512, "keys": 512}
+    sizes = {"kind": "full", "batch": 8, "heads": 8, "queries": 512, "keys": 512}
     seconds = {"reference": 2.0, "blockwise": 3.0}
     assert gpu.chosen(sizes | {"seconds": seconds}) == "reference"
     assert gpu.chosen(sizes | {"seconds": seconds | {"cudnn": 1.0}}) == "cudnn"
     assert gpu.chosen(sizes | {"keys": 2**20, "seconds": seconds}) == "blockwise"
+    both = {"seconds": seconds | {"triton": 1.0, "cudnn": 1.0}}
+    assert gpu.chosen(sizes | both) == "triton"
+    assert gpu.chosen(sizes | both | {"queries": 4096}) == "cudnn"
+    assert gpu.chosen(sizes | both | {"queries": 4096, "kind": "window"}) == "triton"
