@@ -331,8 +331,8 @@ MUTATIONS = [
     ),
     Mutation(
         "dropout_is_counted_from_the_block", "Tiles.dropout",
-        "            block.key_start + jnp.arange(block.keys),\n",
-        "            jnp.arange(block.keys),\n",
+        "starts = block.example_start, block.head_start, block.query_start, block.key_start",
+        "starts = block.example_start, block.head_start, block.query_start, 0",
         "test_blockwise.py::test_value_and_gradient_equal_the_reference"
         "[window at positions, array 1NTS]",
     ),
@@ -537,6 +537,30 @@ MUTATIONS = [
         "jnp.where(keep(rng, rate, x.shape), x / (1.0 - rate), ",
         "jnp.where(keep(rng, rate, x.shape), x, ",
         "test_kept_elements_are_scaled_up_and_the_mean_is_kept",
+    ),
+    Mutation(
+        "two_blocks_of_keys_share_the_bits_of_dropout", "kept_bits",
+        ".astype(jnp.uint8) << (j + k)",
+        ".astype(jnp.uint8) << j",
+        "test_triton.py::test_value_and_gradient_equal_the_reference[none-sizes1-0.3]",
+    ),
+    Mutation(
+        "the_gpu_gives_the_gradient_of_keys_without_dropout", "_gradient_of_keys",
+        "(_dropped(x, kept, index) for x in (weights, d_weights))",
+        "(_dropped(weights, kept, index), d_weights)",
+        "test_triton.py::test_value_and_gradient_equal_the_reference[none-sizes1-0.3]",
+    ),
+    Mutation(
+        "the_gpu_visits_a_block_too_few", "_visited",
+        "jnp.where(some.any(axis=2), behind, 0)",
+        "jnp.where(some.any(axis=2), behind - 1, 0)",
+        "test_triton.py::test_value_and_gradient_equal_the_reference[causal-sizes2-0.0]",
+    ),
+    Mutation(
+        "the_gpu_puts_the_last_query_at_the_same_position", "Problem.shift",
+        "return self.S - self.T",
+        "return 0",
+        "test_triton.py::test_value_and_gradient_equal_the_reference[causal-sizes2-0.0]",
     ),
     Mutation(
         "dropout_counts_without_the_head", "_head_words",

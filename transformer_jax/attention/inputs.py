@@ -55,7 +55,7 @@ class AttentionInputs:
     mask: Any = None  # a Mask or None, once validated
     masked_rows: Any = None  # the MaskedRows of the mask; None until they are found
     dropout_rng: Any = None
-    kept_bits: Any = None  # what dropout keeps, for the kernel that reads it; None until drawn
+    kept_bits: Any = None  # of the weights that dropout keeps, for kernels that read them
     scale: Any = None  # a number, once validated
     soft_cap: float | None = None
     dropout_rate: float = 0.0  # 0 without a dropout key, once validated

@@ -110,19 +110,29 @@ def kept_bits(
     """Return `keep_weights` of all weights of the sizes B, N, T and S, one bit for each weight.
 
     Bit j of number l in group g is for key (BITS g + j) LANES + l, so that a block of LANES keys
-    has the same bit of consecutive numbers.
+    has the same bit of consecutive numbers. T is rounded up to a multiple of LANES.
     """
     B, N, T, S = sizes
+    T = -(-T // LANES) * LANES
     head_words = _head_words(words, jnp.arange(B), jnp.arange(N))
     one, two = (word[:, :, None, None, None] for word in head_words)
     group = jnp.arange(-(-S // (BITS * LANES)))[:, None, None]
     queries, lanes = jnp.arange(T)[:, None], jnp.arange(LANES)
     bits = jnp.uint8(0)
-    for j in range(0, BITS, 2):
+    for j in range(0, min(BITS, -(-S // LANES)), 2):
         pair = (BITS * group + j) // 2 * LANES + lanes
         for k, word in enumerate(_threefry(one, two, queries, pair)):
             bits = bits | (word >= _threshold(rate)).astype(jnp.uint8) << (j + k)
     return bits
+
+
+def unpacked_bits(
+    bits: UInt8[Array, "B N G t 64"], sizes: tuple[int, int, int, int]
+) -> Bool[Array, "B N T S"]:
+    """Return `keep_weights` of all weights from its `kept_bits`."""
+    B, N, T, S = sizes
+    each = (bits[..., None, :] >> jnp.arange(BITS, dtype=jnp.uint8)[:, None]) & 1  # B N G t j l
+    return jnp.moveaxis(each, 2, 3).reshape(B, N, bits.shape[3], -1)[:, :, :T, :S] == 1
 
 
 def _head_words(words, batch, heads):

@@ -98,6 +98,19 @@ void one() {
     return is_token(b, s) && (p.left < 0 || distance >= -p.left) &&
            (p.right < 0 || distance <= p.right);
   };
+  std::vector<uint8_t> kept;
+  if (!between(0, 2)) {
+    p.kept_rows = rounded_up(p.T, QUERIES);
+    kept.resize(p.B * p.N * Kept::groups(p) * Kept::LANES * p.kept_rows);
+    for (uint8_t& byte : kept) byte = between(0, 255) | between(0, 255);
+    p.kept = kept.data();
+    p.kept_scale = 4.f / 3;
+  }
+  auto factor = [&](long b, long n, long t, long s) {
+    if (kept.empty()) return 1.;
+    const long group = ((b * p.N + n) * Kept::groups(p) + s / 512) * 64 + s % 64;
+    return kept[group * p.kept_rows + t] >> s / 64 % 8 & 1 ? 4. / 3 : 0.;
+  };
   Sums output(d_out.size()), d_q(q.size()), d_k(k.size()), d_v(v.size());
   std::vector<float> delta(p.B * p.N * p.T);
   for (long b = 0; b < p.B; b++)
@@ -117,9 +130,10 @@ void one() {
           total += weights[s] = sees(b, t, s) ? std::exp(weights[s] - highest) : 0;
         for (long s = 0; s < p.S; s++) {
           if (total) weights[s] /= total;
+          const double by = factor(b, n, t, s);
           for (long o = 0; o < p.O; o++) {
-            const double d = read(d_out[query * p.O + o]);
-            output.add(query * p.O + o, weights[s] * read(v[key(s) * p.O + o]));
+            const double d = by * read(d_out[query * p.O + o]);
+            output.add(query * p.O + o, weights[s] * by * read(v[key(s) * p.O + o]));
             d_v.add(key(s) * p.O + o, weights[s] * d);
             d_weights[s] += d * read(v[key(s) * p.O + o]);
           }

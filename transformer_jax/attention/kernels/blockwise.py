@@ -75,17 +75,16 @@ def blockwise_attention(
     the output and the gradient.
     """
     (B, T, N, H), K = inputs.query.shape, inputs.key.shape[2]
-    words = key_words(inputs.dropout_rng) if inputs.has_dropout else None
-    kept = None
-    if by == "triton" and words is not None:
-        kept = kept_bits(words, inputs.dropout_rate, inputs.sizes)
+    # The words stand for the key, which the loops would use in every block.
+    words, kept = key_words(inputs.dropout_rng) if inputs.has_dropout else None, None
+    if by != "xla" and words is not None:
+        words, kept = None, kept_bits(words, inputs.dropout_rate, inputs.sizes)
     heads_first = replace(
         inputs,
         query=inputs.query.swapaxes(1, 2).reshape(B, K, N // K, T, H),
         key=inputs.key.swapaxes(1, 2),
         value=inputs.value.swapaxes(1, 2),
         masked_rows=None,
-        # The words stand for the key, which the loops would use in every block.
         dropout_rng=words,
         kept_bits=kept,
     )
@@ -167,7 +166,7 @@ def _inputs(static, arrays):
 
 
 def _output(static, inputs, *, with_statistics):
-    """Return the output and the statistics, by the C++ kernel if there is no tiling."""
+    """Return the output and the statistics, by XLA or by the named kernel."""
     _, by = static
     if isinstance(by, str):
         return KERNELS[by][0](inputs)
@@ -175,7 +174,7 @@ def _output(static, inputs, *, with_statistics):
 
 
 def _gradient(static, inputs, *arrays):
-    """Return the gradients, by the C++ kernel if there is no tiling."""
+    """Return the gradients, by XLA or by the named kernel."""
     _, by = static
     if isinstance(by, str):
         return KERNELS[by][1](inputs, *arrays)

@@ -1,10 +1,11 @@
 """Attention on one CPU by a kernel in C++: `cpu_attention.cc`.
 
 It computes the output and the gradient of blockwise attention, of float32 or bfloat16 arrays,
-without a mask or with causal masks, windows and padding at the default positions. It multiplies
-in float32, but bfloat16 arrays by AMX if the processor has it. For a single query, as in generation
-with a cache, it takes every mask that the heads share, and keys with the heads first in memory. A
-C++ compiler builds it for this processor:
+without a mask or with causal masks, windows and padding at the default positions. It reads from the
+bits of `dropout.kept_bits` what dropout keeps. It multiplies in float32, but bfloat16 arrays by AMX
+if the processor has it. For a single query, as in generation with a cache, it takes every mask that
+the heads share, and keys with the heads first in memory. A C++ compiler builds it for this
+processor:
 
     python -m transformer_jax build
 
@@ -35,19 +36,21 @@ from transformer_jax.attention.kernels.tile_sizes import Tiling, choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
 from transformer_jax.attention.masks import padding, sliding_window
 from transformer_jax.functional.checks import are_numbers
+from transformer_jax.functional.dropout import LANES
 from transformer_jax.functional.linear_map import jvp_of_some
 from transformer_jax.runtime.shared_library import library_path
 
 SOURCE = Path(__file__).with_name("cpu_attention.cc")
 # The axes in the order in which memory has them: [B, T, K, G, H] and [B, S, K, H].
 OF_QUERIES, OF_KEYS = (0, 3, 1, 2, 4), (0, 2, 1, 3)
+OF_BITS = (0, 1, 2, 4, 3)
 IS_TOKEN = 3  # the index of this argument
-QUERY_KEY_VALUE_IS_TOKEN = (OF_QUERIES, OF_KEYS, OF_KEYS, None)
+INPUTS = (OF_QUERIES, OF_KEYS, OF_KEYS, None, OF_BITS)
 # The layouts of the arguments and of the results; None is the usual one.
 FUNCTIONS = {
-    "attention_forward": (QUERY_KEY_VALUE_IS_TOKEN, (OF_QUERIES, None, None)),
+    "attention_forward": (INPUTS, (OF_QUERIES, None, None)),
     "attention_backward": (
-        (*QUERY_KEY_VALUE_IS_TOKEN, OF_QUERIES, None, None, None),
+        (*INPUTS, OF_QUERIES, None, None, None),
         (OF_QUERIES, OF_KEYS, OF_KEYS),
     ),
 }
@@ -62,9 +65,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
     known = known_mask(inputs.mask, *inputs.sizes[2:])
     reasons = {
         "it takes float32 and bfloat16": inputs.query.dtype.name not in DTYPES,
-        "it takes no bias, soft cap or dropout": inputs.bias is not None
-        or inputs.soft_cap is not None
-        or inputs.has_dropout,
+        "it takes no bias or soft cap": inputs.bias is not None or inputs.soft_cap is not None,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
         "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
         "it takes causal masks, windows and padding": known is None or known.segments is not None,
@@ -118,17 +119,31 @@ def compute_gradient_on_cpu(
 
 
 def compute_by_xla(
-    *arrays: Array, name: str, bounds: tuple, scale: float, heads_first: bool, types: Any
+    *arrays: Array,
+    name: str,
+    bounds: tuple,
+    scale: float,
+    dropout_rate: float,
+    heads_first: bool,
+    types: Any,
 ) -> list[Array]:
     """Return what the kernel does, computed in blocks.
 
     The arguments and the parameters are those of the primitive.
     """
-    query, key, value, is_token, *more = arrays
+    query, key, value, is_token, kept, *more = arrays
     mask = None if bounds == (None, None) else sliding_window(*bounds)
     if is_token.size:
         mask = padding(is_token) if mask is None else mask & padding(is_token)
-    inputs = AttentionInputs(query, key, value, mask=mask, scale=scale)
+    inputs = AttentionInputs(
+        query,
+        key,
+        value,
+        mask=mask,
+        scale=scale,
+        dropout_rate=dropout_rate,
+        kept_bits=kept if dropout_rate else None,
+    )
     tiles = Tiles(inputs, tiling_for_xla(inputs))
     if name == "attention_forward":
         output, found = compute_output(tiles, with_statistics=True)
@@ -156,11 +171,16 @@ def _bind(name, inputs, more, like):
     if mask.of_keys is not None:
         is_token = mask.of_keys.to_array(1, S)[:, 0, 0]
         is_token = jnp.broadcast_to(is_token, (is_token.shape[0], S))
+    kept = inputs.kept_bits
+    if kept is None:
+        B, K, G, *_ = inputs.query.shape
+        kept = jnp.zeros((B, K * G, 0, 0, LANES), jnp.uint8)
     return _kernel.bind(
-        *(inputs.query, inputs.key, inputs.value, is_token, *more),
+        *(inputs.query, inputs.key, inputs.value, is_token, kept, *more),
         name=name,
         bounds=(mask.left, mask.right),
         scale=float(inputs.scale),
+        dropout_rate=inputs.dropout_rate,
         heads_first=inputs.heads_first and name == "attention_forward",
         types=tuple(jax.typeof(array) for array in like),
     )
@@ -176,7 +196,7 @@ def _types(*_, types, **__):
 
 
 @_kernel.def_impl
-def _call(*arrays, name, bounds, scale, heads_first, types):
+def _call(*arrays, name, bounds, scale, dropout_rate, heads_first, types):
     left, right = (NO_BOUND if bound is None else bound for bound in bounds)
     inputs, outputs = FUNCTIONS[name]
     if heads_first:
@@ -187,7 +207,12 @@ def _call(*arrays, name, bounds, scale, heads_first, types):
         input_layouts=inputs,
         output_layouts=outputs,
     )
-    numbers = {"left": np.int64(left), "right": np.int64(right), "scale": np.float32(scale)}
+    numbers = {
+        "left": np.int64(left),
+        "right": np.int64(right),
+        "scale": np.float32(scale),
+        "kept_scale": np.float32(1 / (1 - dropout_rate)),
+    }
     if name == "attention_forward":
         numbers["heads_first"] = heads_first
     return list(kernel(*arrays, **numbers))

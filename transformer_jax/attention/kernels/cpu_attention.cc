@@ -20,6 +20,7 @@ namespace {
 
 using Floats32 = ffi::Buffer<ffi::F32>;
 using Mask = ffi::Buffer<ffi::PRED>;
+using Bits = ffi::Buffer<ffi::U8>;
 
 // The arrays of one dtype, and its elements.
 template <ffi::DataType DTYPE, class E>
@@ -35,33 +36,42 @@ struct Kernel {
 
   // The logical shapes have the heads first, [B, K, G, T, H] and [B, K, S, H] with N = K G; in
   // memory they come behind T and S, except for keys and values that are `heads_first`. Without
-  // padding `is_token` has no elements.
+  // padding `is_token` has no elements, and without dropout `kept` has none.
   static Problem problem(const Array& query, const Array& key, const Array& value,
-                         const Mask& is_token, int64_t left, int64_t right, float scale) {
+                         const Mask& is_token, const Bits& kept, int64_t left, int64_t right,
+                         float scale, float kept_scale) {
     const auto q = query.dimensions(), k = key.dimensions(), v = value.dimensions();
     const bool padded = is_token.element_count() > 0;
     const auto* tokens =
         padded ? reinterpret_cast<const uint8_t*>(is_token.typed_data()) : nullptr;
-    return {q[0], q[3],  q[1] * q[2], q[4],  k[2],   k[1],
-            v[3], left, right,       scale, tokens, (long)is_token.dimensions()[0]};
+    Problem p{q[0], q[3],  q[1] * q[2], q[4],  k[2],   k[1],
+              v[3], left, right,       scale, tokens, (long)is_token.dimensions()[0]};
+    if (kept.element_count() > 0) {
+      p.kept = reinterpret_cast<const uint8_t*>(kept.typed_data());
+      p.kept_rows = kept.dimensions()[3];
+      p.kept_scale = kept_scale;
+    }
+    return p;
   }
 
   static ffi::Error forward(ffi::ThreadPool pool, Array query, Array key, Array value,
-                            Mask is_token, Result output, Rows highest, Rows log_total,
-                            int64_t left, int64_t right, float scale, bool heads_first) {
-    Problem p = problem(query, key, value, is_token, left, right, scale);
+                            Mask is_token, Bits kept, Result output, Rows highest,
+                            Rows log_total, int64_t left, int64_t right, float scale,
+                            float kept_scale, bool heads_first) {
+    Problem p = problem(query, key, value, is_token, kept, left, right, scale, kept_scale);
     p.heads_first = heads_first;
-    if (const auto error = checked(p, key, value); error.failure()) return error;
+    if (const auto error = checked(p, key, value, kept); error.failure()) return error;
     return ended(attend(pool, p, read(query), read(key), read(value), written(output),
                         {highest->typed_data(), log_total->typed_data()}));
   }
 
   static ffi::Error backward(ffi::ThreadPool pool, Array query, Array key, Array value,
-                             Mask is_token, Array d_output, Floats32 highest, Floats32 log_total,
-                             Floats32 delta, Result d_query, Result d_key, Result d_value,
-                             int64_t left, int64_t right, float scale) {
-    const Problem p = problem(query, key, value, is_token, left, right, scale);
-    if (const auto error = checked(p, key, value, d_output, highest, log_total, delta);
+                             Mask is_token, Bits kept, Array d_output, Floats32 highest,
+                             Floats32 log_total, Floats32 delta, Result d_query, Result d_key,
+                             Result d_value, int64_t left, int64_t right, float scale,
+                             float kept_scale) {
+    const Problem p = problem(query, key, value, is_token, kept, left, right, scale, kept_scale);
+    if (const auto error = checked(p, key, value, kept, d_output, highest, log_total, delta);
         error.failure())
       return error;
     return ended(differentiate(
@@ -92,8 +102,9 @@ using OfBFloat16 = Kernel<ffi::BF16, BFloat16>;
 // Arguments and results in the order of `forward` and `backward`.
 #define ARGUMENTS(KERNEL)                                                              \
   ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<KERNEL::Array>().Arg<KERNEL::Array>()    \
-      .Arg<KERNEL::Array>().Arg<Mask>()
-#define NUMBERS Attr<int64_t>("left").Attr<int64_t>("right").Attr<float>("scale")
+      .Arg<KERNEL::Array>().Arg<Mask>().Arg<Bits>()
+#define NUMBERS                                                                        \
+  Attr<int64_t>("left").Attr<int64_t>("right").Attr<float>("scale").Attr<float>("kept_scale")
 #define HANDLERS(DTYPE, KERNEL)                                                        \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                       \
       attention_forward_##DTYPE, KERNEL::forward,                                      \

@@ -99,8 +99,8 @@ class ByTiles {
 size_t forward_memory(const Problem& p) { return QUERIES * (KEYS + rounded_up(p.O, W) + 3); }
 
 template <class Products, class E>
-void forward(const Problem& p, Products& products, const E* query, E* output, Statistics found,
-             long start, float* memory) {
+void forward(const Problem& p, Products& products, Kept kept, const E* query, E* output,
+             Statistics found, long start, float* memory) {
   const Seen& keys = products.seen();
   const Block block = block_at(p, keys, start);
   float *weights = memory, *sum = weights + KEYS * QUERIES;
@@ -126,7 +126,8 @@ void forward(const Problem& p, Products& products, const E* query, E* output, St
       for (long k = 0; k < n; k++) {
         const Floats e = exponential(load(weights + k * QUERIES + i) * scale - shift);
         added += e;
-        products.keep(k, i, e, weights);
+        products.keep(k, i, kept.bytes ? kept.apply(keys.position[j + k], start + i, e) : e,
+                      weights);
       }
       const Floats less = exponential(before - shift);
       store(shrink + i, less);
@@ -140,7 +141,7 @@ void forward(const Problem& p, Products& products, const E* query, E* output, St
     products.add_values(block, j, n, weights, sum);
   }
   for (long i = 0; i < block.rows; i++) {
-    const float by = total[i] == 0 ? 0.f : 1 / total[i];
+    const float by = total[i] == 0 ? 0.f : p.kept_scale / total[i];
     E* row = output + (start + i) * p.N * p.O;
     for (long o = 0; o < p.O; o++) write(row + o, sum[o * QUERIES + i] * by);
     found.highest[start + i] = highest[i];
@@ -219,7 +220,7 @@ bool attend_by(Pool& pool, const Problem& p, const E* query, const E* key, const
     for (long block = part; block < blocks; block += parts) {
       const long n = head * share + block % share, row = (b * p.N + n) * p.T;
       const long first = b * p.T * p.N + n;
-      forward(p, products, query + first * p.H, output + first * p.O,
+      forward(p, products, Kept(p, b, n), query + first * p.H, output + first * p.O,
               {found.highest + row, found.log_total + row}, block / share * QUERIES, memory);
     }
   });
@@ -229,7 +230,7 @@ template <class Pool, class E>
 bool attend(Pool& pool, const Problem& p, const E* query, const E* key, const E* value, E* output,
             Statistics found) {
   const bool without_bounds = p.left < 0 && p.right < 0;
-  if (p.T == 1 && without_bounds && p.H % W == 0 && p.O % W == 0)
+  if (p.T == 1 && without_bounds && !p.kept && p.H % W == 0 && p.O % W == 0)
     return in_parallel(pool, p.B * p.N, [=](long i) {
       const long b = i / p.N, first_key = p.first_key(b, i % p.N / (p.N / p.K));
       attend_once(p, b, query + i * p.H, key + first_key * p.H, value + first_key * p.O,

@@ -19,9 +19,18 @@ void write_queries(const Problem& p, const Block& block, const float* columns, E
       write(d_query + (block.start + i) * p.N * p.H + h, columns[h * QUERIES + i]);
 }
 
+// Drops weights and their gradients.
+inline void drop(Kept kept, long key, long query, Floats& weights, Floats& d_weights) {
+  if (!kept.bytes) return;
+  weights = kept.apply(key, query, weights);
+  d_weights = kept.apply(key, query, d_weights);
+}
+
 // The gradients of one key head, by vectors. Each block of queries adds to those of the keys and
 // values, and has those of its queries:
 //     P = e^(S - m - log l)    dV = P^T dO    dS = P (dO V^T - delta)    dQ = dS K    dK = dS^T Q
+// With dropout, P in dV and dO V^T are multiplied by 1 / (1 - rate) where a weight is kept, and by
+// 0 elsewhere. The factor multiplies dV and dS in the end, and divides delta here.
 template <class E>
 class GradientsByVectors {
  public:
@@ -39,8 +48,8 @@ class GradientsByVectors {
 
   const Seen& seen() const { return keys; }
 
-  void add(const E* query, const E* d_output, Statistics found, const float* delta, E* d_query,
-           long start) {
+  void add(Kept kept, const E* query, const E* d_output, Statistics found, const float* delta,
+           E* d_query, long start) {
     const Block block = block_at(p, keys, start);
     float *q = free, *d_out = q + p.H * QUERIES, *weights = d_out + p.O * QUERIES;
     float *d_logits = weights + KEYS * QUERIES, *d_q = d_logits + KEYS * QUERIES;
@@ -49,13 +58,14 @@ class GradientsByVectors {
     float* d_out_rows = q_rows + H * QUERIES;
     std::fill(q_rows, q_rows + (H + O) * QUERIES, 0.f);
     for (long i = 0; i < block.columns; i++) {
-      if (!read_statistics(block, found, delta, i, highest, log_total, less)) continue;
+      if (!read_statistics(p, block, found, delta, i, highest, log_total, less)) continue;
       copy(query + (start + i) * p.N * p.H, p.H, q_rows + i * H);
       copy(d_output + (start + i) * p.N * p.O, p.O, d_out_rows + i * O);
     }
     transpose(q_rows, block.rows, H, p.H, p.scale, q);
     transpose(d_out_rows, block.rows, O, p.O, 1, d_out);
     std::fill(d_q, d_q + p.H * QUERIES, 0.f);
+    const float d_scale = p.scale * p.kept_scale;
     for (long j = block.first; j < block.last; j += KEYS) {
       const long n = std::min(KEYS, block.last - j);
       const float *key = keys.key + j * p.H, *value = keys.value + j * p.O;
@@ -66,8 +76,10 @@ class GradientsByVectors {
         for (long i = 0; i < block.columns; i += W) {
           float *w = weights + k * QUERIES + i, *d = d_logits + k * QUERIES + i;
           const Floats e = exponential(load(w) - load(highest + i) - load(log_total + i));
-          store(w, e);
-          store(d, e * (load(d) - load(less + i)) * p.scale);
+          Floats dropped = e, d_weights = load(d);
+          drop(kept, keys.position[j + k], start + i, dropped, d_weights);
+          store(w, dropped);
+          store(d, e * (d_weights - load(less + i)) * d_scale);
         }
       multiply<true>(n, O, {weights, QUERIES, 1}, d_out_rows, O, d_value + j * O, O, block.rows);
       multiply<true>(n, H, {d_logits, QUERIES, 1}, q_rows, H, d_key + j * H, H, block.rows);
@@ -115,13 +127,13 @@ class GradientsByTiles {
 
   const Seen& seen() const { return visible; }
 
-  void add(const BFloat16* query, const BFloat16* d_output, Statistics found, const float* delta,
-           BFloat16* d_query, long start) {
+  void add(Kept kept, const BFloat16* query, const BFloat16* d_output, Statistics found,
+           const float* delta, BFloat16* d_query, long start) {
     Block block = block_at(p, visible, start);
     block.columns = rounded_up(block.rows, DEPTH);
     std::fill(q, q + 2 * QUERIES * (H + O), BFloat16{});  // and the three factors behind it
     for (long i = 0; i < block.columns; i++) {
-      if (!read_statistics(block, found, delta, i, highest, log_total, less)) continue;
+      if (!read_statistics(p, block, found, delta, i, highest, log_total, less)) continue;
       for (long h = 0; h < p.H; h++) {
         const BFloat16 x = query[(start + i) * p.N * p.H + h];
         put(q, QUERIES, h, i, x);
@@ -134,6 +146,7 @@ class GradientsByTiles {
       }
     }
     std::fill(d_q, d_q + H * QUERIES, 0.f);
+    const float d_scale = p.scale * p.kept_scale;
     for (long j = block.first; j < block.last; j += KEYS) {
       const long n = std::min(KEYS, block.last - j), depth = rounded_up(n, DEPTH);
       multiply_by_tiles<false>(n, block.columns, keys + j * H, H, q, 2 * QUERIES, logits, QUERIES,
@@ -146,8 +159,10 @@ class GradientsByTiles {
           const long at = k * QUERIES + i;
           const Floats e =
               exponential(load(logits + at) * p.scale - load(highest + i) - load(log_total + i));
-          const Ints d = rounded(e * (load(d_logits + at) - load(less + i)) * p.scale);
-          put_row(weights + at, rounded(e));
+          Floats dropped = e, d_weights = load(d_logits + at);
+          drop(kept, visible.position[j + k], start + i, dropped, d_weights);
+          const Ints d = rounded(e * (d_weights - load(less + i)) * d_scale);
+          put_row(weights + at, rounded(dropped));
           put_row(d_rows + at, d);
           put_pairs(d_pairs, QUERIES, k, i, d);
         }
@@ -193,7 +208,7 @@ bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key
     for (long n = head * share; n < (head + 1) * share; n++) {
       const long first = b * p.T * p.N + n, row = (b * p.N + n) * p.T;
       for (long start = 0; start < p.T; start += QUERIES)
-        gradients.add(query + first * p.H, d_output + first * p.O,
+        gradients.add(Kept(p, b, n), query + first * p.H, d_output + first * p.O,
                       {found.highest + row, found.log_total + row}, delta + row,
                       d_query + first * p.H, start);
     }
@@ -202,8 +217,10 @@ bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key
       E* to_key = d_key + (first_key + s * p.K) * p.H;
       E* to_value = d_value + (first_key + s * p.K) * p.O;
       if (j < keys.number && keys.position[j] == s) {
-        copy(gradients.d_key + j * gradients.H, p.H, to_key);
-        copy(gradients.d_value + j++ * gradients.O, p.O, to_value);
+        float* from = gradients.d_value + j * gradients.O;
+        for (long o = 0; o < p.O; o++) from[o] *= p.kept_scale;
+        copy(from, p.O, to_value);
+        copy(gradients.d_key + j++ * gradients.H, p.H, to_key);
       } else {
         std::fill(to_key, to_key + p.H, E{});
         std::fill(to_value, to_value + p.O, E{});

@@ -24,12 +24,37 @@ struct Problem {
   const uint8_t* is_token;  // [tokens, S], or null
   long tokens;              // 1 or B
   bool heads_first = false;  // whether the keys and values of a head follow each other in memory
+  const uint8_t* kept = nullptr;  // the bits of dropout [B, N, groups, LANES, kept_rows], or null
+  long kept_rows = 0;             // T, rounded up to a multiple of QUERIES
+  float kept_scale = 1;           // the factor of a weight that is kept
 
   // The number of rows of keys, of all heads, before the first of a head, and between two of them.
   long first_key(long b, long head) const {
     return heads_first ? (b * K + head) * S : b * S * K + head;
   }
   long key_step() const { return heads_first ? 1 : K; }
+};
+
+// Which weights of one head dropout keeps: bit j of byte (g, l, t) is for the query t and the key
+// (BITS g + j) LANES + l.
+struct Kept {
+  static constexpr long BITS = 8, LANES = 64;
+  const uint8_t* bytes;  // or null if all are
+  long rows;
+
+  Kept(const Problem& p, long b, long n)
+      : bytes(p.kept ? p.kept + (b * p.N + n) * groups(p) * LANES * p.kept_rows : nullptr),
+        rows(p.kept_rows) {}
+
+  static long groups(const Problem& p) { return (p.S + BITS * LANES - 1) / (BITS * LANES); }
+
+  // Returns x, of W queries from one on, with 0 for weights that are dropped.
+  Floats apply(long key, long query, Floats x) const {
+    const long row = key / (BITS * LANES) * LANES + key % LANES;
+    const Bytes found = *reinterpret_cast<const Bytes*>(bytes + row * rows + query);
+    const Ints bit = __builtin_convertvector(found, Ints) & (1 << key / LANES % BITS);
+    return bit != 0 ? x : Floats{};
+  }
 };
 
 // Memory of a thread, kept between calls. It begins with a line of the cache.
@@ -131,13 +156,13 @@ struct Statistics {
 
 // Reads the statistics and delta of query i of a block. Returns whether it has a gradient: not if
 // it sees no key, or is beyond the last.
-bool read_statistics(const Block& block, Statistics found, const float* delta, long i,
-                     float* highest, float* log_total, float* less) {
+bool read_statistics(const Problem& p, const Block& block, Statistics found, const float* delta,
+                     long i, float* highest, float* log_total, float* less) {
   const long at = block.start + i;
   const bool sees = i < block.rows && found.highest[at] != -INF;
   highest[i] = sees ? found.highest[at] : 0;
   log_total[i] = sees ? found.log_total[at] : 0;
-  less[i] = sees ? delta[at] : 0;
+  less[i] = sees ? delta[at] / p.kept_scale : 0;
   return sees;
 }
 

@@ -79,8 +79,8 @@ inline void multiply_in_tiles(const BFloat16* a, long a_row, const BFloat16* b, 
   if constexpr (R > 1 && V > 1) _tile_stored(3, below + TILE, 4 * c_row);
 }
 
-// Does so for any number of rows and columns of c, rounded up to multiples of TILE, and a depth that
-// is a multiple of DEPTH.
+// Does so for any number of rows and columns of c, rounded up to multiples of TILE, and a depth
+// that is a multiple of DEPTH.
 template <bool ADD>
 void multiply_by_tiles(long rows, long columns, const BFloat16* a, long a_row, const BFloat16* b,
                        long b_row, float* c, long c_row, long depth) {

@@ -19,6 +19,7 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 
 typedef float Floats __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef uint8_t Bytes __attribute__((vector_size(W), aligned(1), may_alias));
 typedef uint16_t Shorts __attribute__((vector_size(W * 2), aligned(2), may_alias));
 
 // A bfloat16 is the upper half of a float.

@@ -19,7 +19,7 @@ from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.kernels.tile_sizes import Tiling
 from transformer_jax.attention.mask_rule import Mask
 from transformer_jax.attention.rule import Block
-from transformer_jax.functional.dropout import keep_weights
+from transformer_jax.functional.dropout import keep_weights, unpacked_bits
 from transformer_jax.functional.precision import product
 
 
@@ -76,6 +76,10 @@ class Tiles:
         self.batch, self.key_heads, self.share = inputs.query.shape[:3]
         self.visits = visits(inputs.mask, tiling)
         self.groups_of_heads = self.key_heads // self.tiling.key_heads
+        self.kept = None
+        if inputs.kept_bits is not None:  # those of a kernel, whose derivatives are computed here
+            sizes = self.batch, self.key_heads * self.share, self.grid.T, self.grid.S
+            self.kept = unpacked_bits(inputs.kept_bits, sizes)
         self.steps = self.batch // self.tiling.examples * self.groups_of_heads * self.grid.rows
 
     def row(self, index: Int[Array, ""]) -> Tile:
@@ -191,14 +195,13 @@ class Tiles:
         if not self.inputs.has_dropout:
             return weights
         block, rate = tile.block, self.inputs.dropout_rate
-        kept = keep_weights(
-            self.inputs.dropout_rng,
-            rate,
-            block.example_start + jnp.arange(block.examples),
-            block.head_start + jnp.arange(block.heads),
-            block.query_start + jnp.arange(block.queries),
-            block.key_start + jnp.arange(block.keys),
-        )
+        starts = block.example_start, block.head_start, block.query_start, block.key_start
+        sizes: Any = block.examples, block.heads, block.queries, block.keys
+        if self.kept is not None:
+            kept = lax.dynamic_slice(self.kept, starts, sizes)
+        else:
+            indices = (start + jnp.arange(n) for start, n in zip(starts, sizes, strict=True))
+            kept = keep_weights(self.inputs.dropout_rng, rate, *indices)
         return jnp.where(self._split(kept), weights / (1.0 - rate), 0)
 
     def add_to_bias(self, total, d_logits: Float[Array, "e k g t s"], tile: Tile):

@@ -163,7 +163,7 @@ def _arguments(inputs):
             x = jnp.broadcast_to(jnp.atleast_2d(x), (B, length)).astype(jnp.int32)
             arrays[name] = _filled(x, rows if name == "query_ids" else columns, axis=1)
     if inputs.has_dropout:
-        arrays["kept"] = _filled(inputs.kept_bits, rows, axis=3)
+        arrays["kept"] = inputs.kept_bits
     scale = float(inputs.scale)
     return Problem(T, S, mask.left, mask.right, inputs.dropout_rate, scale), arrays
 
