@@ -20,6 +20,7 @@ from transformer_jax.attention.kernels.blockwise import triton_attention
 from transformer_jax.attention.kernels.dispatch import CUDNN_FROM, attention_plan
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend:DeprecationWarning")
 B, N, K, H = 2, 4, 2, 8
 
 
@@ -247,6 +248,14 @@ def test_what_the_kernels_do_not_take_is_refused_with_the_reason(gpu, capabiliti
     assert plan(**case).implementation != "triton"
     with pytest.raises(ValueError, match=f'"triton" cannot be had: .*{reason}'):
         plan(**case, implementation="triton")
+
+
+def test_a_version_of_jax_without_the_backend_has_no_such_kernels(gpu, monkeypatch):
+    gpu("9.0")
+    monkeypatch.setattr(triton, "has_backend", lambda: False)
+    assert plan().implementation == "cudnn"
+    with pytest.raises(ValueError, match="this version of JAX has no Triton backend of Pallas"):
+        plan(implementation="triton")
 
 
 # On a GPU

@@ -1,8 +1,12 @@
 """Whether attention can be computed on one NVIDIA GPU by the kernels in `triton_kernels.py`.
 
 They are loaded with the first attention that they compute, because Pallas takes a quarter of a
-second to load.
+second to load. JAX 0.12 says that a later version will have no Triton backend of Pallas; without it
+cuDNN, the reference or blocks are chosen.
 """
+
+from functools import cache
+from importlib.util import find_spec
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +29,7 @@ def why_not_triton(inputs: AttentionInputs) -> str | None:
     H = inputs.query.shape[3]
     reasons = {
         "an NVIDIA GPU, Ampere or newer, is not the only device": not is_one_gpu(),
+        "this version of JAX has no Triton backend of Pallas": is_one_gpu() and not has_backend(),
         f"it takes float16 and bfloat16, not {inputs.query.dtype}": inputs.query.dtype
         not in DTYPES,
         f"it takes 16, 32, 64 or 128 features a head, not {H}": H not in WIDTHS,
@@ -45,6 +50,12 @@ def is_one_gpu() -> bool:
         return len(devices) == 1 and float(devices[0].compute_capability) >= 8
     except (AttributeError, ValueError):  # a GPU of another vendor
         return False
+
+
+@cache
+def has_backend() -> bool:
+    """Return whether this version of JAX has the Triton backend of Pallas."""
+    return find_spec("jax.experimental.pallas.triton") is not None
 
 
 def compute_output_by_triton(inputs: AttentionInputs) -> tuple[Array, Statistics]:
