@@ -238,6 +238,7 @@ def test_where_the_kernels_are_used(gpu, case, chosen):
         (["9.0"], {"H": 48}, "it takes 16, 32, 64 or 128 features a head, not 48"),
         (["9.0"], {"bias": np.zeros((128, 128), np.float32)}, "it takes no bias or soft cap"),
         (["9.0"], {"soft_cap": 2.0}, "it takes no bias or soft cap"),
+        (["9.0"], {"T": 2**17, "dropout": True}, "it takes dropout of fewer weights"),
         (["9.0"], {"mask": prefix(np.array([3]))}, "it takes causal masks, windows, padding and"),
         (["9.0"], {"return_weights": True}, "weights are asked for"),
     ],

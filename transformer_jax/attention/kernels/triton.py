@@ -17,9 +17,11 @@ from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.kernels.forward import Statistics
 from transformer_jax.attention.kernels.known_masks import known_mask
 from transformer_jax.functional.checks import are_numbers
+from transformer_jax.functional.dropout import BITS, LANES
 
 DTYPES = (jnp.float16, jnp.bfloat16)
 WIDTHS = (16, 32, 64, 128)  # features of a head
+MOST_BYTES = 2**31  # of an array of bytes, whose elements Pallas counts with 32 bits
 LEAST_QUERIES = 64  # fewer would leave most of a block empty
 
 
@@ -36,6 +38,9 @@ def why_not_triton(inputs: AttentionInputs) -> str | None:
         "the values are of another width than the keys": inputs.value.shape[3] != H,
         "it takes no bias or soft cap": inputs.bias is not None or inputs.soft_cap is not None,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
+        "it takes dropout of fewer weights": are_numbers(*inputs.sizes)
+        and inputs.has_dropout
+        and _bytes_of_bits(inputs.sizes) >= MOST_BYTES,
         "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
         "it takes causal masks, windows, padding and segments": known_mask(inputs.mask, T, S)
         is None,
@@ -50,6 +55,12 @@ def is_one_gpu() -> bool:
         return len(devices) == 1 and float(devices[0].compute_capability) >= 8
     except (AttributeError, ValueError):  # a GPU of another vendor
         return False
+
+
+def _bytes_of_bits(sizes):
+    """Return the size of the `kept_bits`."""
+    B, N, T, S = sizes
+    return B * N * (T + LANES) * (S // (BITS * LANES) + 1) * LANES
 
 
 @cache
