@@ -25,7 +25,7 @@ from flax import nnx
 
 from bench.measure import machine
 from bench.measure.turns import summary, take_turns
-from bench.pages.generation import FLOOR, OURS, THEIRS, page
+from bench.pages.generation import FLOOR, OURS, SHORT, THEIRS, page
 from bench.pages.program import Program
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.costs.power_laws import fit_power_law, fit_quadratic
@@ -33,6 +33,7 @@ from transformer_jax.generation.generate import generate
 from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.nn.config import StackConfig
+from transformer_jax.pretrained.loading import cast
 from transformer_jax.runtime.errors import InputError
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -197,10 +198,12 @@ def decode(
     """Measure the seconds of a token after the prompt, by batch size.
 
     It is the time of 1 + `new` tokens minus that of 1 token, divided by `new`. With `with_floor`
-    the time of reading the weights is measured too.
+    the time of reading the weights, and our time with bfloat16 weights, are measured too.
     """
     graph, params = split(config)
-    model, rows = nnx.merge(graph, params), []
+    models, rows = {OURS: nnx.merge(graph, params)}, []
+    if with_floor:
+        models[SHORT] = cast(models[OURS], jnp.bfloat16)
     try:
         import torch  # noqa: F401
         import transformers  # noqa: F401
@@ -211,10 +214,11 @@ def decode(
     for batch in batches:
         prompt = np.zeros((batch, PROMPT), np.int32)
 
-        def ours(number: int, prompt=prompt):
+        def write(model: LanguageModel, number: int, prompt=prompt):
             return generate(model, prompt, max_tokens=number).tokens.block_until_ready()
 
-        writers = {OURS: ours} | ({THEIRS: hugging_face(batch, new)} if with_theirs else {})
+        writers: dict[str, Callable] = {n: partial(write, model) for n, model in models.items()}
+        writers |= {THEIRS: hugging_face(batch, new)} if with_theirs else {}
         calls: dict[str, Callable] = {FLOOR: floor(params)} if with_floor else {}
         for name, write in writers.items():
             calls[f"{name}, prompt"] = lambda write=write: write(1)

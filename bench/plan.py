@@ -35,7 +35,7 @@ LENGTHS, BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048), (1, 8, 64)
 MOST_TOKENS = 2**14  # of a batch
 IN_BFLOAT16 = ("full", "causal")  # kinds; the others are alike
 # A few queries of many keys, as in generation with a cache.
-FEW_QUERIES, MANY_KEYS, FEW_KINDS = (1, 16), (512, 2048, 8192), ("full", "padded")
+FEW_QUERIES, MANY_KEYS, FEW_KINDS = (1, 16), (32, 128, 512, 2048, 8192), ("full", "padded")
 
 
 def problems(options: argparse.Namespace) -> Iterator[Cell]:

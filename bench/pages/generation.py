@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from bench.pages.markdown import digits, milliseconds, origin, quotient, table
 
 OURS, THEIRS, FLOOR = "transformer_jax", "Hugging Face", "reading the weights"
+SHORT = f"{OURS} in bfloat16"
 
 
 def page(results: dict, shown: dict[str, str]) -> list[str]:

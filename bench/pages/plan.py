@@ -80,12 +80,8 @@ def fitted_kernel(rows: Sequence[dict], *, avx512: bool) -> KernelFrom:
     The rows then take the least time: the least product of their slowdowns. Below these numbers the
     library's limits choose between the reference and blocks.
     """
-    # The gradient of one query is never the kernel's.
-    rows = [
-        row
-        for row in rows
-        if "cpu" in row["seconds"] and not (row["gradient"] and row["queries"] == 1)
-    ]
+    # A single query is always the kernel's, and its gradient never.
+    rows = [row for row in rows if "cpu" in row["seconds"] and row["queries"] > 1]
 
     def log_time(row: dict, least: int) -> float:
         uses_kernel = least <= prod(sizes(row)[2:])

@@ -19,7 +19,7 @@ from bench.pages import analysis
 from bench.pages.markdown import milliseconds, quotient
 from bench.peers import contestants, mask_kinds, resident_memory
 from bench.peers.contestants import OURS, Cell, definition
-from transformer_jax.attention.kernels.cpu import is_built
+from transformer_jax.cpu.library import is_built
 
 PEERS = ("reference", "jax.nn", "flax.nnx")
 TORCH = ("PyTorch", "PyTorch, written out")

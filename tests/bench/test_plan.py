@@ -10,8 +10,8 @@ from bench.peers import contestants as who
 from bench.peers.contestants import Cell
 from bench.plan import PROGRAM, main, measure
 from docs.build.results import DOCS
-from transformer_jax.attention.kernels.cpu import is_built
 from transformer_jax.attention.kernels.dispatch import KERNEL_FROM, LIMITS, KernelFrom, Limits
+from transformer_jax.cpu.library import is_built
 
 MACHINES = PROGRAM.read(DOCS)["machines"]
 ROWS = [(machine, row) for machine in MACHINES for row in machine["rows"]]

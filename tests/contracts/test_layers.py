@@ -12,7 +12,7 @@ ATTENTION = "rule mask_rule masks bias_rule biases coverage softmax masked_rows 
 LAYERS = {
     "transformer_jax": [
         ["runtime"],
-        ["parallel", "text"],
+        ["parallel", "text", "cpu"],
         ["functional"],
         [f"attention.{name}" for name in ATTENTION],
         ["attention.kernels"],

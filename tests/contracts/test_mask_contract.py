@@ -22,9 +22,9 @@ from tests.helpers.implementations import attend as attend_by
 from transformer_jax.attention.additive import additive_attention
 from transformer_jax.attention.biases import alibi, relative_bias
 from transformer_jax.attention.dot_product import attention_weights, dot_product_attention
-from transformer_jax.attention.kernels.cpu import is_built
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.attention.multi_head import multi_head_attention
+from transformer_jax.cpu.library import is_built
 from transformer_jax.models.config import ClassifierConfig
 from transformer_jax.models.text_classifier import TextClassifier
 from transformer_jax.nn.config import StackConfig

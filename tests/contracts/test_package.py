@@ -17,7 +17,7 @@ ROOT = Path(tj.__file__).parent
 PURE = [
     *sorted(
         str(path.relative_to(ROOT).with_suffix(""))
-        for folder in ("runtime", "parallel", "functional", "attention")
+        for folder in ("runtime", "parallel", "cpu", "functional", "attention")
         for path in (ROOT / folder).rglob("*.py")
         if path.stem != "__init__"
     ),
@@ -32,7 +32,7 @@ PURE = [
     *("interpret/attribution", "text/bpe"),
 ]
 # Subjects of their own, used by the name of the module: `formulas.parameters`.
-BY_MODULE = ("costs/", "generation/", "nn/", "interpret/", "runtime/", "text/")
+BY_MODULE = ("costs/", "cpu/", "generation/", "nn/", "interpret/", "runtime/", "text/")
 
 
 @pytest.mark.parametrize("name", tj.__all__)
@@ -67,6 +67,7 @@ def test_every_public_function_of_a_pure_file_is_exported():
     inside |= {"kept_bits", "unpacked_bits"}
     inside |= {"Mask", "as_boolean", "as_mask"}
     inside |= {"weaken"}
+    inside |= {"weight_product"}
     inside |= {"Bias", "as_bias", "dense_bias"}
     inside |= {"AttentionOptions", "MultiHeadOptions"}
     inside |= {"AttentionPlan", "choose_kernel", "compute_attention", "reference_attention"}

@@ -17,8 +17,8 @@ import transformer_jax as tj
 from tests.helpers.arrays import jax_normal, normal
 from tests.helpers.implementations import attend
 from tests.helpers.modules import drawn
-from transformer_jax.attention.kernels.cpu import is_built
 from transformer_jax.attention.masks import causal, padding, sliding_window
+from transformer_jax.cpu.library import is_built
 from transformer_jax.generation.beam_search import BeamSearch
 from transformer_jax.generation.generate import generate, generate_target, next_tokens
 from transformer_jax.generation.sampling import Sampling

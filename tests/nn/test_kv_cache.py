@@ -13,15 +13,15 @@ import pytest
 from flax import nnx
 
 from tests.helpers.modules import drawn
-from transformer_jax.attention.kernels.cpu import is_built
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
+from transformer_jax.cpu.library import is_built
 from transformer_jax.models.config import LanguageModelConfig, SequenceToSequenceConfig
 from transformer_jax.models.language_model import LanguageModel
 from transformer_jax.models.seq2seq import SequenceToSequence
 from transformer_jax.nn.config import StackConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder
-from transformer_jax.nn.kv_cache import empty_cache
+from transformer_jax.nn.kv_cache import cache_dtype, empty_cache
 from transformer_jax.nn.parameters import AbstractRngs
 from transformer_jax.nn.position_schemes import RopeScaling
 
@@ -279,15 +279,25 @@ def test_a_full_cache_answers_with_nan():
 
 @jax.numpy_dtype_promotion("standard")
 @pytest.mark.parametrize(("name", "sizes"), [("learned", [1] * T), ("llama", [5, 5])])
-def test_a_model_of_bfloat16_has_a_cache_of_bfloat16(name, sizes):
-    """Logits of either head are float32; chunks through the cache give those of the whole text."""
+@pytest.mark.parametrize("dtype", [None, jnp.bfloat16], ids=["default", "bfloat16"])
+def test_a_model_of_bfloat16_with_caches_of_either_dtype(name, sizes, dtype):
+    """The default on a CPU is float32.
+
+    Logits of either head are float32; chunks through the cache give those of the whole text.
+    """
     graph, params = nnx.split(model_of(name), nnx.Param)
     params = jax.tree.map(lambda x: jax.device_put(np.asarray(x).astype(jnp.bfloat16)), params)
     model = nnx.merge(graph, params)
     whole = nnx.jit(lambda model, tokens: model(tokens))(model, jnp.array(TOKENS))
     chunk = nnx.jit(lambda model, tokens, cache: model(tokens, cache=cache))
-    cache, found = model.start(B, T), []
-    assert cache.layers[0].keys.dtype == jnp.bfloat16 and whole.dtype == jnp.float32
+    cache, found = model.start(B, T, dtype=dtype), []
+    assert cache.layers[0].keys.dtype == (dtype or cache_dtype(jnp.bfloat16))
+    assert cache_dtype(jnp.bfloat16) == (
+        jnp.float32 if jax.default_backend() == "cpu" else jnp.bfloat16
+    )
+    assert whole.dtype == jnp.float32
+    states = model(jnp.array(TOKENS[:, :2]), cache=cache, return_states=True)[1]
+    assert all(state.dtype == jnp.bfloat16 for state in states)
     for part in cut(sizes):
         logits, cache = chunk(model, jnp.array(TOKENS[:, part]), cache)
         found.append(logits)

@@ -127,11 +127,16 @@ def _cpu_attention(equation: Any, size: int) -> Count:
     return Count(flops=2 * logits * products, elementwise=4 * logits)
 
 
+def _skinny_product(equation: Any, size: int) -> Count:
+    return Count(flops=2 * size * _shape(equation.invars[0])[1])
+
+
 # By primitive: its products, given the equation and the size of its first result.
 PRODUCTS = {
     "dot_general": _dot,
     "conv_general_dilated": _convolution,
     "cpu_attention": _cpu_attention,
+    "skinny_product": _skinny_product,
 }
 
 

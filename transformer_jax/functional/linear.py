@@ -1,14 +1,14 @@
 """The linear map that every projection is made of."""
 
 import math
-from string import ascii_lowercase
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from transformer_jax.functional.checks import check_arrays
-from transformer_jax.functional.precision import product, returned_dtype, wide, widest
+from transformer_jax.functional.precision import returned_dtype, wide, widest
+from transformer_jax.functional.weight_product import weight_product
 
 
 def linear(
@@ -48,11 +48,9 @@ def linear(
         )
     # One plain matrix product is what every backend runs fastest; the reshapes cost nothing.
     rows, contracted = x.shape[: x.ndim - axes], math.prod(kernel.shape[:axes])
-    letters = ascii_lowercase[: len(rows)]
     x, kernel = jnp.asarray(x), jnp.asarray(kernel)
     dtype = x.dtype if dtype is None else jnp.dtype(dtype)
-    y = product(
-        f"{letters}D,DF->{letters}F",
+    y = weight_product(
         x.reshape(*rows, contracted),
         kernel.reshape(contracted, math.prod(kernel.shape[axes:])),
         returned_dtype(widest(x.dtype, dtype)),

@@ -17,7 +17,7 @@ from transformer_jax.models.config import LanguageModelConfig
 from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder, last_token
 from transformer_jax.nn.embeddings import TokenEmbedding
-from transformer_jax.nn.kv_cache import Cache
+from transformer_jax.nn.kv_cache import Cache, cache_dtype
 from transformer_jax.nn.layers import Linear
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
@@ -190,15 +190,15 @@ class LanguageModel(nnx.Module):
     def start(self, batch: int, capacity: int, *, dtype: DTypeLike | None = None) -> Cache:
         """Create an empty cache for texts of up to `capacity` tokens, prompt included.
 
-        Its dtype is that of the weights by default. Raises ValueError if `capacity` is not from 1
-        to max_length.
+        Its dtype is that of the weights by default, or float32 on a CPU if theirs is shorter.
+        Raises ValueError if `capacity` is not from 1 to max_length.
         """
         check_capacity(capacity, self.config.max_length)
         return self.decoder.empty_cache(
             batch,
             capacity,
             window=self.config.window,
-            dtype=self.embedding.token.embedding.dtype if dtype is None else dtype,
+            dtype=cache_dtype(self.embedding.token.embedding.dtype) if dtype is None else dtype,
         )
 
     def next_logits(

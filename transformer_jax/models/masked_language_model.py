@@ -3,14 +3,14 @@
 Devlin et al., 2019, https://arxiv.org/abs/1810.04805, section 3.1.
 """
 
-from string import ascii_lowercase
 from typing import Any, Literal, Unpack, overload
 
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.feed_forward import ACTIVATIONS
-from transformer_jax.functional.precision import product, wide_dtype
+from transformer_jax.functional.precision import wide_dtype
+from transformer_jax.functional.weight_product import weight_product
 from transformer_jax.models.config import TextEncoderConfig
 from transformer_jax.models.text_encoder import TextEncoder, TextEncoderOptions
 from transformer_jax.nn.layers import Linear, norm_of
@@ -37,11 +37,10 @@ class MaskedHead(nnx.Module):
     def __call__(
         self, x: Float[Array, "... D"], table: Float[Array, "V D"]
     ) -> Float[Array, "... V"]:
-        rows = ascii_lowercase[: x.ndim - 1]
         x = self.norm(ACTIVATIONS[self.activation](self.linear(x)))
         dtype = wide_dtype(x.dtype)
         if self.output is None:
-            logits = product(f"{rows}D,VD->{rows}V", x, table, dtype)
+            logits = weight_product(x, table, dtype, transposed=True)
         else:
             logits = self.output(x, dtype=dtype)
         return logits + self.bias[...].astype(dtype)

@@ -17,7 +17,7 @@ from transformer_jax.nn.context import LayerContext
 from transformer_jax.nn.decoder import Decoder, last_token
 from transformer_jax.nn.embeddings import TokenEmbedding
 from transformer_jax.nn.encoder import Encoder
-from transformer_jax.nn.kv_cache import Cache
+from transformer_jax.nn.kv_cache import Cache, cache_dtype
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
 
 
@@ -196,7 +196,9 @@ class SequenceToSequence(nnx.Module):
         """
         encoded = self.encode(source, is_source)
         check_capacity(capacity, self.config.max_length)
-        cache = self.decoder.empty_cache(source.shape[0], capacity, dtype=encoded.dtype)
+        cache = self.decoder.empty_cache(
+            source.shape[0], capacity, dtype=cache_dtype(encoded.dtype)
+        )
         return replace(
             cache, memory=self.decoder.memory_of(encoded, is_source), is_memory=is_source
         )

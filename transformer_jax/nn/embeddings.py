@@ -1,7 +1,5 @@
 """Input layers: from token ids and their positions to the vectors that a stack of layers reads."""
 
-from string import ascii_lowercase
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,8 +7,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.dropout import dropout
 from transformer_jax.functional.positions import count_positions
-from transformer_jax.functional.precision import product, wide, wide_dtype
+from transformer_jax.functional.precision import wide, wide_dtype
 from transformer_jax.functional.regions import region_embedding, weaken
+from transformer_jax.functional.weight_product import weight_product
 from transformer_jax.nn.layers import Embedding, LayerNorm, Linear
 from transformer_jax.nn.parameters import dropout_key, normal, zeros
 from transformer_jax.nn.position_schemes import POSITION_SCHEMES
@@ -57,9 +56,8 @@ class TokenEmbedding(nnx.Module):
 
         Press and Wolf, 2017, https://arxiv.org/abs/1608.05859.
         """
-        rows = ascii_lowercase[: x.ndim - 1]
-        dtype = wide_dtype(x.dtype)
-        return product(f"{rows}D,VD->{rows}V", x, self.token.embedding[...], dtype)
+        table = self.token.embedding[...]
+        return weight_product(x, table, wide_dtype(x.dtype), transposed=True)
 
 
 class RegionEmbedding(nnx.Module):

@@ -24,6 +24,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.checks import are_numbers
+from transformer_jax.functional.precision import returned_dtype
 
 
 class KeysAndValues(NamedTuple):
@@ -182,6 +183,15 @@ def empty_cache(
         KeysAndValues(zeros(head_dim), zeros(value_dim or head_dim)) for _ in range(num_layers)
     )
     return Cache(layers, jnp.zeros(batch, jnp.int32), window)
+
+
+def cache_dtype(dtype: DTypeLike) -> jnp.dtype:
+    """Return the dtype in which to keep the keys and values of a model with activations of `dtype`.
+
+    It is the same dtype, but float32 for shorter ones on a CPU: XLA would convert the whole cache
+    to float32 and back for every token.
+    """
+    return returned_dtype(jnp.dtype(dtype))
 
 
 def _in_ring(slot, length, C):

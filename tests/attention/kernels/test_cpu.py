@@ -1,11 +1,7 @@
 """The kernel in C++, where it is built: `make` does so."""
 
-import platform
 import re
-import shutil
-import subprocess
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +9,12 @@ import numpy as np
 import pytest
 
 import transformer_jax as tj
-from transformer_jax.__main__ import main
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels import cpu
 from transformer_jax.attention.kernels.compute import compute_attention
 from transformer_jax.attention.mask_rule import dense
 from transformer_jax.attention.masks import causal, padding, prefix, segments, sliding_window
 from transformer_jax.costs.jaxpr import count
-from transformer_jax.runtime import shared_library
 
 built = pytest.mark.skipif(not cpu.is_built(), reason="python -m transformer_jax build")
 B, T, S, N, K, H, O = 2, 67, 131, 6, 2, 11, 7  # noqa: E741
@@ -59,46 +53,6 @@ def attend(*arrays, implementation="cpu", **options):
 def assert_near(one, other, atol=1e-5):
     for ours, right in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(ours, right, rtol=1e-5, atol=atol)
-
-
-@pytest.fixture(scope="module")
-def drawn_attention(tmp_path_factory):
-    """A function that builds drawn_attention.cc with more options, and runs it on so many shapes.
-
-    It compares the kernel with nested loops, and its exponential with that of the C++ library.
-    """
-    if (compiler := shutil.which("g++")) is None:
-        pytest.skip("there is no g++")
-    options = [option for option in shared_library.OPTIONS if option != "-shared"]
-    folders = ["-I", cpu.SOURCE.parent, "-isystem", jax.ffi.include_dir()]
-    source = Path(__file__).with_name("drawn_attention.cc")
-
-    def run(number, *more):
-        program = tmp_path_factory.mktemp("built") / "drawn_attention"
-        said(compiler, *options, "-pthread", *more, *folders, source, "-o", program)
-        return said(program, number)
-
-    return run
-
-
-def said(*words):
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
-    return done.stdout
-
-
-def test_it_agrees_with_nested_loops_on_drawn_shapes(drawn_attention):
-    assert drawn_attention(200) == "200 problems agree\n"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("narrow", [False, True], ids=["these registers", "those of AVX2"])
-def test_sanitizers_find_no_error_on_two_thousand_drawn_shapes(narrow, drawn_attention):
-    if narrow and platform.machine() != "x86_64":
-        pytest.skip("the processor is not of Intel's kind")
-    sanitized = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
-    options = ["-march=haswell"] if narrow else []
-    assert drawn_attention(2000, *sanitized, *options) == "2000 problems agree\n"
 
 
 @built
@@ -445,70 +399,3 @@ def test_where_it_is_not_built_xla_computes_attention(monkeypatch):
         attend(*qkv())
     x = jax.ShapeDtypeStruct((1, 4096, 8, 64), jnp.float32)
     assert tj.attention_plan(x, x, x).implementation == "blockwise"
-
-
-@pytest.fixture
-def elsewhere(tmp_path, monkeypatch):
-    """An empty folder in which libraries are built."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
-
-
-def test_another_header_is_another_library(tmp_path):
-    (tmp_path / "kernel.cc").write_text('#include "vectors.h"\n')
-    paths = set()
-    for text in ("int one;\n", "int two;\n"):
-        (tmp_path / "vectors.h").write_text(text)
-        paths.add(shared_library.library_path(tmp_path / "kernel.cc"))
-    assert len(paths) == 2
-
-
-def test_a_library_that_cannot_be_loaded_is_as_if_it_were_not_built(elsewhere, monkeypatch):
-    monkeypatch.setattr(cpu, "is_built", cpu.is_built.__wrapped__)
-    path = shared_library.library_path(cpu.SOURCE)
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"half of it")
-    with pytest.warns(UserWarning, match=f"cannot be loaded: .*{path.name}.*delete the file"):
-        output = tj.dot_product_attention(*qkv())
-    assert output.shape == (B, T, N, O)
-
-
-def test_without_a_home_directory_xla_computes_attention(monkeypatch):
-    def home(cls):
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(cpu, "is_built", cpu.is_built.__wrapped__)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", classmethod(home))
-    assert tj.dot_product_attention(*qkv()).shape == (B, T, N, O)
-    with pytest.raises(ValueError, match="it is not built"):
-        attend(*qkv())
-
-
-def test_the_command_builds_it_once(elsewhere, capsys):
-    if not any(map(shutil.which, shared_library.COMPILERS)):
-        pytest.skip("there is no C++ compiler")
-    assert main(["build"]) == 0
-    (path,) = elsewhere.rglob("*.so")
-    assert capsys.readouterr().out == f"Attention on a CPU is computed by {path}\n"
-    before = path.stat().st_mtime_ns
-    assert main(["build"]) == 0
-    assert path.stat().st_mtime_ns == before and len(list(path.parent.iterdir())) == 1
-
-
-def test_without_a_compiler_one_line_says_what_to_do(elsewhere, monkeypatch, capsys):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert main(["build"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "there is no C++ compiler (no-such-compiler); install one" in line
-    assert "XLA computes attention" in line
-
-
-def test_a_compiler_that_fails_leaves_nothing(elsewhere, monkeypatch, tmp_path, capsys):
-    compiler = tmp_path / "compiler"
-    compiler.write_text("#!/bin/sh\necho 'x.cc:3: error: no' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    assert main(["build"]) == 2
-    assert "cannot compile cpu_attention.cc: x.cc:3: error: no" in capsys.readouterr().err
-    assert not list(elsewhere.rglob("*.so*"))

@@ -1,23 +1,14 @@
-"""Attention on one CPU by a kernel in C++: `cpu_attention.cc`.
+"""Attention on one CPU by a kernel in C++: `cpu/attention_forward.h`, `cpu/attention_gradient.h`.
 
 It computes the output and the gradient of blockwise attention, of float32 or bfloat16 arrays,
 without a mask or with causal masks, windows and padding at the default positions. It reads from the
 bits of `dropout.kept_bits` what dropout keeps. It multiplies in float32, but bfloat16 arrays by AMX
 if the processor has it. For a single query, as in generation with a cache, it takes every mask that
-the heads share, and keys with the heads first in memory. A C++ compiler builds it for this
-processor:
-
-    python -m transformer_jax build
-
-Without it, and for everything else, XLA computes attention. XLA also computes the derivatives of
-the gradient, and what is exported or compiled for another kind of device.
+the heads share, and keys with the heads first in memory. For everything else XLA computes
+attention, and where the kernel is not built. XLA also computes the derivatives of the gradient.
 """
 
-import ctypes
-import warnings
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import ad, batching
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs
@@ -35,12 +26,11 @@ from transformer_jax.attention.kernels.known_masks import known_mask
 from transformer_jax.attention.kernels.tile_sizes import Tiling, choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
 from transformer_jax.attention.masks import padding, sliding_window
+from transformer_jax.cpu.library import DTYPES, is_built, is_one_cpu, lower_by_kernel
 from transformer_jax.functional.checks import are_numbers
 from transformer_jax.functional.dropout import LANES
 from transformer_jax.functional.linear_map import jvp_of_some
-from transformer_jax.runtime.shared_library import library_path
 
-SOURCE = Path(__file__).with_name("cpu_attention.cc")
 # The axes in the order in which memory has them: [B, T, K, G, H] and [B, S, K, H].
 OF_QUERIES, OF_KEYS = (0, 3, 1, 2, 4), (0, 2, 1, 3)
 OF_BITS = (0, 1, 2, 4, 3)
@@ -54,13 +44,12 @@ FUNCTIONS = {
         (OF_QUERIES, OF_KEYS, OF_KEYS),
     ),
 }
-DTYPES = ("float32", "bfloat16")
 NO_BOUND = -1
 
 
 def why_not_cpu(inputs: AttentionInputs) -> str | None:
     """Return the reason why the C++ kernel cannot compute the inputs, or None if it can."""
-    if jax.default_backend() != "cpu" or jax.device_count() > 1:
+    if not is_one_cpu():
         return "a CPU is not the only device"
     known = known_mask(inputs.mask, *inputs.sizes[2:])
     reasons = {
@@ -72,33 +61,6 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         "it is not built (python -m transformer_jax build)": not is_built(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-@cache
-def is_built() -> bool:
-    """Return whether the kernel is built for this processor, after loading it.
-
-    A library that cannot be loaded is not: a warning says what to do.
-    """
-    try:
-        path = library_path(SOURCE)
-        if not path.exists():
-            return False
-    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
-        return False
-    try:
-        library = ctypes.CDLL(str(path))
-    except OSError as error:
-        warnings.warn(
-            f"attention is computed by XLA, because its kernel cannot be loaded: {error}; delete "
-            "the file and build it again (python -m transformer_jax build)",
-            stacklevel=2,
-        )
-        return False
-    for name in (f"{name}_{dtype}" for name in FUNCTIONS for dtype in DTYPES):
-        target = jax.ffi.pycapsule(getattr(library, name))
-        jax.ffi.register_ffi_target(f"transformer_jax_{name}", target, platform="cpu")
-    return True
 
 
 def compute_output_on_cpu(inputs: AttentionInputs) -> tuple[Array, Statistics]:
@@ -195,7 +157,6 @@ def _types(*_, types, **__):
     return list(types)
 
 
-@_kernel.def_impl
 def _call(*arrays, name, bounds, scale, dropout_rate, heads_first, types):
     left, right = (NO_BOUND if bound is None else bound for bound in bounds)
     inputs, outputs = FUNCTIONS[name]
@@ -216,17 +177,6 @@ def _call(*arrays, name, bounds, scale, dropout_rate, heads_first, types):
     if name == "attention_forward":
         numbers["heads_first"] = heads_first
     return list(kernel(*arrays, **numbers))
-
-
-def _lower_on_cpu(context, *arrays, **params):
-    # An exported program may run where there is no kernel.
-    exported = context.module_context.lowering_parameters.for_export
-    function = compute_by_xla if exported else _call
-    return mlir.lower_fun(function, multiple_results=True)(context, *arrays, **params)
-
-
-mlir.register_lowering(_kernel, mlir.lower_fun(compute_by_xla, multiple_results=True))
-mlir.register_lowering(_kernel, _lower_on_cpu, platform="cpu")
 
 
 def _jvp_rule(primals, tangents, **params):
@@ -259,5 +209,6 @@ def _vmap_rule(arrays, axes, *, types, **params):
     return [x.reshape(size, B, *x.shape[1:]) for x in found], [0] * len(found)
 
 
+lower_by_kernel(_kernel, _call, compute_by_xla)
 ad.primitive_jvps[_kernel] = _jvp_rule
 batching.primitive_batchers[_kernel] = _vmap_rule

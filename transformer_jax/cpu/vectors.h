@@ -1,6 +1,6 @@
 // Vectors of floats, bfloat16, and small matrix products.
-#ifndef TRANSFORMER_JAX_CPU_VECTORS_H_
-#define TRANSFORMER_JAX_CPU_VECTORS_H_
+#ifndef TRANSFORMER_JAX_VECTORS_H_
+#define TRANSFORMER_JAX_VECTORS_H_
 
 #include <cstdint>
 #include <cstring>
@@ -141,4 +141,4 @@ long rounded_up(long x, long to = W) { return (x + to - 1) / to * to; }
 
 }  // namespace
 
-#endif  // TRANSFORMER_JAX_CPU_VECTORS_H_
+#endif  // TRANSFORMER_JAX_VECTORS_H_

@@ -1,14 +1,24 @@
-// The output of attention, and the statistics that its gradient needs.
-#ifndef TRANSFORMER_JAX_CPU_FORWARD_H_
-#define TRANSFORMER_JAX_CPU_FORWARD_H_
+// The output of attention, and the statistics that its gradient needs, of float32 or bfloat16
+// arrays, with sums in float32.
+//
+// This is FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135): a block of queries
+// visits the keys one block at a time and keeps a running maximum m, sum l and output o. Tiles are
+// stored with the keys as rows and the queries as columns. A vector then holds one key's logits for
+// W queries, so that maxima and sums over the keys need no sum inside a vector.
+//
+// Keys that padding hides are left out when a head's keys are copied. They cost nothing, and a NaN
+// in them is never read.
+#ifndef TRANSFORMER_JAX_ATTENTION_FORWARD_H_
+#define TRANSFORMER_JAX_ATTENTION_FORWARD_H_
 
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
 
-#include "cpu_problem.h"
-#include "cpu_tiles.h"
-#include "cpu_vectors.h"
+#include "attention_problem.h"
+#include "attention_tiles.h"
+#include "threads.h"
+#include "vectors.h"
 
 namespace {
 
@@ -247,4 +257,4 @@ bool attend(Pool& pool, const Problem& p, const E* query, const E* key, const E*
 
 }  // namespace
 
-#endif  // TRANSFORMER_JAX_CPU_FORWARD_H_
+#endif  // TRANSFORMER_JAX_ATTENTION_FORWARD_H_

@@ -1,13 +1,14 @@
 // The gradients of queries, keys and values.
-#ifndef TRANSFORMER_JAX_CPU_GRADIENT_H_
-#define TRANSFORMER_JAX_CPU_GRADIENT_H_
+#ifndef TRANSFORMER_JAX_ATTENTION_GRADIENT_H_
+#define TRANSFORMER_JAX_ATTENTION_GRADIENT_H_
 
 #include <algorithm>
 #include <type_traits>
 
-#include "cpu_problem.h"
-#include "cpu_tiles.h"
-#include "cpu_vectors.h"
+#include "attention_problem.h"
+#include "attention_tiles.h"
+#include "threads.h"
+#include "vectors.h"
 
 namespace {
 
@@ -245,4 +246,4 @@ bool differentiate(Pool& pool, const Problem& p, const E* query, const E* key, c
 
 }  // namespace
 
-#endif  // TRANSFORMER_JAX_CPU_GRADIENT_H_
+#endif  // TRANSFORMER_JAX_ATTENTION_GRADIENT_H_

@@ -1,10 +1,11 @@
-// The kernel for CPUs against nested loops in double, on drawn shapes, masks and padding, in
-// float32 and bfloat16 by turns, and its exponential against that of the C++ library.
+// The kernels for CPUs against nested loops in double, in float32 and bfloat16 by turns: attention
+// on drawn shapes, masks and padding, and products of few rows. The exponential is compared with
+// that of the C++ library.
 //
-//     drawn_attention NUMBER
+//     drawn_kernels NUMBER
 //
-// `test_cpu.py` builds it with the address and the undefined-behaviour sanitizer.
-#include "cpu_attention.cc"
+// `test_library.py` builds it with the address and the undefined-behaviour sanitizer.
+#include "kernels.cc"
 
 #include <cstdio>
 #include <cstdlib>
@@ -189,6 +190,37 @@ void one() {
   compare("d value", dv, d_v);
 }
 
+// A product, and one of its rows alone, which has the same bits.
+template <class E>
+void one_product(bool transposed) {
+  long rows = between(1, 20), depth = between(1, 60), columns = between(1, 60);
+  (transposed ? depth : columns) *= W;
+  const auto x = numbers<float>(rows * depth);
+  const auto w = numbers<E>(depth * columns);
+  Sums right(rows * columns);
+  for (long m = 0; m < rows; m++)
+    for (long n = 0; n < columns; n++)
+      for (long k = 0; k < depth; k++)
+        right.add(m * columns + n, (double)x[m * depth + k] *
+                                       read(w[transposed ? n * depth + k : k * columns + n]));
+  auto multiplied = [&](const float* from, long number) {
+    std::vector<float> y(number * columns);
+    const Product p{number, depth, columns, from, y.data()};
+    Threads pool;
+    transposed ? multiply_by_transposed_weights(pool, p, w.data())
+               : multiply_by_weights(pool, p, w.data());
+    return y;
+  };
+  const auto y = multiplied(x.data(), rows);
+  compare(transposed ? "x w^T" : "x w", y, right);
+  const long m = between(0, rows - 1);
+  const auto alone = multiplied(x.data() + m * depth, 1);
+  if (!std::equal(alone.begin(), alone.end(), y.begin() + m * columns)) {
+    std::printf("row %ld is another alone\n", m);
+    std::exit(1);
+  }
+}
+
 // In units in the last place, and exactly 0 where e^x is no normal number.
 void compare_exponential() {
   for (float x = 0; x > -100; x -= 1e-4f) {
@@ -211,6 +243,9 @@ void compare_exponential() {
 int main(int, char** words) {
   const int number = std::atoi(words[1]);
   compare_exponential();
-  for (int i = 0; i < number; i++) i % 2 ? one<BFloat16>() : one<float>();
+  for (int i = 0; i < number; i++) {
+    i % 2 ? one<BFloat16>() : one<float>();
+    i % 2 ? one_product<BFloat16>(i % 4 > 1) : one_product<float>(i % 4 > 1);
+  }
   std::printf("%d problems agree\n", number);
 }

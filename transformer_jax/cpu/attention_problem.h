@@ -1,16 +1,11 @@
 // The problem that the kernel solves: sizes and mask, the keys of a head, and blocks of queries.
-#ifndef TRANSFORMER_JAX_CPU_PROBLEM_H_
-#define TRANSFORMER_JAX_CPU_PROBLEM_H_
+#ifndef TRANSFORMER_JAX_ATTENTION_PROBLEM_H_
+#define TRANSFORMER_JAX_ATTENTION_PROBLEM_H_
 
 #include <algorithm>
-#include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <new>
 
-#include "cpu_vectors.h"
+#include "vectors.h"
 
 namespace {
 
@@ -56,21 +51,6 @@ struct Kept {
     return bit != 0 ? x : Floats{};
   }
 };
-
-// Memory of a thread, kept between calls. It begins with a line of the cache.
-float* scratch(size_t floats) {
-  constexpr size_t LINE = 64;
-  static thread_local std::unique_ptr<float[]> memory;
-  static thread_local size_t size = 0;
-  if (size < floats) {
-    memory.reset();
-    size = 0;
-    memory.reset(new float[floats + LINE / sizeof(float)]);
-    size = floats;
-  }
-  const auto address = reinterpret_cast<uintptr_t>(memory.get());
-  return memory.get() + (LINE - address % LINE) % LINE / sizeof(float);
-}
 
 // The keys that padding leaves.
 struct Seen {
@@ -166,40 +146,6 @@ bool read_statistics(const Problem& p, const Block& block, Statistics found, con
   return sees;
 }
 
-// Calls work(i) for all 0 <= i < n, on this thread and those of the pool. Returns whether there was
-// enough memory.
-template <class Pool, class Work>
-bool in_parallel(Pool& pool, long n, Work work) {
-  struct State {
-    std::atomic<long> next{0}, done{0};
-    std::atomic<bool> failed{false};
-    std::mutex mutex;
-    std::condition_variable all_done;
-  };
-  auto state = std::make_shared<State>();
-  auto run = [state, n, work] {
-    for (long i; (i = state->next++) < n;) {
-      try {
-        work(i);
-      } catch (const std::bad_alloc&) {
-        state->failed = true;
-      }
-      if (++state->done == n) {
-        std::lock_guard<std::mutex> lock(state->mutex);
-        state->all_done.notify_all();
-      }
-    }
-  };
-  for (long helpers = std::min<long>(n, pool.num_threads()) - 1; helpers > 0; helpers--) {
-    auto copy = run;
-    pool.Schedule(std::move(copy));
-  }
-  run();
-  std::unique_lock<std::mutex> lock(state->mutex);
-  state->all_done.wait(lock, [&] { return state->done == n; });
-  return !state->failed;
-}
-
 }  // namespace
 
-#endif  // TRANSFORMER_JAX_CPU_PROBLEM_H_
+#endif  // TRANSFORMER_JAX_ATTENTION_PROBLEM_H_

@@ -1,17 +1,10 @@
-// Attention on a CPU, and its gradient, of float32 or bfloat16 arrays, with sums in float32.
-// `cpu.py` describes, builds and calls it.
-//
-// This is FlashAttention (Dao et al., 2022, https://arxiv.org/abs/2205.14135): a block of queries
-// visits the keys one block at a time and keeps a running maximum m, sum l and output o. Tiles are
-// stored with the keys as rows and the queries as columns. A vector then holds one key's logits for
-// W queries, so that maxima and sums over the keys need no sum inside a vector.
-//
-// Keys that padding hides are left out when a head's keys are copied. They cost nothing, and a NaN
-// in them is never read.
+// The functions that XLA calls on a CPU: attention and its gradient, and products of few rows.
+// `library.py` builds and loads them.
 #include <cstdint>
 
-#include "cpu_forward.h"
-#include "cpu_gradient.h"
+#include "attention_forward.h"
+#include "attention_gradient.h"
+#include "skinny_product.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -22,9 +15,14 @@ using Floats32 = ffi::Buffer<ffi::F32>;
 using Mask = ffi::Buffer<ffi::PRED>;
 using Bits = ffi::Buffer<ffi::U8>;
 
-// The arrays of one dtype, and its elements.
+ffi::Error ended(bool enough_memory) {
+  if (enough_memory) return ffi::Error::Success();
+  return ffi::Error(ffi::ErrorCode::kResourceExhausted, "a kernel on a CPU: out of memory");
+}
+
+// Attention of arrays of one dtype, with its elements.
 template <ffi::DataType DTYPE, class E>
-struct Kernel {
+struct Attention {
   using Array = ffi::Buffer<DTYPE>;
   using Result = ffi::ResultBuffer<DTYPE>;
   using Rows = ffi::ResultBuffer<ffi::F32>;
@@ -87,15 +85,26 @@ struct Kernel {
       return ffi::Error::Success();
     return ffi::Error(ffi::ErrorCode::kInvalidArgument, "attention on a CPU: the batches differ");
   }
-
-  static ffi::Error ended(bool enough_memory) {
-    if (enough_memory) return ffi::Error::Success();
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "attention on a CPU: out of memory");
-  }
 };
 
-using OfFloat32 = Kernel<ffi::F32, float>;
-using OfBFloat16 = Kernel<ffi::BF16, BFloat16>;
+using AttentionOfFloat32 = Attention<ffi::F32, float>;
+using AttentionOfBFloat16 = Attention<ffi::BF16, BFloat16>;
+
+// The product of x [rows, depth] with weights [depth, columns], or [columns, depth] if transposed.
+template <ffi::DataType DTYPE, class E>
+ffi::Error multiply(ffi::ThreadPool pool, Floats32 x, ffi::Buffer<DTYPE> weights,
+                    ffi::ResultBuffer<ffi::F32> y, bool transposed) {
+  const auto of_x = x.dimensions(), of_weights = weights.dimensions();
+  const Product p{of_x[0], of_x[1], of_weights[transposed ? 0 : 1], x.typed_data(),
+                  y->typed_data()};
+  if (of_weights[transposed ? 1 : 0] != p.depth || (transposed ? p.depth : p.columns) % W != 0)
+    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "a product on a CPU: wrong sizes");
+  const auto* w = reinterpret_cast<const E*>(weights.typed_data());
+  return ended(transposed ? multiply_by_transposed_weights(pool, p, w)
+                          : multiply_by_weights(pool, p, w));
+}
+constexpr auto multiply_float32 = multiply<ffi::F32, float>;
+constexpr auto multiply_bfloat16 = multiply<ffi::BF16, BFloat16>;
 
 }  // namespace
 
@@ -114,7 +123,11 @@ using OfBFloat16 = Kernel<ffi::BF16, BFloat16>;
       attention_backward_##DTYPE, KERNEL::backward,                                    \
       ARGUMENTS(KERNEL).Arg<KERNEL::Array>().Arg<Floats32>().Arg<Floats32>()           \
           .Arg<Floats32>().Ret<KERNEL::Array>().Ret<KERNEL::Array>()                   \
-          .Ret<KERNEL::Array>().NUMBERS)
+          .Ret<KERNEL::Array>().NUMBERS);                                              \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                       \
+      skinny_product_##DTYPE, multiply_##DTYPE,                                        \
+      ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Floats32>().Arg<KERNEL::Array>()     \
+          .Ret<Floats32>().Attr<bool>("transposed"))
 
-HANDLERS(float32, OfFloat32);
-HANDLERS(bfloat16, OfBFloat16);
+HANDLERS(float32, AttentionOfFloat32);
+HANDLERS(bfloat16, AttentionOfBFloat16);

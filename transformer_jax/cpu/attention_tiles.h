@@ -1,12 +1,12 @@
 // Products of bfloat16 matrices by AMX, whose registers are tiles of 16 rows of 64 bytes, and the
 // layouts of their factors.
-#ifndef TRANSFORMER_JAX_CPU_TILES_H_
-#define TRANSFORMER_JAX_CPU_TILES_H_
+#ifndef TRANSFORMER_JAX_ATTENTION_TILES_H_
+#define TRANSFORMER_JAX_ATTENTION_TILES_H_
 
 #include <algorithm>
 
-#include "cpu_problem.h"
-#include "cpu_vectors.h"
+#include "attention_problem.h"
+#include "vectors.h"
 
 #if defined(__AMX_BF16__) && defined(__linux__)
 #define TRANSFORMER_JAX_TILES
@@ -154,4 +154,4 @@ inline void clear_rows(BFloat16* to, long columns, long from, long until) {
 
 #endif
 
-#endif  // TRANSFORMER_JAX_CPU_TILES_H_
+#endif  // TRANSFORMER_JAX_ATTENTION_TILES_H_

@@ -1,0 +1,1 @@
+"""Kernels in C++ for one CPU, compiled by the system's compiler."""
