@@ -80,7 +80,7 @@ def fitted_kernel(rows: Sequence[dict], *, avx512: bool) -> KernelFrom:
     The rows then take the least time: the least product of their slowdowns. Below these numbers the
     library's limits choose between the reference and blocks.
     """
-    # A single query is always the kernel's, and its gradient never.
+    # A single query has a limit of its own.
     rows = [row for row in rows if "cpu" in row["seconds"] and row["queries"] > 1]
 
     def log_time(row: dict, least: int) -> float:

@@ -19,6 +19,7 @@ from transformer_jax.attention.kernels.dispatch import (
     IMPLEMENTATIONS,
     KERNEL_FROM,
     LIMITS,
+    SINGLE_QUERY_FROM,
     ON_AN_ACCELERATOR,
     WITHOUT_AVX512,
     attention_plan,
@@ -143,7 +144,7 @@ def test_the_kernel_attends_to_shorter_texts_than_it_differentiates(narrow, B, c
         (2, differentiates_from // 2, True, True),
         # The masked keys of one query are not zeroed, so its gradient must not read them.
         (1, differentiates_from, True, False),
-        (1, 16, True, False),
+        (1, SINGLE_QUERY_FROM // B, True, False),
     ]:
         found = plan((B, queries, 2, 8), (B, keys, 2, 8), dtype=dtype, mask=causal())
         assert (found.implementation == "cpu") is attends
