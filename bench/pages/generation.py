@@ -95,8 +95,9 @@ def decode_section(rows: Sequence[dict]) -> list[str]:
         "",
         "## GPT-2's size, compared with Hugging Face",
         "",
-        f"12 layers of width 768, 50,257 tokens, float32, random weights; {first['tokens']} tokens "
-        f"after a prompt of {first['prompt']}, greedy, in batches of B texts. "
+        f"12 layers of width 768, 50,257 tokens, random weights in float32 where nothing else is "
+        f"said; {first['tokens']} tokens after a prompt of {first['prompt']}, greedy, in batches "
+        "of B texts. "
         + (floor if FLOOR in first["seconds"] else "")
         + f"Ratios are the time of `{OURS}` over that of the other; below 1 `{OURS}` is faster.",
         "",

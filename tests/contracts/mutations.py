@@ -539,6 +539,19 @@ MUTATIONS = [
         "test_kept_elements_are_scaled_up_and_the_mean_is_kept",
     ),
     Mutation(
+        "a_product_of_few_rows_has_no_gradient_of_the_weights", "_skinny_product_jvp",
+        "terms.append(_by_xla(x, d_weights, **params))",
+        "terms.append(0 * _by_xla(x, d_weights, **params))",
+        "test_weight_product.py::test_derivatives_are_those_of_the_product[float32-W]",
+    ),
+    Mutation(
+        "the_cache_of_a_short_model_is_short_on_a_cpu", "cache_dtype",
+        "return returned_dtype(jnp.dtype(dtype))",
+        "return jnp.dtype(dtype)",
+        "test_kv_cache.py::"
+        "test_a_model_of_bfloat16_with_caches_of_either_dtype[default-llama-sizes1]",
+    ),
+    Mutation(
         "two_blocks_of_keys_share_the_bits_of_dropout", "kept_bits",
         ".astype(jnp.uint8) << (j + k)",
         ".astype(jnp.uint8) << j",

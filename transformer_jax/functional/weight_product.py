@@ -77,7 +77,7 @@ def _by_xla(x, weights, *, transposed):
     return product("BD,FD->BF" if transposed else "BD,DF->BF", x, weights, x.dtype)
 
 
-def _jvp_rule(primals, tangents, **params):
+def _skinny_product_jvp(primals, tangents, **params):
     """The product is linear in either factor; XLA computes its derivatives."""
     (x, weights), (d_x, d_weights) = primals, tangents
     terms = []
@@ -88,10 +88,10 @@ def _jvp_rule(primals, tangents, **params):
     return _skinny_product.bind(x, weights, **params), sum(terms[1:], start=terms[0])
 
 
-def _vmap_rule(arrays, axes, **params):
+def _skinny_product_vmap(arrays, axes, **params):
     return jax.vmap(partial(_by_xla, **params), in_axes=tuple(axes))(*arrays), 0
 
 
 lower_by_kernel(_skinny_product, _by_kernel, _by_xla)
-ad.primitive_jvps[_skinny_product] = _jvp_rule
-batching.primitive_batchers[_skinny_product] = _vmap_rule
+ad.primitive_jvps[_skinny_product] = _skinny_product_jvp
+batching.primitive_batchers[_skinny_product] = _skinny_product_vmap

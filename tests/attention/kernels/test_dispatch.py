@@ -19,8 +19,8 @@ from transformer_jax.attention.kernels.dispatch import (
     IMPLEMENTATIONS,
     KERNEL_FROM,
     LIMITS,
-    SINGLE_QUERY_FROM,
     ON_AN_ACCELERATOR,
+    SINGLE_QUERY_FROM,
     WITHOUT_AVX512,
     attention_plan,
 )

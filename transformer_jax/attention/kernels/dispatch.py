@@ -212,7 +212,7 @@ def choose_on_cpu(
     B, N, T, S = sizes
     least = KERNEL_FROM[case].one_example if B == 1 else KERNEL_FROM[case].of_several
     # The kernel leaves the gradient of a single query to XLA.
-    pays = not gradient and B * S >= SINGLE_QUERY_FROM if T == 1 else T * S >= least
+    pays = not gradient and B * S >= SINGLE_QUERY_FROM if T == 1 else least <= T * S
     if has_kernel and pays:
         return "cpu"
     limits = LIMITS[case] if avx512 else WITHOUT_AVX512
