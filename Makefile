@@ -72,7 +72,7 @@ types: $(STAMP)  ## pyright on the library, and a user's script as pyright and m
 clean:
 	rm -rf $(VENV) .venv-newest site .mypy_cache .pytest_cache .ruff_cache
 
-$(STAMP): pyproject.toml $(PINS) $(wildcard transformer_jax/attention/kernels/cpu_*)
+$(STAMP): pyproject.toml $(PINS) $(wildcard transformer_jax/cpu/*.cc transformer_jax/cpu/*.h)
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed; say make PYTHON=python3.12")'
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) "pip>=25"  # older ones, as Python brings them, take long to find the versions

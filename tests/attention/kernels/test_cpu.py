@@ -33,7 +33,7 @@ MASKS = {
 SHORT_MASKS = {
     "none": None,
     "window": sliding_window(5, 3),
-    "causal and padding": causal() & padding(IS_TOKEN[:, :29]),
+    "causal and padding": causal() & padding(IS_TOKEN[:, :47]),
 }
 
 
@@ -70,7 +70,7 @@ def test_value_logsumexp_and_gradient_equal_the_reference(mask):
 
 @built
 @pytest.mark.parametrize("mask", [None, MASKS["causal and padding"]], ids=["none", "masks"])
-@pytest.mark.parametrize("keys", [S, 29])
+@pytest.mark.parametrize("keys", [S, 47])
 def test_the_weights_that_the_reference_drops_are_dropped(mask, keys):
     """Among keys whose bits are in one byte and in several."""
     query, key, value = qkv()
@@ -318,7 +318,7 @@ def test_its_plan_says_so_and_few_logits_are_the_reference():
 @built
 @pytest.mark.parametrize("name", SHORT_MASKS)
 def test_short_texts_have_its_values_and_every_derivative_of_the_reference(name):
-    arrays = [x[:, :29] for x in qkv()]
+    arrays = [x[:, :47] for x in qkv()]
     mask = SHORT_MASKS[name]
 
     def run(implementation, *arrays):
