@@ -35,7 +35,7 @@ LENGTHS, BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048), (1, 8, 64)
 MOST_TOKENS = 2**14  # of a batch
 IN_BFLOAT16 = ("full", "causal")  # kinds; the others are alike
 # A few queries of many keys, as in generation with a cache.
-FEW_QUERIES, MANY_KEYS, FEW_KINDS = (1, 16), (32, 128, 512, 2048, 8192), ("full", "padded")
+MANY_KEYS, FEW_KINDS = {1: (32, 128, 512, 2048, 8192), 16: (512, 2048, 8192)}, ("full", "padded")
 
 
 def problems(options: argparse.Namespace) -> Iterator[Cell]:
@@ -46,8 +46,9 @@ def problems(options: argparse.Namespace) -> Iterator[Cell]:
     ):
         if batch * length <= MOST_TOKENS and (dtype == "float32" or kind in IN_BFLOAT16):
             yield Cell(kind, length, dtype, gradient, batch)
-    few = itertools.product(MANY_KEYS, FEW_QUERIES, options.batches, FEW_KINDS)
-    for keys, queries, batch, kind in few:
+    lengths = [(queries, keys) for queries, several in MANY_KEYS.items() for keys in several]
+    few = itertools.product(lengths, options.batches, FEW_KINDS)
+    for (queries, keys), batch, kind in few:
         if options.few and kind in options.kinds and batch * keys <= MOST_TOKENS:
             yield Cell(kind, keys, "float32", False, batch, queries=queries)
 

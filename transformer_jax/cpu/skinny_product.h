@@ -1,11 +1,11 @@
 // The product of few rows with a weight matrix: y = x w, or y = x w^T.
 //
-// Its time is that of reading w from memory, once for all rows. A loop over few rows computes too
-// little between its loads for the processor to load far enough ahead, so the loads are announced:
-// while it multiplies one part of w, the next is prefetched.
+// It should take no longer than reading w from memory once, whatever the number of rows. So the
+// next part of w is prefetched while one part is multiplied: the processor alone does not load far
+// enough ahead.
 //
-// Each element of y is a sum in the order of k, whatever the number of rows and threads. A row
-// therefore has the same result alone and among others.
+// The order of a sum depends neither on the number of rows nor on that of threads, so that a row
+// has the same result alone and among others.
 #ifndef TRANSFORMER_JAX_SKINNY_PRODUCT_H_
 #define TRANSFORMER_JAX_SKINNY_PRODUCT_H_
 
@@ -24,8 +24,8 @@ constexpr int ROWS = 8, VECTORS = 3;
 #else
 constexpr int ROWS = 6, VECTORS = 2;
 #endif
-constexpr long BLOCK = 16;        // rows of w between two visits of an element of y
-constexpr long COLUMNS = 1024;    // of w in a task: contiguous memory, for few jumps
+constexpr long BLOCK = 16;         // rows of w between two visits of an element of y
+constexpr long COLUMNS = 1024;     // of w in a task: long contiguous reads
 constexpr long WEIGHTS = 1 << 18;  // in a task of y = x w^T
 
 struct Product {

@@ -233,9 +233,8 @@ class MultiHeadAttention(nnx.Module):
             heads_first=heads_first,
         )
         attended = compute_attention(validate(inputs), context.implementation, zero_rows=True)
-        # A cache may be of a wider dtype.
-        attended_to = attended.output.astype(inputs_q.dtype)
-        output = linear(attended_to, self.out_kernel[...], read(self.out_bias), axes=2)
+        values = attended.output.astype(inputs_q.dtype)  # a cache may be of a wider dtype
+        output = linear(values, self.out_kernel[...], read(self.out_bias), axes=2)
         return output if attended.weights is None else (output, attended.weights)
 
 

@@ -144,7 +144,8 @@ def test_the_kernel_attends_to_shorter_texts_than_it_differentiates(narrow, B, c
         (2, differentiates_from // 2, True, True),
         # The masked keys of one query are not zeroed, so its gradient must not read them.
         (1, differentiates_from, True, False),
-        (1, SINGLE_QUERY_FROM // B, True, False),
+        (1, SINGLE_QUERY_FROM[True] // B - 1, False, False),
+        (1, SINGLE_QUERY_FROM[True] // B, True, False),
     ]:
         found = plan((B, queries, 2, 8), (B, keys, 2, 8), dtype=dtype, mask=causal())
         assert (found.implementation == "cpu") is attends

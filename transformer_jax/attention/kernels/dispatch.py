@@ -70,7 +70,7 @@ ON_AN_ACCELERATOR = 2**28
 CUDNN_FROM = 2**20
 # The keys are those of LIMITS, and the numbers are fitted to the same table.
 KERNEL_FROM = {
-    (False, False, False): KernelFrom(2**10, 2**11),
+    (False, False, False): KernelFrom(2**8, 2**11),
     (False, False, True): KernelFrom(2**8, 2**8),
     (False, True, False): KernelFrom(2**13, 2**13),
     (False, True, True): KernelFrom(2**11, 2**13),
@@ -80,8 +80,9 @@ KERNEL_FROM = {
     (True, True, True): KernelFrom(2**13, 2**15),
 }
 
-# The number of keys of all examples from which the kernel is used for a single query.
-SINGLE_QUERY_FROM = 2**6
+# The number of keys of all examples from which the kernel is used for a single query, by whether
+# there is a mask.
+SINGLE_QUERY_FROM = {False: 2**5, True: 2**6}
 
 
 @dataclass(frozen=True)
@@ -210,10 +211,13 @@ def choose_on_cpu(
     """
     case = is_narrow, gradient, has_mask
     B, N, T, S = sizes
-    least = KERNEL_FROM[case].one_example if B == 1 else KERNEL_FROM[case].of_several
-    # The kernel leaves the gradient of a single query to XLA.
-    pays = not gradient and B * S >= SINGLE_QUERY_FROM if T == 1 else least <= T * S
-    if has_kernel and pays:
+    if T == 1:
+        number, least = B * S, SINGLE_QUERY_FROM[has_mask]
+    else:
+        number = T * S
+        least = KERNEL_FROM[case].one_example if B == 1 else KERNEL_FROM[case].of_several
+    # XLA computes the gradient of a single query.
+    if has_kernel and number >= least and not (gradient and T == 1):
         return "cpu"
     limits = LIMITS[case] if avx512 else WITHOUT_AVX512
     logits, enough = N * T * S, limits.one_example if B == 1 else limits.of_several
