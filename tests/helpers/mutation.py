@@ -9,6 +9,7 @@ project whose files are compiled already: a mutation costs its test, and not the
 """
 
 import ast
+import gc
 import os
 import re
 import shutil
@@ -139,7 +140,9 @@ def _pytest_in(folder: Path, tests: list[str], cache: Path) -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)  # read by tests/conftest.py
     import pytest
 
-    options = ["-x", "-q", "-rf", "-p", "no:cacheprovider", "-m", "not slow"]
+    gc.freeze()  # what was imported before the fork is not looked at again
+    options = ["-x", "-q", "-rf", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
+    options += ["-p", "no:unraisableexception", "-p", "no:threadexception"]  # they collect garbage
     # Signatures are not checked: a test must notice by itself.
     options += ["--override-ini=addopts=--import-mode=importlib --benchmark-skip"]
     # Plugins that were imported before the fork have no assertions worth rewriting.

@@ -15,6 +15,7 @@ import pytest
 
 from tests.helpers.disks import FullDisk, small_disk
 from tests.helpers.kills import differences, write_reviews
+from tests.helpers.small_recipes import small_recipes
 from train.imdb import main
 from train.trainer import checkpoints
 from train.trainer.checkpoints import CheckpointError
@@ -72,9 +73,26 @@ def options(data, run):
     ]  # fmt: skip
 
 
+@pytest.fixture
+def small_network():
+    """`fast` is a small network, and its report is whole."""
+    with small_recipes():
+        yield
+
+
+@pytest.fixture
+def empty_figures(monkeypatch):
+    """Figures are written, but nothing is drawn on them, which takes a third of such a run."""
+    save, empty = matplotlib.figure.Figure.savefig, matplotlib.figure.Figure(figsize=(1, 1))
+    monkeypatch.setattr(
+        matplotlib.figure.Figure, "savefig", lambda _, *args, **kwargs: save(empty, *args, **kwargs)
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 @pytest.mark.filterwarnings("ignore::transformer_jax.runtime.errors.UnfinishedWarning")
+@pytest.mark.usefixtures("small_network", "empty_figures")
 def test_a_write_that_fails_anywhere_in_a_run_leaves_a_folder_that_goes_on(tmp_path, capsys):
     """Every write of a whole run fails in turn; then there is room again, and the run goes on bit
     for bit.
