@@ -25,7 +25,7 @@ TEXT = "".join(f"the {n} cats and {n * n % 97} dogs\n" for n in range(150))
 OFTEN = {"train.trainer.fit:LOG_EVERY": 3}
 QUICK = {"transformer_jax.parallel.processes:HEARTBEAT_SECONDS": 6}
 # Less than the test waits: a process may be killed before it has joined.
-JOIN = {"transformer_jax.parallel.processes:JOIN_SECONDS": 40}
+JOIN = {"transformer_jax.parallel.processes:JOIN_SECONDS": 25}
 SOON = {"transformer_jax.parallel.processes:JOIN_SECONDS": 2}
 SLURM = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[3-6]", "SLURM_NTASKS": "4",
