@@ -538,7 +538,7 @@ def test_value_and_gradient_equal_the_loops_in_any_shape(name):
     twins = TWINS[name]
     letters = twins.rows[0].sizes
 
-    @settings(max_examples=25, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=50, deadline=None, derandomize=True, database=None)
     @given(
         st.fixed_dictionaries({letter: st.integers(1, 7) for letter in letters}),
         st.sampled_from([row.options for row in twins.rows]),

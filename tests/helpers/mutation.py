@@ -140,7 +140,7 @@ def _pytest_in(folder: Path, tests: list[str], cache: Path) -> None:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(cache)  # read by tests/conftest.py
     import pytest
 
-    gc.freeze()  # what was imported before the fork is not looked at again
+    gc.freeze()  # garbage collection skips what was imported before the fork
     options = ["-x", "-q", "-rf", "--tb=no", "-p", "no:cacheprovider", "-m", "not slow"]
     options += ["-p", "no:unraisableexception", "-p", "no:threadexception"]  # they collect garbage
     # Signatures are not checked: a test must notice by itself.

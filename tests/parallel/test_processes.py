@@ -25,7 +25,7 @@ TEXT = "".join(f"the {n} cats and {n * n % 97} dogs\n" for n in range(150))
 OFTEN = {"train.trainer.fit:LOG_EVERY": 3}
 QUICK = {"transformer_jax.parallel.processes:HEARTBEAT_SECONDS": 6}
 # Less than the test waits: a process may be killed before it has joined.
-JOIN = {"transformer_jax.parallel.processes:JOIN_SECONDS": 25}
+JOIN = {"transformer_jax.parallel.processes:JOIN_SECONDS": 40}
 SOON = {"transformer_jax.parallel.processes:JOIN_SECONDS": 2}
 SLURM = {
     "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[3-6]", "SLURM_NTASKS": "4",
@@ -190,11 +190,11 @@ def killed(run, arguments, log, index, seconds):
         codes = two.codes()
         assert codes[index] == -signal.SIGKILL, two.said()
         other, (_, error) = codes[1 - index], two.said()[1 - index]
-        gone = "another process of this run is gone", "is gone; start"
-        never_came = "the other 1 did not join at", "nobody answers at"
-        # A process that never came is a mistake of the command, for all that is known.
-        said = {1: gone + never_came, 2: never_came, -signal.SIGABRT: ("",)}
-        assert any(says in error for says in said.get(other, ())), (other, error)
+        assert other in (1, 2, -signal.SIGABRT), two.said()
+        if other == 1:
+            assert "another process of this run is gone" in error or "is gone; start" in error
+        if other == 2:  # the killed one had not joined yet
+            assert "the other 1 did not join at" in error or "nobody answers at" in error
     return False
 
 

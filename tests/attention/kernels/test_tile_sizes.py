@@ -224,7 +224,7 @@ for length in lengths:
     x = jnp.ones((1, length, heads, 64))
     loss = lambda *x: dot_product_attention(*x, mask=causal(), implementation="blockwise").sum()
     run = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2))).lower(x, x, x).compile()
-    if len(lengths) > 1:  # only what grows is measured without what stays from a first run
+    if len(lengths) > 1:  # growth is measured in a second run: the first one also loads code
         jax.block_until_ready(run(x, x, x))
     time.sleep(0.2)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far

