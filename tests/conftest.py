@@ -12,11 +12,10 @@ from jax.extend.backend import get_backend
 from train.trainer import checkpoints
 
 MOST_PROGRAMS = 400
-# XLA's older code generator compiles in half the time. It needs the second flag: a program that it
-# compiles in many parts may be wrong (jaxlib 0.10.2: with 16 or 32 parts, the recorded training
-# `imdb` has other losses). The newer one, which users have, runs the slow tests, the documented
-# commands and, with the newest jax, the contracts; all tests run with it if XLA_FLAGS is
-# --xla_cpu_use_fusion_emitters=true.
+# XLA's older code generator compiles in half the time. What it computes twice may be rounded in two
+# ways, more often where a program is compiled in several parts: the second flag asks for one. The
+# newer one, which users have, runs the slow tests, the documented commands and, with the newest
+# jax, the contracts; all tests run with it if XLA_FLAGS is --xla_cpu_use_fusion_emitters=true.
 COMPILE_FASTER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 

@@ -182,7 +182,8 @@ void attend_once(const Problem& p, long b, const E* query, const E* key, const E
   for (long s = 0; s < p.S; s++) {
     if (seen && !seen[s]) continue;
     Floats product{};
-    for (long h = 0; h < p.H; h += W) product += load(key + s * step * p.H + h) * load(q + h);
+    for (long h = 0; h < p.H; h += W)
+      product = fused(load(key + s * step * p.H + h), load(q + h), product);
     weights[number] = sum_of(product);
     top = std::max(top, weights[number]);
     position[number++] = s;
@@ -200,7 +201,8 @@ void attend_once(const Problem& p, long b, const E* query, const E* key, const E
     Floats sum[N] = {};
     for (long k = 0; k < number; k++) {
       const E* row = value + position[k] * step * p.O + o;
-      for (long n = 0; n < columns; n++) sum[n] += load(row + n * W) * weights[k];
+      for (long n = 0; n < columns; n++)
+        sum[n] = fused(load(row + n * W), same(weights[k]), sum[n]);
     }
     for (long n = 0; n < columns; n++) {
       float found[W];

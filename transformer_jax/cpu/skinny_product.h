@@ -63,7 +63,7 @@ inline void add_in_registers(const float* x, const E* w, long w_row, float* sum,
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) total[r][v] += x[r] * right[v];
+      for (int v = 0; v < V; v++) total[r][v] = fused(same(x[r]), right[v], total[r][v]);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; r++)
@@ -132,7 +132,7 @@ inline void dot_in_registers(const Product& p, const float* x, const E* w, float
     for (int r = 0; r < R; r++) {
       const Floats left = load(x + r * p.depth + k);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; c++) total[r][c] += left * right[c];
+      for (int c = 0; c < C; c++) total[r][c] = fused(left, right[c], total[r][c]);
     }
   }
   float lanes[R * C][W];

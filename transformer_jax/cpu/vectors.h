@@ -6,6 +6,10 @@
 #include <cstring>
 #include <limits>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace {
 
 // W floats fit a vector register. A product computes M rows of N vectors in registers: with 32
@@ -34,6 +38,18 @@ inline Floats load(const BFloat16* from) {
 }
 inline void store(float* to, Floats x) { *reinterpret_cast<Floats*>(to) = x; }
 inline Floats same(float x) { return Floats{} + x; }
+
+// x y + sum, rounded once where the processor can. Compilers fuse some products with their sums and
+// leave others (GCC for AMD's processors), and a row would differ with the number of rows.
+inline Floats fused(Floats x, Floats y, Floats sum) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)sum);
+#elif defined(__FMA__)
+  return (Floats)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)sum);
+#else
+  return x * y + sum;
+#endif
+}
 
 inline float read(float x) { return x; }
 inline float read(BFloat16 x) {
@@ -99,7 +115,7 @@ inline void multiply_in_registers(Matrix a, const float* b, long b_row, float* c
     for (int r = 0; r < R; r++) {
       const Floats left = same(a.data[r * a.row + k * a.column]);
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) sum[r][v] += left * right[v];
+      for (int v = 0; v < V; v++) sum[r][v] = fused(left, right[v], sum[r][v]);
     }
   }
 #pragma GCC unroll 8

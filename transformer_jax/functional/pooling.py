@@ -6,7 +6,6 @@ The arrays are a batch, x [B, T, D] and is_token [B, T], or one text, [T, D] and
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from transformer_jax.functional.checks import check_arrays
@@ -77,14 +76,13 @@ def max_pool(x: Float[Array, "*B T D"], is_token: Bool[Array, "*B T"]) -> Float[
     """
     _check(x, is_token)
     # Selected by index instead of `.max()`, whose gradient looks for the entries equal to the
-    # maximum. Compiled by XLA (jax 0.10 on CPU), it may compare two computations of an entry that
-    # round differently, and miss the entry.
+    # maximum. XLA may compute `x` once for the maximum and again where it is compared. On a CPU the
+    # two may round differently, and then no entry is equal. A barrier does not prevent this.
     x = jnp.asarray(x)
     visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
-    highest = (
-        _first_largest(visible)[..., None, :] == jnp.arange(x.shape[-2], dtype=jnp.int32)[:, None]
-    )
-    return jnp.where(highest & is_token[..., None], x, 0).sum(axis=-2, dtype=x.dtype)
+    largest = jnp.argmax(visible, axis=-2, keepdims=True)
+    is_largest = jnp.arange(x.shape[-2])[:, None] == largest
+    return jnp.where(is_largest & is_token[..., None], x, 0).sum(axis=-2, dtype=x.dtype)
 
 
 def layer_weighted_pool(
@@ -114,16 +112,6 @@ def layer_weighted_pool(
 
 def _check(x, is_token):
     check_arrays(x=(x, "[B] T D"), is_token=(is_token, "bool [B] T"))
-
-
-def _first_largest(x):
-    """Return the `argmax` over the tokens, where NaN counts as the largest."""
-    # Two plain reductions of floats, each of which XLA on a CPU computes for several entries at
-    # once. With the barrier both read the same stored numbers.
-    x = lax.optimization_barrier(x)
-    is_largest = (x == x.max(axis=-2, keepdims=True)) | jnp.isnan(x)
-    index = jnp.arange(x.shape[-2], dtype=jnp.float32)[:, None]  # exact to 2**24
-    return jnp.where(is_largest, index, x.shape[-2]).min(axis=-2).astype(jnp.int32)
 
 
 def _select(x, one_hot):

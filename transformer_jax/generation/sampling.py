@@ -191,8 +191,12 @@ def top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
     """
     check_arrays(logits=(logits, "B V"))
     check_whole("k", k, least=1)
-    least = jax.lax.top_k(logits, min(k, logits.shape[-1]))[0][:, -1:]
-    return jnp.where(logits < least, -jnp.inf, logits)
+    largest, tokens = jax.lax.top_k(logits, min(k, logits.shape[-1]))
+    # By index too: XLA may compute the logits again here, and round the k-th below itself.
+    is_below = jnp.put_along_axis(
+        logits < largest[:, -1:], tokens, jnp.array(False), axis=-1, inplace=False
+    )
+    return jnp.where(is_below, -jnp.inf, logits)
 
 
 def top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
