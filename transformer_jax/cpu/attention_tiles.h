@@ -141,7 +141,7 @@ inline void put_row(BFloat16* to, Ints bits) {
 
 // Writes rounded numbers as the part of a row of a right factor; even rows come before odd ones.
 inline void put_pairs(BFloat16* to, long columns, long row, long column, Ints bits) {
-  Ints* pairs = reinterpret_cast<Ints*>(to + row / 2 * 2 * columns + 2 * column);
+  StoredInts* pairs = reinterpret_cast<StoredInts*>(to + row / 2 * 2 * columns + 2 * column);
   *pairs = row % 2 ? (bits & ~0xffff) | *pairs : bits >> 16 & 0xffff;
 }
 

@@ -21,8 +21,12 @@ constexpr int W = 8, M = 6, N = 2;
 #endif
 constexpr float INF = std::numeric_limits<float>::infinity();
 
-typedef float Floats __attribute__((vector_size(W * 4), aligned(4), may_alias));
-typedef int32_t Ints __attribute__((vector_size(W * 4), aligned(4), may_alias));
+// Vectors in registers, and the same ones at any address of memory. GCC would write an array of the
+// latter to memory whenever an element changes.
+typedef float Floats __attribute__((vector_size(W * 4)));
+typedef int32_t Ints __attribute__((vector_size(W * 4)));
+typedef float StoredFloats __attribute__((vector_size(W * 4), aligned(4), may_alias));
+typedef int32_t StoredInts __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef uint8_t Bytes __attribute__((vector_size(W), aligned(1), may_alias));
 typedef uint16_t Shorts __attribute__((vector_size(W * 2), aligned(2), may_alias));
 
@@ -31,13 +35,13 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+inline Floats load(const float* from) { return *reinterpret_cast<const StoredFloats*>(from); }
 inline Floats load(const BFloat16* from) {
   const Shorts upper = *reinterpret_cast<const Shorts*>(from);
   return reinterpret_cast<Floats>(__builtin_convertvector(upper, Ints) << 16);
 }
-inline void store(float* to, Floats x) { *reinterpret_cast<Floats*>(to) = x; }
-inline Floats same(float x) { return Floats{} + x; }
+inline void store(float* to, Floats x) { *reinterpret_cast<StoredFloats*>(to) = x; }
+inline Floats same(float x) { return x - Floats{}; }  // not +, which changes -0 and is computed
 
 // x y + sum, rounded once where the processor can. Compilers fuse some products with their sums and
 // leave others (GCC for AMD's processors), and a row would differ with the number of rows.
