@@ -5,7 +5,7 @@
     python -m bench.plan --page           measure nothing, write the page
 
 Calls of the implementations are interleaved. The limits of
-transformer_jax/attention/kernels/dispatch.py are fitted to the stored table, which has a part for
+transformer_jax/attention/kernels/thresholds.py are fitted to the stored table, which has a part for
 each processor, and a test compares the two. The numbers are written to docs/results/plan.json as
 they are measured.
 """
@@ -124,11 +124,11 @@ def measured(options: argparse.Namespace) -> dict:
     # A damaged file is an error: it may have the tables of other processors.
     is_stored = PROGRAM.path(options.docs).exists()
     machines = PROGRAM.read(options.docs)["machines"] if is_stored else []
-    this = next((m for m in machines if m["processor"] == processor_name()), None)
+    name = {"processor": processor_name(), "avx512": processor_has("avx512f")}
+    this = next((m for m in machines if name.items() <= m.items()), None)
     if this is None:
-        this = {"processor": processor_name(), "avx512": processor_has("avx512f")}
-        machines.append(this | {"runs": [], "rows": []})
-        this = machines[-1]
+        this = name | {"runs": [], "rows": []}
+        machines.append(this)
     runs = this["runs"]
     for cell in problems(options):
         row = measure(cell, options.seed, options.seconds)

@@ -9,12 +9,8 @@ import numpy as np
 
 from bench.pages.markdown import digits, milliseconds, origin, table
 from bench.peers import mask_kinds
-from transformer_jax.attention.kernels.dispatch import (
-    IMPLEMENTATIONS,
-    KernelFrom,
-    Limits,
-    choose_on_cpu,
-)
+from transformer_jax.attention.kernels.dispatch import IMPLEMENTATIONS, choose_on_cpu
+from transformer_jax.attention.kernels.thresholds import Case, KernelFrom, Limits
 
 PASSES = {False: "forward", True: "with the gradient"}
 # That a limit may be. Below, the reference and blocks take about as long.
@@ -25,14 +21,8 @@ WITHIN = 1.05  # the goal: the time of the chosen implementation over that of th
 
 def chosen(row: dict, *, avx512: bool, kernel: bool = True) -> str:
     """Return the implementation that is chosen for a row, with or without the kernel in C++."""
-    return choose_on_cpu(
-        sizes(row),
-        is_narrow=row["dtype"] == "bfloat16",
-        gradient=row["gradient"],
-        has_mask=has_mask(row),
-        has_kernel=kernel and "cpu" in row["seconds"],
-        avx512=avx512,
-    )
+    case = Case(avx512, row["dtype"] == "bfloat16", row["gradient"], has_mask(row))
+    return choose_on_cpu(case, sizes=sizes(row), has_kernel=kernel and "cpu" in row["seconds"])
 
 
 def sizes(row: dict) -> tuple[int, int, int, int]:
@@ -77,19 +67,20 @@ def fitted(rows: Sequence[dict]) -> Limits:
 def fitted_kernel(rows: Sequence[dict], *, avx512: bool) -> KernelFrom:
     """Return the numbers of logits of a head, powers of two, from which to use the kernel in C++.
 
-    The rows then take the least time: the least product of their slowdowns. Below these numbers the
+    The squared logarithms of the slowdowns then have the least sum: no row is much slower, even if
+    the kernel is faster for some short texts and slower for longer ones. Below these numbers the
     library's limits choose between the reference and blocks.
     """
     # A single query has a limit of its own.
     rows = [row for row in rows if "cpu" in row["seconds"] and row["queries"] > 1]
 
-    def log_time(row: dict, least: int) -> float:
+    def log_slowdown(row: dict, least: int) -> float:
         uses_kernel = least <= prod(sizes(row)[2:])
         name = "cpu" if uses_kernel else chosen(row, avx512=avx512, kernel=False)
-        return log(row["seconds"][name])
+        return log(row["seconds"][name] / min(row["seconds"].values()))
 
     def loss(alone: bool, least: int) -> float:
-        return sum(log_time(row, least) for row in rows if (row["batch"] == 1) is alone)
+        return sum(log_slowdown(row, least) ** 2 for row in rows if (row["batch"] == 1) is alone)
 
     return KernelFrom(*(min(KERNEL_POWERS, key=partial(loss, alone)) for alone in (True, False)))
 
@@ -104,7 +95,7 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         "chosen one in ratio to the fastest. It is for readers who want to choose themselves "
         "(`implementation=`), or who run on another processor.",
         "",
-        "The thresholds in `transformer_jax/attention/kernels/dispatch.py` are set from these "
+        "The thresholds in `transformer_jax/attention/kernels/thresholds.py` are set from these "
         "tables. A dash means that the implementation does not take the arguments. *Without it* is "
         "the same ratio where the kernel in C++ is not built.",
     ]

@@ -10,7 +10,7 @@ from bench.peers import contestants as who
 from bench.peers.contestants import Cell
 from bench.plan import PROGRAM, main, measure
 from docs.build.results import DOCS
-from transformer_jax.attention.kernels.dispatch import KERNEL_FROM, LIMITS, KernelFrom, Limits
+from transformer_jax.attention.kernels.thresholds import KERNEL_FROM, LIMITS, KernelFrom, Limits
 from transformer_jax.cpu.library import is_built
 
 MACHINES = PROGRAM.read(DOCS)["machines"]
@@ -100,12 +100,11 @@ def test_the_chosen_implementation_is_nearly_always_the_fastest():
 
 
 def test_the_limits_are_those_of_the_table():
-    rows = [row for machine in MACHINES if machine["avx512"] for row in machine["rows"]]
-    for (is_narrow, *group), limits in LIMITS.items():
-        dtype = "bfloat16" if is_narrow else "float32"
-        of_case = of_group(rows, dtype, *group)
+    for case, limits in LIMITS.items():
+        rows = [row for machine, row in ROWS if machine["avx512"] is case.avx512]
+        of_case = of_group(rows, "bfloat16" if case.narrow else "float32", *case[2:])
         assert fitted(of_case) == limits
-        assert fitted_kernel(of_case, avx512=True) == KERNEL_FROM[is_narrow, *group]
+        assert fitted_kernel(of_case, avx512=case.avx512) == KERNEL_FROM[case]
 
 
 def test_limits_are_the_lowest_that_part_the_rows():

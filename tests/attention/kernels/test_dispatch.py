@@ -17,12 +17,14 @@ from transformer_jax.attention.dot_product import dot_product_attention
 from transformer_jax.attention.kernels import compute
 from transformer_jax.attention.kernels.dispatch import (
     IMPLEMENTATIONS,
+    ON_AN_ACCELERATOR,
+    attention_plan,
+)
+from transformer_jax.attention.kernels.thresholds import (
     KERNEL_FROM,
     LIMITS,
-    ON_AN_ACCELERATOR,
     SINGLE_QUERY_FROM,
-    WITHOUT_AVX512,
-    attention_plan,
+    Case,
 )
 from transformer_jax.attention.masks import causal, padding, sliding_window
 from transformer_jax.models.config import ClassifierConfig
@@ -35,6 +37,7 @@ from transformer_jax.nn.layers import MultiHeadAttention
 pytestmark = pytest.mark.usefixtures("strict")
 
 LONG = (1, 4096, 8, 64)
+PLAIN = Case(avx512=True, narrow=False, gradient=False, masked=False)
 
 
 def shaped(*shape, dtype=jnp.float32):
@@ -106,25 +109,21 @@ def first_by_blocks(B, N, T, narrow=False, gradient=False, masked=False):
 
 @pytest.mark.parametrize(("N", "T"), [(1, 1), (8, 1), (1, 64), (8, 64)])
 def test_few_logits_are_counted_over_heads_queries_and_keys(N, T):
-    assert first_by_blocks(1, N, T) * N * T == LIMITS[False, False, False].one_example
-    assert first_by_blocks(2, N, T) * N * T == LIMITS[False, False, False].of_several
+    assert first_by_blocks(1, N, T) * N * T == LIMITS[PLAIN].one_example
+    assert first_by_blocks(2, N, T) * N * T == LIMITS[PLAIN].of_several
 
 
-@pytest.mark.parametrize("kind", LIMITS)
-def test_the_limits_differ_by_dtype_derivative_and_mask(kind):
-    assert first_by_blocks(1, 8, 64, *kind) * 8 * 64 == LIMITS[kind].one_example
-    assert first_by_blocks(2, 8, 64, *kind) * 8 * 64 == LIMITS[kind].of_several
-
-
-@pytest.mark.parametrize("B", [1, 2])
-def test_without_wide_registers_more_logits_are_few(avx512, B):
-    avx512(False)
-    assert first_by_blocks(B, 8, 64) * 8 * 64 == WITHOUT_AVX512.of_several
-    assert WITHOUT_AVX512.of_several > LIMITS[False, False, False].of_several
+@pytest.mark.parametrize("case", LIMITS)
+def test_the_limits_differ_by_processor_dtype_derivative_and_mask(case, avx512):
+    avx512(case.avx512)
+    limits = LIMITS[case]
+    assert first_by_blocks(1, 8, 64, *case[1:]) * 8 * 64 == limits.one_example
+    of_two = min(limits.of_several, limits.together // 2)
+    assert first_by_blocks(2, 8, 64, *case[1:]) * 8 * 64 == of_two
 
 
 def test_few_logits_are_counted_over_examples_too():
-    limits = LIMITS[False, False, False]
+    limits = LIMITS[PLAIN]
     examples = 2 * limits.together // limits.of_several
     assert first_by_blocks(examples, 1, 1) * examples == limits.together
 
@@ -134,7 +133,7 @@ def test_few_logits_are_counted_over_examples_too():
 def test_the_kernel_attends_to_shorter_texts_than_it_differentiates(narrow, B, case, monkeypatch):
     monkeypatch.setattr("transformer_jax.attention.kernels.cpu.is_built", lambda: True)
     attends_from, differentiates_from = (
-        getattr(KERNEL_FROM[narrow, gradient, True], case) for gradient in (False, True)
+        getattr(KERNEL_FROM[Case(True, narrow, gradient, True)], case) for gradient in (False, True)
     )
     dtype = jnp.bfloat16 if narrow else jnp.float32
     for queries, keys, attends, differentiates in [

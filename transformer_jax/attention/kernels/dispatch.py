@@ -9,7 +9,7 @@ which one is chosen, and why:
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,12 @@ from transformer_jax.attention.bias_rule import BiasLike
 from transformer_jax.attention.inputs import AttentionInputs, validate
 from transformer_jax.attention.kernels.cpu import why_not_cpu
 from transformer_jax.attention.kernels.cudnn import mask_name, why_not_cudnn
+from transformer_jax.attention.kernels.thresholds import (
+    KERNEL_FROM,
+    LIMITS,
+    SINGLE_QUERY_FROM,
+    Case,
+)
 from transformer_jax.attention.kernels.triton import LEAST_QUERIES, why_not_triton
 from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.rule import rendered
@@ -29,60 +35,11 @@ Implementation = Literal["reference", "blockwise", "cpu", "triton", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "triton", "cudnn")
 
 
-class Limits(NamedTuple):
-    """The numbers of logits from which blocks are used in place of the reference."""
-
-    one_example: int  # of the only example
-    of_several: int  # of each of several examples
-    together: int  # of all examples
-
-
-class KernelFrom(NamedTuple):
-    """The numbers of logits of a head from which the kernel in C++ is used, if it takes the
-    arguments.
-    """
-
-    one_example: int  # if there is only one
-    of_several: int
-
-
-# Keys are whether the dtype is narrower than 32 bits, whether derivatives are taken, and whether
-# there is a mask, under which blocks can be skipped. On a CPU the reference is faster while the
-# logits of an example about fit the caches, and while those of all examples do not exceed the
-# caches so far that fresh pages cost more than the arithmetic. Fitted by bench/pages/plan.py to the
-# table of `python -m bench.plan`, which tests/bench/test_plan.py checks.
-LIMITS = {
-    (False, False, False): Limits(2**22, 2**20, 2**23),
-    (False, False, True): Limits(2**17, 2**18, 2**22),
-    (False, True, False): Limits(2**17, 2**20, 2**26),
-    (False, True, True): Limits(2**22, 2**20, 2**26),
-    (True, False, False): Limits(2**22, 2**20, 2**26),
-    (True, False, True): Limits(2**17, 2**17, 2**22),
-    (True, True, False): Limits(2**17, 2**20, 2**26),
-    (True, True, True): Limits(2**20, 2**20, 2**26),
-}
-# Measured in float32 at 8 heads of 64 features on two cores of an EPYC.
-WITHOUT_AVX512 = Limits(2**22, 2**22, 2**25)
 # Only memory matters: that of the logits, and of mask arrays for cuDNN.
 ON_AN_ACCELERATOR = 2**28
 # The number of logits of a head from which cuDNN is faster than Triton's kernels, under the masks
 # that it takes by name. Measured on an H200.
 CUDNN_FROM = 2**20
-# The keys are those of LIMITS, and the numbers are fitted to the same table.
-KERNEL_FROM = {
-    (False, False, False): KernelFrom(2**8, 2**11),
-    (False, False, True): KernelFrom(2**8, 2**8),
-    (False, True, False): KernelFrom(2**13, 2**13),
-    (False, True, True): KernelFrom(2**11, 2**13),
-    (True, False, False): KernelFrom(2**8, 2**15),
-    (True, False, True): KernelFrom(2**8, 2**9),
-    (True, True, False): KernelFrom(2**13, 2**15),
-    (True, True, True): KernelFrom(2**13, 2**15),
-}
-
-# The number of keys of all examples from which the kernel is used for a single query, by whether
-# there is a mask.
-SINGLE_QUERY_FROM = {False: 2**5, True: 2**6}
 
 
 @dataclass(frozen=True)
@@ -175,15 +132,14 @@ def choose_kernel(
         "blockwise": f"{logits} computed by blocks and never stored together",
     }
     if jax.default_backend() == "cpu":
-        choose = partial(
-            choose_on_cpu,
-            (B, N, T, S),
-            is_narrow=inputs.query.dtype.itemsize < 4,
-            has_mask=inputs.mask is not None,
-            has_kernel=objections["cpu"] is None,
+        case = Case(
             avx512=processor_has("avx512f"),
+            narrow=inputs.query.dtype.itemsize < 4,
+            gradient=False,
+            masked=inputs.mask is not None,
         )
-        chosen, differentiated = choose(gradient=False), choose(gradient=True)
+        choose = partial(choose_on_cpu, sizes=(B, N, T, S), has_kernel=objections["cpu"] is None)
+        chosen, differentiated = choose(case), choose(case._replace(gradient=True))
     else:
         chosen = differentiated = choose_on_accelerator(
             (B, N, T, S),
@@ -195,31 +151,22 @@ def choose_kernel(
 
 
 def choose_on_cpu(
-    sizes: tuple[int, int, int, int],
-    *,
-    is_narrow: bool,
-    gradient: bool,
-    has_mask: bool,
-    has_kernel: bool,
-    avx512: bool,
+    case: Case, *, sizes: tuple[int, int, int, int], has_kernel: bool
 ) -> Implementation:
     """Return the implementation for logits of the sizes B, N, T and S on a CPU.
 
-    `is_narrow` is whether the dtype has less than 32 bits, `gradient` whether derivatives are
-    taken, `has_mask` whether there is a mask, and `has_kernel` whether the kernel in C++ is built
-    and takes the arguments.
+    `has_kernel` is whether the kernel in C++ is built and takes the arguments.
     """
-    case = is_narrow, gradient, has_mask
     B, N, T, S = sizes
     if T == 1:
-        number, least = B * S, SINGLE_QUERY_FROM[has_mask]
+        number, least = B * S, SINGLE_QUERY_FROM[case.masked]
     else:
         number = T * S
         least = KERNEL_FROM[case].one_example if B == 1 else KERNEL_FROM[case].of_several
     # XLA computes the gradient of a single query.
-    if has_kernel and number >= least and not (gradient and T == 1):
+    if has_kernel and number >= least and not (case.gradient and T == 1):
         return "cpu"
-    limits = LIMITS[case] if avx512 else WITHOUT_AVX512
+    limits = LIMITS[case]
     logits, enough = N * T * S, limits.one_example if B == 1 else limits.of_several
     fits = logits < enough and B * logits < limits.together
     return "reference" if fits else "blockwise"
