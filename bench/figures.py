@@ -77,6 +77,7 @@ COMMANDS = {
     "mistakes": "bench.mistakes {run:imdb} --data {imdb}",
     "ablation": "bench.ablation --data {imdb}",
     "calibration": "bench.calibration --data {imdb}",
+    "row_order": "bench.row_order --data {imdb}",
     "race": "bench.imdb_race --data {imdb} --tutorial {tutorial}",
 }  # fmt: skip
 # Nobody measures these again: they are records of earlier versions, or written by hand.

@@ -14,6 +14,7 @@ SMALL = [
     "bench.generation --parts law --lengths 8 16 32 --batches 1 --tokens 2 --rounds 1"
     " --seconds 0.01 --docs out",
     "bench.imdb_race --help",
+    "bench.row_order --data sample --draws 1 --docs out",
     "bench.loss_curves --data {reviews} --steps 30 --rows 2 --length 8 --docs out",
     "bench.mesh --small --docs out",
     "bench.mistakes {classifier} --data {reviews} --number 2 --docs out",

@@ -16,6 +16,9 @@ from transformer_jax.runtime.errors import one_line
 
 REPOSITORY = "stanfordnlp/imdb"
 PATIENCE = 5.0  # seconds
+# The hub has the reviews of a class as the archive of the release lists them: those with the ids
+# 127 to 0, then 255 to 128, and so on.
+BLOCK = 128
 
 
 class Unreachable(Exception):
@@ -32,10 +35,17 @@ def load_imdb() -> Tables:
     unsupervised = list(parts["unsupervised"]["text"]) if "unsupervised" in parts else []
     return Tables(
         f"{REPOSITORY} from {origin}: the Large Movie Review Dataset (Maas et al., 2011)",
-        train,
+        as_numbered(train),
         test,
         unsupervised,
     )
+
+
+def as_numbered(split: Split) -> Split:
+    """Return the reviews of each class in the order of their ids, in which movies stay together."""
+    of_class = [np.flatnonzero(split.labels == label) for label in (0, 1)]
+    blocks = [rows[i : i + BLOCK][::-1] for rows in of_class for i in range(0, len(rows), BLOCK)]
+    return split.take(np.concatenate(blocks))
 
 
 def load_parts(repository: str) -> tuple[Any, str]:

@@ -2,13 +2,15 @@
 
 Reviews of the same movie resemble each other, and about one in a hundred IMDb reviews is a copy of
 another. A validation split with such copies would measure memorization. So rows that share a movie
-or a text (ignoring spacing and case) are grouped first, and only whole groups are held out."""
+or a text (ignoring spacing and case) are grouped first, and only whole groups are held out. Where
+no movie is known and the order of the rows goes by subject, stretches of rows are held out."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
 from train.data.dataset import DataError, Dataset, Split
+from train.data.row_order import subject_order
 from transformer_jax.runtime.counted import counted
 
 
@@ -16,7 +18,7 @@ def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, S
     """Split `train` into a training part and a validation part of about `fraction` of the rows.
 
     Returns both, and a phrase that says how the validation part was drawn. The split depends on the
-    seed and the texts, not on the order of the rows."""
+    seed and the texts, and on the order of the rows only where this is what groups them."""
     held, rule = draw(train, fraction, seed, "validation")
     kept = np.setdiff1d(np.arange(len(train)), held)
     return train.take(kept), train.take(held), rule
@@ -44,15 +46,10 @@ def draw(split: Split, fraction: float, seed: int, part: str) -> tuple[np.ndarra
             f"no {part} part can be held out: {_alike(split)}; "
             "at least two different ones are needed, preferably many more"
         )
-    target = min(max(1, round(fraction * len(split))), len(split) - 1)
-    taken: list[int] = []
-    for i in np.random.default_rng(seed).permutation(len(joined)):
-        if len(taken) + len(joined[i]) <= target:
-            taken += joined[i]
-    if not taken:  # every group is larger than the part asked for
-        taken = list(min(joined, key=len))
+    by_order = None if _has_groups(split) else _stretches(split, joined, fraction, seed)
+    taken = by_order or _whole_groups(joined, fraction, seed)
     rows = np.sort(np.array(taken))
-    return rows, _rule(split, rows, fraction, seed)
+    return rows, _rule(split, rows, fraction, seed, is_by_order=bool(by_order))
 
 
 def drop_overlap(texts: Iterable[str], others: Iterable[str]) -> np.ndarray:
@@ -89,6 +86,32 @@ def _joined(split: Split) -> list[list[int]]:
     return sorted(members.values(), key=lambda rows: min(keys[i] for i in rows))
 
 
+def _has_groups(split: Split) -> bool:
+    return split.groups is not None and any(split.groups)
+
+
+def _stretches(
+    split: Split, joined: list[list[int]], fraction: float, seed: int
+) -> list[int] | None:
+    """Draw stretches of rows, and the copies of their texts; None if their order says nothing."""
+    groups = sorted(joined, key=min)  # by the first row that has the text
+    firsts = np.array([min(rows) for rows in groups])
+    order = subject_order([split.texts[i] for i in firsts], split.labels[firsts])
+    return order and [i for k in order.draw(fraction, seed) for i in groups[k]]
+
+
+def _whole_groups(joined: list[list[int]], fraction: float, seed: int) -> list[int]:
+    """Draw whole groups while they fit the fraction."""
+    texts = sum(map(len, joined))
+    target = min(max(1, round(fraction * texts)), texts - 1)
+    taken: list[int] = []
+    for i in np.random.default_rng(seed).permutation(len(joined)):
+        if len(taken) + len(joined[i]) <= target:
+            taken += joined[i]
+    # Every group may be larger than the part asked for.
+    return taken or list(min(joined, key=len))
+
+
 def _alike(split: Split) -> str:
     """Return the reason why all texts belong together."""
     if len(split) == 1:
@@ -96,8 +119,14 @@ def _alike(split: Split) -> str:
     return f"all {len(split):,} texts are equal{f' or of one {split.unit}' * bool(split.groups)}"
 
 
-def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int) -> str:
-    by_group = split.groups is not None and any(split.groups)
+def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int, *, is_by_order: bool) -> str:
+    asked, found = f"{fraction:g} asked for, seed {seed}", counted(len(split), "text")
+    if is_by_order:
+        return (
+            "by stretches of rows, whose order goes by subject "
+            f"({asked}: {len(rows):,} of {found}; equal texts stay together)"
+        )
+    by_group = _has_groups(split)
     if by_group:
         unit, values, together = split.unit, split.groups, "; equal texts stay together"
     else:
@@ -105,6 +134,6 @@ def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int) -> str:
     unknown = {""} if by_group else set()
     held, every = {values[i] for i in rows} - unknown, set(values) - unknown
     return (
-        f"by {unit} ({fraction:g} asked for, seed {seed}: {len(held):,} of {len(every):,}, "
-        f"that is {len(rows):,} of {counted(len(split), 'text')}{together})"
+        f"by {unit} ({asked}: {len(held):,} of {len(every):,}, "
+        f"that is {len(rows):,} of {found}{together})"
     )

@@ -460,6 +460,15 @@ def test_a_cached_imdb_is_read_without_asking_anybody(tmp_path, monkeypatch):
     assert before == datasets.config.HF_HUB_OFFLINE
 
 
+def test_the_hub_lists_reviews_in_blocks_which_are_put_in_order():
+    listed = [*range(127, -1, -1), *range(255, 127, -1), *range(299, 255, -1)]
+    texts = [f"{label} {i}" for label in (0, 1) for i in listed]
+    split = Split(texts, np.repeat([0, 1], 300).astype(np.int32), None)
+    found = hub.as_numbered(split)
+    assert found.texts == [f"{label} {i}" for label in (0, 1) for i in range(300)]
+    assert found.labels.tolist() == split.labels.tolist()
+
+
 # Validation.
 
 
