@@ -124,10 +124,10 @@ def measured(options: argparse.Namespace) -> dict:
     # A damaged file is an error: it may have the tables of other processors.
     is_stored = PROGRAM.path(options.docs).exists()
     machines = PROGRAM.read(options.docs)["machines"] if is_stored else []
-    name = {"processor": processor_name(), "avx512": processor_has("avx512f")}
-    this = next((m for m in machines if name.items() <= m.items()), None)
+    machine = {"processor": processor_name(), "avx512": processor_has("avx512f")}
+    this = next((m for m in machines if machine.items() <= m.items()), None)
     if this is None:
-        this = name | {"runs": [], "rows": []}
+        this = machine | {"runs": [], "rows": []}
         machines.append(this)
     runs = this["runs"]
     for cell in problems(options):

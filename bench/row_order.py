@@ -4,7 +4,8 @@
     python -m bench.row_order --page        measure nothing, write the page
 
 The movies are removed, and a tenth of the texts is held out, for several seeds and three orders of
-the rows. Then the movies of the two parts are compared. Only training texts are read. Numbers are
+the rows. Then the movies of the two parts are compared. Test texts only serve to drop their copies.
+Numbers are
 written to docs/results/row_order.json, the page to docs/research/row-order.md.
 """
 
@@ -44,7 +45,7 @@ def compare(split: Split, draws: int) -> dict:
         rows, rule = splits.draw(unknown, FRACTION, seed, "validation")
         seconds.append(time.perf_counter() - start)
         known = set(np.delete(groups, rows))
-        shared.append(np.mean([group in known for group in groups[rows]]))
+        shared.append(np.mean([group in known for group in groups[rows] if group]))
         sizes.append(len(rows))
         balance.append(split.labels[rows].mean())
     return {
@@ -62,7 +63,7 @@ def page(results: dict, shown: dict[str, str]) -> Iterator[str]:
     yield (
         "Reviews of one movie resemble each other. If a movie has reviews in the training part and "
         "in the validation part, validation rewards memorization. IMDb as the Hugging Face Hub has "
-        "it names no movies. This page shows how well the order of the rows takes their place. It "
+        "it names no movies. This page shows how well the order of the rows replaces movie ids. It "
         "is for readers who hold out texts of their own that are listed by author, product or "
         "thread.\n"
     )

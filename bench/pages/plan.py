@@ -67,9 +67,9 @@ def fitted(rows: Sequence[dict]) -> Limits:
 def fitted_kernel(rows: Sequence[dict], *, avx512: bool) -> KernelFrom:
     """Return the numbers of logits of a head, powers of two, from which to use the kernel in C++.
 
-    The squared logarithms of the slowdowns then have the least sum: no row is much slower, even if
-    the kernel is faster for some short texts and slower for longer ones. Below these numbers the
-    library's limits choose between the reference and blocks.
+    The squared logarithms of the slowdowns then have the least sum, so that one large slowdown
+    counts more than several small ones. Below these numbers the library's limits choose between the
+    reference and blocks.
     """
     # A single query has a limit of its own.
     rows = [row for row in rows if "cpu" in row["seconds"] and row["queries"] > 1]

@@ -31,11 +31,14 @@ def test_every_order_has_every_row():
     assert sorted(shuffled) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("words", ["--data no/such/file.csv", "--data {table}"])
-def test_data_without_movies_are_one_line(words, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("--data no/such/file.csv", "no file or folder"), ("--data {table}", "names no movies")],
+)
+def test_data_without_movies_are_one_line(words, message, tmp_path, capsys):
     table = tmp_path / "texts.csv"
     table.write_text("text,label\n" + "".join(f"text {i},{i % 2}\n" for i in range(20)))
     words = words.format(table=table).split()
     assert row_order.main([*words, "--docs", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
+    assert line.startswith("error: ") and message in line

@@ -207,3 +207,18 @@ def test_the_first_of_the_largest_is_chosen(odd):
     is_token = jnp.ones(x.shape[:2], bool)
     chosen = jax.jit(jax.grad(lambda x: POOLINGS["max"](x, is_token).sum()))(x)
     np.testing.assert_array_equal(chosen, np.arange(37)[:, None] == x.argmax(axis=1)[:, None])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_no_entry_is_compared_with_the_maximum(dtype):
+    """XLA may compute both again, and round them in two ways."""
+    x, is_token = jnp.ones((2, 5, 3), dtype), jnp.ones((2, 5), bool)
+    found = jax.make_jaxpr(jax.grad(lambda x: POOLINGS["max"](x, is_token).sum()))(x)
+    equal = [eqn for eqn in found.eqns if eqn.primitive.name == "eq"]
+    assert all(eqn.invars[0].aval.dtype == jnp.int32 for eqn in equal) and equal
+
+
+def test_a_text_of_minus_infinity_is_no_padding():
+    x = jnp.full((1, 3, 2), -jnp.inf)
+    is_token = jnp.array([[False, True, True]])
+    assert (POOLINGS["max"](x, is_token) == -jnp.inf).all()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from transformer_jax.generation import sampling
 from transformer_jax.generation.sampling import (
     Sampling,
     adjusted,
@@ -25,6 +26,18 @@ LOGITS = jnp.asarray(np.log(SHARES), jnp.float32)
 
 def kept(logits):
     return [np.flatnonzero(np.isfinite(row)).tolist() for row in np.asarray(logits)]
+
+
+def test_the_likeliest_tokens_stay_where_xla_rounds_them_in_two_ways(monkeypatch):
+    def above(logits, k):
+        largest, tokens = lax_top_k(logits, k)
+        return jnp.nextafter(largest, jnp.inf), tokens
+
+    lax_top_k = jax.lax.top_k
+    monkeypatch.setattr(jax.lax, "top_k", above)
+    assert kept(top_k(LOGITS, 1)) == [[0], [3]]
+    monkeypatch.setattr(sampling, "below_largest", lambda x: jnp.nextafter(x - x.max(), -jnp.inf))
+    assert all(kept(min_p(LOGITS[:1], 1.0)))
 
 
 def test_top_k_keeps_the_k_likeliest():

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import sparse
 
-WORDS = re.compile(r"[A-Z]\w+ [A-Z]\w+|\w+")  # two capitalized words, or one word of any script
+WORDS = re.compile(r"[A-Z]\w+ [A-Z]\w+|\w+")  # two capitalized words, or one word
 RARE = range(2, 21)  # the numbers of texts that have a rare word
 LEAST_TEXTS = 200  # in fewer, chance has too large a part
 LEAST_EXCESS = 0.1  # of the share of neighbours with a common rare word, over that of shuffled rows
@@ -46,9 +46,10 @@ class RowOrder:
                 np.linspace(0, n, count + 1).round().astype(int) for n in (len(line), size)
             )
             for low, high, rows in zip(edges, edges[1:], np.diff(ends), strict=False):
-                start = int(random.integers(low, high - rows + 1))
-                margin = min(MARGIN, rows // 4, (high - low - rows) // 4)
-                cuts = (_least(links, place, margin) for place in (start, start + rows))
+                length = min(rows, high - low)
+                start = int(random.integers(low, high - length + 1))
+                margin = min(MARGIN, length // 4, (high - low - length) // 4)
+                cuts = (_least(links, place, margin) for place in (start, start + length))
                 drawn.append(line[slice(*cuts)])
         return np.unique(np.concatenate(drawn))
 

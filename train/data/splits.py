@@ -18,7 +18,7 @@ def split_validation(train: Split, fraction: float, seed: int) -> tuple[Split, S
     """Split `train` into a training part and a validation part of about `fraction` of the rows.
 
     Returns both, and a phrase that says how the validation part was drawn. The split depends on the
-    seed and the texts, and on the order of the rows only where this is what groups them."""
+    seed, the texts and, if no group is known, on the labels and the order of the rows."""
     held, rule = draw(train, fraction, seed, "validation")
     kept = np.setdiff1d(np.arange(len(train)), held)
     return train.take(kept), train.take(held), rule
@@ -93,11 +93,17 @@ def _has_groups(split: Split) -> bool:
 def _stretches(
     split: Split, joined: list[list[int]], fraction: float, seed: int
 ) -> list[int] | None:
-    """Draw stretches of rows, and the copies of their texts; None if their order says nothing."""
+    """Draw stretches of rows, and the copies of their texts; None if the order says nothing."""
     groups = sorted(joined, key=min)  # by the first row that has the text
     firsts = np.array([min(rows) for rows in groups])
     order = subject_order([split.texts[i] for i in firsts], split.labels[firsts])
-    return order and [i for k in order.draw(fraction, seed) for i in groups[k]]
+    if order is None:
+        return None
+    most = fraction * len(split)  # a text with more copies stays in training
+    taken = [i for k in order.draw(fraction, seed) if len(groups[k]) <= most for i in groups[k]]
+    # Where the order goes by class too, a stretch may have all texts of one.
+    keeps_every_class = set(np.delete(split.labels, taken)) == set(split.labels)
+    return taken if keeps_every_class else None
 
 
 def _whole_groups(joined: list[list[int]], fraction: float, seed: int) -> list[int]:

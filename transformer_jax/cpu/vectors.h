@@ -41,14 +41,15 @@ inline Floats load(const BFloat16* from) {
   return reinterpret_cast<Floats>(__builtin_convertvector(upper, Ints) << 16);
 }
 inline void store(float* to, Floats x) { *reinterpret_cast<StoredFloats*>(to) = x; }
-inline Floats same(float x) { return x - Floats{}; }  // not +, which changes -0 and is computed
+// Compilers compute x + 0, which turns -0 into 0, and leave x - 0 out.
+inline Floats same(float x) { return x - Floats{}; }
 
 // x y + sum, rounded once where the processor can. Compilers fuse some products with their sums and
 // leave others (GCC for AMD's processors), and a row would differ with the number of rows.
 inline Floats fused(Floats x, Floats y, Floats sum) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)sum);
-#elif defined(__FMA__)
+#elif defined(__x86_64__) && defined(__FMA__)
   return (Floats)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)sum);
 #else
   return x * y + sum;

@@ -79,7 +79,9 @@ def max_pool(x: Float[Array, "*B T D"], is_token: Bool[Array, "*B T"]) -> Float[
     # maximum. XLA may compute `x` once for the maximum and again where it is compared. On a CPU the
     # two may round differently, and then no entry is equal. A barrier does not prevent this.
     x = jnp.asarray(x)
-    visible = jnp.where(is_token[..., None], x, jnp.finfo(x.dtype).min)
+    # At least this, so that a token with -inf is chosen before padding.
+    seen = jnp.maximum(jax.lax.stop_gradient(x), jnp.finfo(x.dtype).min)
+    visible = jnp.where(is_token[..., None], seen, -jnp.inf)
     largest = jnp.argmax(visible, axis=-2, keepdims=True)
     is_largest = jnp.arange(x.shape[-2])[:, None] == largest
     return jnp.where(is_largest & is_token[..., None], x, 0).sum(axis=-2, dtype=x.dtype)

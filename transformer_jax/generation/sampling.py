@@ -244,7 +244,11 @@ def min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
 
 
 def _likely(logits, log_p):
-    return jnp.where(below_largest(wide(logits)) < log_p, -jnp.inf, logits)
+    logits_wide = wide(logits)
+    # By index too, for the reason that `top_k` has.
+    likeliest = jnp.argmax(logits_wide, axis=-1, keepdims=True)
+    is_other = jnp.arange(logits.shape[-1]) != likeliest
+    return jnp.where((below_largest(logits_wide) < log_p) & is_other, -jnp.inf, logits)
 
 
 def penalise_repetition(

@@ -1,5 +1,7 @@
 """Where the order of rows goes by subject, a validation part shares few subjects with training."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,18 +94,37 @@ def test_copies_stay_together():
     data = split(np.arange(SUBJECTS * TEXTS))
     copied = data.take(np.concatenate([np.arange(len(data)), np.arange(0, len(data), 5)]))
     train, held, _ = split_validation(copied, 0.1, seed=0)
-    assert len(train) + len(held) == len(copied)
+    assert len(train) + len(held) == len(copied) and 100 <= len(held) <= 200
     assert not set(train.texts) & set(held.texts)
 
 
-@pytest.mark.parametrize("fraction", [0.001, 0.5, 0.999])
-@pytest.mark.parametrize("classes", [1, 2, 400])
+def test_a_text_with_many_copies_stays_in_training():
+    data = split(np.arange(SUBJECTS * TEXTS))
+    copied = replace(data, texts=[*data.texts[:-300], *["N/A"] * 300])
+    for seed in range(5):
+        held = split_validation(copied, 0.1, seed)[1]
+        assert "N/A" not in held.texts and 60 <= len(held) <= 150
+
+
+@pytest.mark.parametrize("fraction", [0.001, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("classes", [1, 2, 10])
 def test_no_part_is_empty(fraction, classes):
     texts, _, _ = corpus()
-    labels = np.repeat(np.arange(classes), len(texts) // classes)
+    labels = np.sort(np.arange(len(texts)) % classes)
+    labels[-5:] = classes  # a small class
     data = Split(texts.tolist(), labels.astype(np.int32), None)
-    train, held, _ = split_validation(data, fraction, seed=0)
+    train, held, rule = split_validation(data, fraction, seed=0)
     assert len(train) and len(held) and len(train) + len(held) == len(texts)
+    assert rule.startswith("by stretches of rows")
+
+
+def test_a_class_is_never_held_out_whole():
+    texts, _, subjects = corpus()
+    labels = subjects.astype(np.int32)  # a class is a subject, and one row is misplaced
+    labels[[0, -1]] = labels[[-1, 0]]
+    for seed in range(5):
+        train, _, rule = split_validation(Split(texts.tolist(), labels, None), 0.1, seed)
+        assert set(train.labels) == set(labels) and rule.startswith("by distinct text")
 
 
 def test_few_texts_have_no_order():

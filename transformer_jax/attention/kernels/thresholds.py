@@ -1,8 +1,9 @@
 """The sizes from which a CPU computes attention by blocks, and by the kernel in C++.
 
-They are fitted by bench/pages/plan.py to the table of `python -m bench.plan`, and
-tests/bench/test_plan.py compares the two. Vectors of 512 bits make arithmetic cheaper in ratio to
-memory, so that processors with AVX-512 and without it have different sizes.
+LIMITS and KERNEL_FROM are fitted by bench/pages/plan.py to the table of `python -m bench.plan`, and
+tests/bench/test_plan.py compares them. SINGLE_QUERY_FROM is read from the same table. Vectors of
+512 bits make arithmetic cheaper in ratio to memory, so that processors with AVX-512 and without it
+have different sizes.
 """
 
 from typing import NamedTuple
