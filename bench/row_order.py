@@ -37,7 +37,7 @@ def orders(split: Split) -> dict[str, np.ndarray]:
 
 
 def compare(split: Split, draws: int) -> dict:
-    """Hold texts out without their groups; return what the parts have in common."""
+    """Return what the parts have in common that are held out without the groups."""
     groups, unknown = np.array(split.groups), Split(split.texts, split.labels, None)
     shared, sizes, balance, seconds = [], [], [], []
     for seed in range(draws):

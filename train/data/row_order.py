@@ -14,9 +14,12 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 WORDS = re.compile(r"[A-Z]\w+ [A-Z]\w+|\w+")  # two capitalized words, or one word
 RARE = range(2, 21)  # the numbers of texts that have a rare word
@@ -75,10 +78,12 @@ def subject_order(texts: Sequence[str], labels: np.ndarray) -> RowOrder | None:
     return RowOrder(lines, [_links(words[line]) for line in lines])
 
 
-def rare_words(texts: Sequence[str]) -> sparse.csr_matrix:
+def rare_words(texts: Sequence[str]) -> "csr_matrix":
     """Return the rare words of each text, [n, words]; two rows' product is their words' weight.
 
     The weight of a word in df of n texts is log(n / df), and an entry is its square root."""
+    from scipy.sparse import csr_matrix  # not where a program only checks its command line
+
     ids: defaultdict[str, int] = defaultdict()
     ids.default_factory = ids.__len__
     bags = [np.fromiter({ids[word] for word in WORDS.findall(text)}, np.int32) for text in texts]
@@ -90,7 +95,7 @@ def rare_words(texts: Sequence[str]) -> sparse.csr_matrix:
     rows, columns = rows[kept], np.cumsum(is_rare)[columns[kept]] - 1
     weights = np.sqrt(np.log(len(texts) / frequency[is_rare]), dtype=np.float32)
     shape = len(texts), len(weights)
-    return sparse.csr_matrix((weights[columns], (rows, columns)), shape)
+    return csr_matrix((weights[columns], (rows, columns)), shape)
 
 
 def _lines(labels):

@@ -193,9 +193,8 @@ def top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
     check_whole("k", k, least=1)
     largest, tokens = jax.lax.top_k(logits, min(k, logits.shape[-1]))
     # By index too: XLA may compute the logits again here, and round the k-th below itself.
-    is_below = jnp.put_along_axis(
-        logits < largest[:, -1:], tokens, jnp.array(False), axis=-1, inplace=False
-    )
+    rows = jnp.arange(logits.shape[0])[:, None]
+    is_below = (logits < largest[:, -1:]).at[rows, tokens].set(False)
     return jnp.where(is_below, -jnp.inf, logits)
 
 

@@ -1,4 +1,4 @@
-"""Where the order of rows goes by subject, a validation part shares few subjects with training."""
+"""A validation part shares few subjects with training where the order of the rows goes by them."""
 
 from dataclasses import replace
 
