@@ -5,8 +5,7 @@
 
 The movies are removed, and a tenth of the texts is held out, for several seeds and three orders of
 the rows. Then the movies of the two parts are compared. Test texts only serve to drop their copies.
-Numbers are
-written to docs/results/row_order.json, the page to docs/research/row-order.md.
+Numbers are written to docs/results/row_order.json, the page to docs/research/row-order.md.
 """
 
 import argparse

@@ -12,9 +12,9 @@ from jax.extend.backend import get_backend
 from train.trainer import checkpoints
 
 MOST_PROGRAMS = 400
-# XLA's older code generator compiles in half the time. What it computes twice may be rounded in two
-# ways, more often where a program is compiled in several parts: the second flag asks for one. The
-# newer one, which users have, runs the slow tests, the documented commands and, with the newest
+# XLA's older code generator compiles in half the time. It may round what it computes twice in two
+# ways; compiled in one part (the second flag), all tests pass on each processor tried. The newer
+# generator, which users have, runs the slow tests, the documented commands and, with the newest
 # jax, the contracts; all tests run with it if XLA_FLAGS is --xla_cpu_use_fusion_emitters=true.
 COMPILE_FASTER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 

@@ -16,8 +16,8 @@ from transformer_jax.runtime.errors import one_line
 
 REPOSITORY = "stanfordnlp/imdb"
 PATIENCE = 5.0  # seconds
-# The hub has the reviews of a class as the archive of the release lists them: those with the ids
-# 127 to 0, then 255 to 128, and so on.
+# The hub has the reviews of a class in blocks, each in reverse: ids 127 to 0, then 255 to 128. This
+# is seen in the first rows (127, 126, ..., 111) and in the last ones (..., 12417, 12416).
 BLOCK = 128
 
 

@@ -1,4 +1,4 @@
-"""Validation without group ids, where the order of the rows goes by subject.
+"""Validation without group ids, where the rows are ordered by subject.
 
 Files often list the texts of one movie, author or thread together, without a column that says so. A
 random validation part then shares its subjects with the training part, and rewards memorization.

@@ -3,7 +3,7 @@
 Reviews of the same movie resemble each other, and about one in a hundred IMDb reviews is a copy of
 another. A validation split with such copies would measure memorization. So rows that share a movie
 or a text (ignoring spacing and case) are grouped first, and only whole groups are held out. Where
-no movie is known and the order of the rows goes by subject, stretches of rows are held out."""
+no movie is known and the rows are ordered by subject, stretches of rows are held out."""
 
 from collections.abc import Iterable
 
@@ -101,7 +101,7 @@ def _stretches(
         return None
     most = fraction * len(split)  # a text with more copies stays in training
     taken = [i for k in order.draw(fraction, seed) if len(groups[k]) <= most for i in groups[k]]
-    # Where the order goes by class too, a stretch may have all texts of one.
+    # Where the rows are ordered by class too, a stretch may have all texts of one.
     keeps_every_class = set(np.delete(split.labels, taken)) == set(split.labels)
     return taken if keeps_every_class else None
 
@@ -129,7 +129,7 @@ def _rule(split: Split, rows: np.ndarray, fraction: float, seed: int, *, is_by_o
     asked, found = f"{fraction:g} asked for, seed {seed}", counted(len(split), "text")
     if is_by_order:
         return (
-            "by stretches of rows, whose order goes by subject "
+            "in stretches of rows, since the rows are ordered by subject "
             f"({asked}: {len(rows):,} of {found}; equal texts stay together)"
         )
     by_group = _has_groups(split)

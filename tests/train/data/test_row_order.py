@@ -1,4 +1,4 @@
-"""A validation part shares few subjects with training where the order of the rows goes by them."""
+"""A validation part shares few subjects with training where the rows are ordered by subject."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def test_few_held_out_texts_share_their_subject_with_training(order):
     for seed in range(5):
         share, rule = shared_subjects(data, seed=seed)
         assert share < 0.1 and rule.startswith(
-            "by stretches of rows, whose order goes by subject ("
+            "in stretches of rows, since the rows are ordered by subject ("
         )
         held = split_validation(data, 0.1, seed)[1]
         assert 80 <= len(held) <= 160 and 0.3 < held.labels.mean() < 0.7
@@ -115,7 +115,7 @@ def test_no_part_is_empty(fraction, classes):
     data = Split(texts.tolist(), labels.astype(np.int32), None)
     train, held, rule = split_validation(data, fraction, seed=0)
     assert len(train) and len(held) and len(train) + len(held) == len(texts)
-    assert rule.startswith("by stretches of rows")
+    assert rule.startswith("in stretches of rows")
 
 
 def test_a_class_is_never_held_out_whole():

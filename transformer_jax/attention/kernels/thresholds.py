@@ -27,7 +27,7 @@ class KernelFrom(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A case that has sizes of its own."""
+    """A combination of processor, dtype, pass and mask, which has sizes of its own."""
 
     avx512: bool  # the processor has vectors of 512 bits
     narrow: bool  # the dtype has less than 32 bits
