@@ -1,6 +1,6 @@
 // The kernels for CPUs against nested loops in double, in float32 and bfloat16 by turns: attention
 // on drawn shapes, masks and padding, and products of few rows. The exponential is compared with
-// that of the C++ library.
+// that of the C++ library, and the rounding of vectors with that of single numbers.
 //
 //     drawn_kernels NUMBER
 //
@@ -261,11 +261,32 @@ void compare_exponential() {
   }
 }
 
+// Vectors are rounded to bfloat16 as single numbers are: infinities, NaN and ties too.
+void compare_rounding() {
+  for (long i = 0; i < 100000; i++) {
+    uint32_t bits[W];
+    for (uint32_t& x : bits) {
+      x = between(0, 3) ? generator() : (uint32_t)between(0, 0xffff) << 16 | 0x8000;
+      if (!between(0, 9)) x |= 0x7f800000;
+    }
+    float numbers[W];
+    std::memcpy(numbers, bits, sizeof bits);
+    BFloat16 together[W], alone[W];
+    store(together, load(numbers));
+    copy(numbers, W, alone);
+    if (std::memcmp(together, alone, sizeof alone)) {
+      std::printf("vectors are rounded in another way than numbers\n");
+      std::exit(1);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int, char** words) {
   const int number = std::atoi(words[1]);
   compare_exponential();
+  compare_rounding();
   for (int i = 0; i < number; i++) {
     i % 2 ? one<BFloat16>() : one<float>();
     i % 2 ? one_product<BFloat16>(i % 4 > 1) : one_product<float>(i % 4 > 1);

@@ -35,7 +35,10 @@ class ByVectors {
   float scale() const { return 1; }  // of the logits, since that of the queries is `p.scale`
 
   void take(const Block& block, const E* query) {
-    transpose(query + block.start * p.N * p.H, block.rows, p.N * p.H, p.H, p.scale, q);
+    transpose(query + block.start * p.N * p.H, block.rows, p.H, p.N * p.H, p.scale, q, QUERIES);
+    if (block.rows < block.columns)
+      for (float* row = q; row < q + p.H * QUERIES; row += QUERIES)
+        std::fill(row + block.rows, row + block.columns, 0.f);
   }
   void multiply_keys(const Block& block, long j, long n, float* logits) {
     multiply<false>(n, block.columns, {keys.key + j * p.H, p.H, 1}, q, QUERIES, logits, QUERIES,
@@ -150,10 +153,13 @@ void forward(const Problem& p, Products& products, Kept kept, const E* query, E*
           store(sum + o * QUERIES + i, load(sum + o * QUERIES + i) * load(shrink + i));
     products.add_values(block, j, n, weights, sum);
   }
+  for (long i = 0; i < block.columns; i += W) {
+    const Floats all = load(total + i), by = all == Floats{} ? Floats{} : p.kept_scale / all;
+    for (long o = 0; o < p.O; o++)
+      store(sum + o * QUERIES + i, load(sum + o * QUERIES + i) * by);
+  }
+  write_rows(sum, p.O, block.rows, output + start * p.N * p.O, p.N * p.O);
   for (long i = 0; i < block.rows; i++) {
-    const float by = total[i] == 0 ? 0.f : p.kept_scale / total[i];
-    E* row = output + (start + i) * p.N * p.O;
-    for (long o = 0; o < p.O; o++) write(row + o, sum[o * QUERIES + i] * by);
     found.highest[start + i] = highest[i];
     found.log_total[start + i] = std::log(total[i]);
   }
@@ -204,11 +210,7 @@ void attend_once(const Problem& p, long b, const E* query, const E* key, const E
       for (long n = 0; n < columns; n++)
         sum[n] = fused(load(row + n * W), same(weights[k]), sum[n]);
     }
-    for (long n = 0; n < columns; n++) {
-      float found[W];
-      store(found, sum[n] * by);
-      copy(found, W, output + o + n * W);
-    }
+    for (long n = 0; n < columns; n++) store(output + o + n * W, sum[n] * by);
   }
   *highest = top;
   *log_total = std::log(all);

@@ -12,14 +12,6 @@
 
 namespace {
 
-// Writes the gradients of a block of queries, which are columns.
-template <class E>
-void write_queries(const Problem& p, const Block& block, const float* columns, E* d_query) {
-  for (long i = 0; i < block.rows; i++)
-    for (long h = 0; h < p.H; h++)
-      write(d_query + (block.start + i) * p.N * p.H + h, columns[h * QUERIES + i]);
-}
-
 // Drops weights and their gradients.
 inline void drop(Kept kept, long key, long query, Floats& weights, Floats& d_weights) {
   if (!kept.bytes) return;
@@ -57,14 +49,17 @@ class GradientsByVectors {
     float *highest = d_q + p.H * QUERIES, *log_total = highest + QUERIES;
     float *less = log_total + QUERIES, *q_rows = less + QUERIES;
     float* d_out_rows = q_rows + H * QUERIES;
-    std::fill(q_rows, q_rows + (H + O) * QUERIES, 0.f);
     for (long i = 0; i < block.columns; i++) {
-      if (!read_statistics(p, block, found, delta, i, highest, log_total, less)) continue;
-      copy(query + (start + i) * p.N * p.H, p.H, q_rows + i * H);
-      copy(d_output + (start + i) * p.N * p.O, p.O, d_out_rows + i * O);
+      const bool sees = read_statistics(p, block, found, delta, i, highest, log_total, less);
+      const long h = sees ? p.H : 0, o = sees ? p.O : 0;
+      float *q_row = q_rows + i * H, *d_out_row = d_out_rows + i * O;
+      copy(query + (start + i) * p.N * p.H, h, q_row);
+      copy(d_output + (start + i) * p.N * p.O, o, d_out_row);
+      std::fill(q_row + h, q_row + H, 0.f);
+      std::fill(d_out_row + o, d_out_row + O, 0.f);
     }
-    transpose(q_rows, block.rows, H, p.H, p.scale, q);
-    transpose(d_out_rows, block.rows, O, p.O, 1, d_out);
+    transpose(q_rows, block.columns, p.H, H, p.scale, q, QUERIES);
+    transpose(d_out_rows, block.columns, p.O, O, 1, d_out, QUERIES);
     std::fill(d_q, d_q + p.H * QUERIES, 0.f);
     const float d_scale = p.scale * p.kept_scale;
     for (long j = block.first; j < block.last; j += KEYS) {
@@ -86,7 +81,7 @@ class GradientsByVectors {
       multiply<true>(n, H, {d_logits, QUERIES, 1}, q_rows, H, d_key + j * H, H, block.rows);
       multiply<true>(p.H, block.columns, {key, 1, p.H}, d_logits, QUERIES, d_q, QUERIES, n);
     }
-    write_queries(p, block, d_q, d_query);
+    write_rows(d_q, p.H, block.rows, d_query + start * p.N * p.H, p.N * p.H);
   }
 
   const long H, O;         // with zeros behind
@@ -177,7 +172,7 @@ class GradientsByTiles {
       multiply_by_tiles<true>(H, block.columns, keys_by_column + j, S, d_pairs, 2 * QUERIES, d_q,
                               QUERIES, depth);
     }
-    write_queries(p, block, d_q, d_query);
+    write_rows(d_q, p.H, block.rows, d_query + start * p.N * p.H, p.N * p.H);
   }
 
   const long H, O;         // with zeros behind

@@ -120,14 +120,12 @@ void hide(const Problem& p, const Block& block, const Seen& keys, long j, long n
     }
 }
 
-// Writes rows [rows][width], at `stride`, times `scale` as columns [width][QUERIES].
+// Writes columns [width][QUERIES] as rows [rows][width] that are `stride` apart. W rows at a time
+// stay in the cache, where rows that are a power of two apart share few places.
 template <class E>
-void transpose(const E* rows, long number, long stride, long width, float scale, float* out) {
-  const long columns = rounded_up(number);
-  for (long w = 0; w < width; w++, out += QUERIES) {
-    for (long i = 0; i < number; i++) out[i] = read(rows[i * stride + w]) * scale;
-    for (long i = number; i < columns; i++) out[i] = 0;
-  }
+void write_rows(const float* columns, long width, long rows, E* to, long stride) {
+  for (long i = 0; i < rows; i += W)
+    transpose(columns + i, width, std::min<long>(W, rows - i), QUERIES, 1, to + i * stride, stride);
 }
 
 struct Statistics {

@@ -128,12 +128,6 @@ inline void put(BFloat16* to, long columns, long row, long column, BFloat16 x) {
   to[row / 2 * 2 * columns + 2 * column + row % 2] = x;
 }
 
-// Rounds to the nearest bfloat16s, which are the upper halves of the result.
-inline Ints rounded(Floats x) {
-  const Ints bits = reinterpret_cast<Ints>(x);
-  return bits + 0x7fff + (bits >> 16 & 1);
-}
-
 // Writes rounded numbers as the part of a row of a left factor.
 inline void put_row(BFloat16* to, Ints bits) {
   *reinterpret_cast<Shorts*>(to) = __builtin_convertvector(bits >> 16 & 0xffff, Shorts);

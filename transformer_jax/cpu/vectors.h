@@ -2,6 +2,7 @@
 #ifndef TRANSFORMER_JAX_VECTORS_H_
 #define TRANSFORMER_JAX_VECTORS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -25,6 +26,7 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 // latter to memory whenever an element changes.
 typedef float Floats __attribute__((vector_size(W * 4)));
 typedef int32_t Ints __attribute__((vector_size(W * 4)));
+typedef uint32_t Words __attribute__((vector_size(W * 4)));
 typedef float StoredFloats __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef int32_t StoredInts __attribute__((vector_size(W * 4), aligned(4), may_alias));
 typedef uint8_t Bytes __attribute__((vector_size(W), aligned(1), may_alias));
@@ -41,8 +43,28 @@ inline Floats load(const BFloat16* from) {
   return reinterpret_cast<Floats>(__builtin_convertvector(upper, Ints) << 16);
 }
 inline void store(float* to, Floats x) { *reinterpret_cast<StoredFloats*>(to) = x; }
+// Rounds to the nearest bfloat16s, which are the upper halves of the result. Not for NaN.
+inline Ints rounded(Floats x) {
+  const Words bits = reinterpret_cast<Words>(x);
+  return reinterpret_cast<Ints>(bits + 0x7fff + (bits >> 16 & 1));
+}
+inline void store(BFloat16* to, Floats x) {
+  const Ints nearest = x == x ? rounded(x) : reinterpret_cast<Ints>(x) | 1 << 22;
+  *reinterpret_cast<Shorts*>(to) = __builtin_convertvector(nearest >> 16 & 0xffff, Shorts);
+}
 // Compilers compute x + 0, which turns -0 into 0, and leave x - 0 out.
 inline Floats same(float x) { return x - Floats{}; }
+
+// Element j is number lanes[j] of those of x, which the ones of y follow.
+inline Floats shuffled(Floats x, Floats y, Ints lanes) {
+#if defined(__clang__)
+  Floats found;
+  for (int j = 0; j < W; j++) found[j] = lanes[j] < W ? x[lanes[j] % W] : y[lanes[j] % W];
+  return found;
+#else
+  return __builtin_shuffle(x, y, lanes);
+#endif
+}
 
 // x y + sum, rounded once where the processor can. Compilers fuse some products with their sums and
 // leave others (GCC for AMD's processors), and a row would differ with the number of rows.
@@ -95,6 +117,49 @@ inline Floats exponential(Floats x) {
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
   return least > x ? Floats{} : reinterpret_cast<Floats>(reinterpret_cast<Ints>(p) + exponent);
+}
+
+// Transposes W vectors of W elements: bit B of an element's row and of its lane are exchanged, and
+// then the bits above it.
+template <int B = 1>
+inline void transpose(Floats* rows) {
+  Ints lower, upper;
+  for (int j = 0; j < W; j++) {
+    lower[j] = j & B ? W + j - B : j;
+    upper[j] = j & B ? W + j : j + B;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < W; i++) {
+    if (i & B) continue;
+    const Floats x = rows[i], y = rows[i + B];
+    rows[i] = shuffled(x, y, lower);
+    rows[i + B] = shuffled(x, y, upper);
+  }
+  if constexpr (2 * B < W) transpose<2 * B>(rows);
+}
+
+// Writes the transpose of a matrix, times `scale`: the element (r, c) at from[r * row + c] goes to
+// to[c * column + r].
+template <class From, class To>
+inline void transpose(const From* from, long rows, long columns, long row, float scale, To* to,
+                      long column) {
+  for (long r = 0; r < rows; r += W)
+    for (long c = 0; c < columns; c += W) {
+      const From* corner = from + r * row + c;
+      To* out = to + c * column + r;
+      if (rows - r >= W && columns - c >= W) {
+        Floats square[W];
+#pragma GCC unroll 16
+        for (int i = 0; i < W; i++) square[i] = load(corner + i * row) * scale;
+        transpose(square);
+#pragma GCC unroll 16
+        for (int i = 0; i < W; i++) store(out + i * column, square[i]);
+      } else {
+        for (long j = 0; j < std::min<long>(W, columns - c); j++)
+          for (long i = 0; i < std::min<long>(W, rows - r); i++)
+            write(out + j * column + i, read(corner[i * row + j]) * scale);
+      }
+    }
 }
 
 // A matrix whose element (r, k) is at data[r * row + k * column].
