@@ -381,8 +381,9 @@ def test_it_computes_in_the_faster_dtype_but_for_the_sample(
 
 @pytest.mark.optimized
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_the_sample_is_told_by_an_encoder_that_was_pretrained_on_it(tmp_path):
-    """The default settings of the programs; six minutes on one core."""
+    """The default settings of the programs; five minutes on two cores, and ten on one."""
     encoder, classifier = tmp_path / "encoder", tmp_path / "classifier"
     assert main(["--data", "sample", "--out", str(encoder)]) == 0
     options = ["--data", "sample", "--pretrained", str(encoder), "--out", str(classifier)]
