@@ -15,6 +15,7 @@ from transformer_jax.attention.kernels import cpu
 from transformer_jax.cpu import library
 from transformer_jax.functional import weight_product
 from transformer_jax.runtime import shared_library
+from transformer_jax.runtime.processor import processor_has
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,14 @@ def test_they_agree_as_gcc_compiles_them_for_processors_of_amd(drawn_kernels):
     if platform.machine() != "x86_64":
         pytest.skip("the processor is not of Intel's kind")
     assert drawn_kernels(200, "-march=haswell", "-mtune=znver3") == "200 problems agree\n"
+
+
+@pytest.mark.slow
+def test_they_agree_by_vectors_where_the_processor_has_tiles(drawn_kernels):
+    """Processors with AVX-512 and without AMX compute bfloat16 so."""
+    if not processor_has("amx_bf16"):
+        pytest.skip("the processor has no tiles")
+    assert drawn_kernels(400, "-mno-amx-bf16") == "400 problems agree\n"
 
 
 @pytest.mark.slow

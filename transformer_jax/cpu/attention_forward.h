@@ -36,6 +36,7 @@ class ByVectors {
 
   void take(const Block& block, const E* query) {
     transpose(query + block.start * p.N * p.H, block.rows, p.H, p.N * p.H, p.scale, q, QUERIES);
+    // The columns behind the last query reach no result, but denormal numbers there would be slow.
     if (block.rows < block.columns)
       for (float* row = q; row < q + p.H * QUERIES; row += QUERIES)
         std::fill(row + block.rows, row + block.columns, 0.f);

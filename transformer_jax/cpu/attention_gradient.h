@@ -51,10 +51,10 @@ class GradientsByVectors {
     float* d_out_rows = q_rows + H * QUERIES;
     for (long i = 0; i < block.columns; i++) {
       const bool sees = read_statistics(p, block, found, delta, i, highest, log_total, less);
-      const long h = sees ? p.H : 0, o = sees ? p.O : 0;
+      const long h = sees ? p.H : 0, o = sees ? p.O : 0, row = (start + (sees ? i : 0)) * p.N;
       float *q_row = q_rows + i * H, *d_out_row = d_out_rows + i * O;
-      copy(query + (start + i) * p.N * p.H, h, q_row);
-      copy(d_output + (start + i) * p.N * p.O, o, d_out_row);
+      copy(query + row * p.H, h, q_row);
+      copy(d_output + row * p.O, o, d_out_row);
       std::fill(q_row + h, q_row + H, 0.f);
       std::fill(d_out_row + o, d_out_row + O, 0.f);
     }

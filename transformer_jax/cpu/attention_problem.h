@@ -120,8 +120,8 @@ void hide(const Problem& p, const Block& block, const Seen& keys, long j, long n
     }
 }
 
-// Writes columns [width][QUERIES] as rows [rows][width] that are `stride` apart. W rows at a time
-// stay in the cache, where rows that are a power of two apart share few places.
+// Writes columns [width][QUERIES] as rows [rows][width] that are `stride` apart, W rows at a time.
+// Rows a power of two apart fall into few sets of the cache, and all would push each other out.
 template <class E>
 void write_rows(const float* columns, long width, long rows, E* to, long stride) {
   for (long i = 0; i < rows; i += W)

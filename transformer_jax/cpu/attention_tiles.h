@@ -128,11 +128,6 @@ inline void put(BFloat16* to, long columns, long row, long column, BFloat16 x) {
   to[row / 2 * 2 * columns + 2 * column + row % 2] = x;
 }
 
-// Writes rounded numbers as the part of a row of a left factor.
-inline void put_row(BFloat16* to, Ints bits) {
-  *reinterpret_cast<Shorts*>(to) = __builtin_convertvector(bits >> 16 & 0xffff, Shorts);
-}
-
 // Writes rounded numbers as the part of a row of a right factor; even rows come before odd ones.
 inline void put_pairs(BFloat16* to, long columns, long row, long column, Ints bits) {
   StoredInts* pairs = reinterpret_cast<StoredInts*>(to + row / 2 * 2 * columns + 2 * column);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -43,28 +44,20 @@ inline Floats load(const BFloat16* from) {
   return reinterpret_cast<Floats>(__builtin_convertvector(upper, Ints) << 16);
 }
 inline void store(float* to, Floats x) { *reinterpret_cast<StoredFloats*>(to) = x; }
-// Rounds to the nearest bfloat16s, which are the upper halves of the result. Not for NaN.
+// Rounds to the nearest bfloat16s, the upper halves of the result. Some NaN become numbers.
 inline Ints rounded(Floats x) {
   const Words bits = reinterpret_cast<Words>(x);
   return reinterpret_cast<Ints>(bits + 0x7fff + (bits >> 16 & 1));
 }
+// Writes the upper halves.
+inline void put_row(BFloat16* to, Ints bits) {
+  *reinterpret_cast<Shorts*>(to) = __builtin_convertvector(bits >> 16 & 0xffff, Shorts);
+}
 inline void store(BFloat16* to, Floats x) {
-  const Ints nearest = x == x ? rounded(x) : reinterpret_cast<Ints>(x) | 1 << 22;
-  *reinterpret_cast<Shorts*>(to) = __builtin_convertvector(nearest >> 16 & 0xffff, Shorts);
+  put_row(to, x == x ? rounded(x) : reinterpret_cast<Ints>(x) | 1 << 22);
 }
 // Compilers compute x + 0, which turns -0 into 0, and leave x - 0 out.
 inline Floats same(float x) { return x - Floats{}; }
-
-// Element j is number lanes[j] of those of x, which the ones of y follow.
-inline Floats shuffled(Floats x, Floats y, Ints lanes) {
-#if defined(__clang__)
-  Floats found;
-  for (int j = 0; j < W; j++) found[j] = lanes[j] < W ? x[lanes[j] % W] : y[lanes[j] % W];
-  return found;
-#else
-  return __builtin_shuffle(x, y, lanes);
-#endif
-}
 
 // x y + sum, rounded once where the processor can. Compilers fuse some products with their sums and
 // leave others (GCC for AMD's processors), and a row would differ with the number of rows.
@@ -116,25 +109,30 @@ inline Floats exponential(Floats x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  return least > x ? Floats{} : reinterpret_cast<Floats>(reinterpret_cast<Ints>(p) + exponent);
+  const Floats found = reinterpret_cast<Floats>(reinterpret_cast<Ints>(p) + exponent);
+  return least > x ? Floats{} : x == x ? found : x;
 }
 
-// Transposes W vectors of W elements: bit B of an element's row and of its lane are exchanged, and
-// then the bits above it.
+// Exchanges bit B (1, 2, 4, ...) of an element's lane and of its row, for two rows that differ in
+// it. With lanes that are not constants, compilers would move one element at a time.
+template <int B, int... LANE>
+inline void exchange(Floats& lower, Floats& upper, std::integer_sequence<int, LANE...>) {
+  const Floats x = lower, y = upper;
+#if defined(__clang__)
+  lower = __builtin_shufflevector(x, y, (LANE & B ? W + LANE - B : LANE)...);
+  upper = __builtin_shufflevector(x, y, (LANE & B ? W + LANE : LANE + B)...);
+#else
+  lower = __builtin_shuffle(x, y, Ints{(LANE & B ? W + LANE - B : LANE)...});
+  upper = __builtin_shuffle(x, y, Ints{(LANE & B ? W + LANE : LANE + B)...});
+#endif
+}
+
+// Transposes W vectors of W elements, by the bits of their numbers from B on.
 template <int B = 1>
 inline void transpose(Floats* rows) {
-  Ints lower, upper;
-  for (int j = 0; j < W; j++) {
-    lower[j] = j & B ? W + j - B : j;
-    upper[j] = j & B ? W + j : j + B;
-  }
 #pragma GCC unroll 16
-  for (int i = 0; i < W; i++) {
-    if (i & B) continue;
-    const Floats x = rows[i], y = rows[i + B];
-    rows[i] = shuffled(x, y, lower);
-    rows[i + B] = shuffled(x, y, upper);
-  }
+  for (int i = 0; i < W; i++)
+    if (!(i & B)) exchange<B>(rows[i], rows[i + B], std::make_integer_sequence<int, W>());
   if constexpr (2 * B < W) transpose<2 * B>(rows);
 }
 
