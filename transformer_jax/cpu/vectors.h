@@ -99,7 +99,7 @@ inline Floats exponential(Floats x) {
   const Floats least = same(-87.33f);
   const float round = 12582912.f;  // adding 1.5 * 2^23 rounds to a whole number
   Floats n = (least > x ? least : x) * 1.44269504f + round;
-  const Ints exponent = reinterpret_cast<Ints>(n) << 23;
+  const Words exponent = reinterpret_cast<Words>(n) << 23;
   n -= round;
   const Floats r = (least > x ? least : x) - n * 0.693359375f + n * 2.12194440e-4f;
   Floats p = same(1.9875691500e-4f);
@@ -109,7 +109,7 @@ inline Floats exponential(Floats x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const Floats found = reinterpret_cast<Floats>(reinterpret_cast<Ints>(p) + exponent);
+  const Floats found = reinterpret_cast<Floats>(reinterpret_cast<Words>(p) + exponent);
   return least > x ? Floats{} : x == x ? found : x;
 }
 
