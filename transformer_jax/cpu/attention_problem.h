@@ -133,11 +133,12 @@ struct Statistics {
 };
 
 // Reads the statistics and delta of query i of a block. Returns whether it has a gradient: not if
-// it sees no key, or is beyond the last.
+// it sees no key, or is beyond the last. The highest logit is -inf also where all logits are NaN,
+// since a maximum ignores NaN; the total is 0 only without a key.
 bool read_statistics(const Problem& p, const Block& block, Statistics found, const float* delta,
                      long i, float* highest, float* log_total, float* less) {
   const long at = block.start + i;
-  const bool sees = i < block.rows && found.highest[at] != -INF;
+  const bool sees = i < block.rows && found.log_total[at] != -INF;
   highest[i] = sees ? found.highest[at] : 0;
   log_total[i] = sees ? found.log_total[at] : 0;
   less[i] = sees ? delta[at] / p.kept_scale : 0;

@@ -208,6 +208,24 @@ def test_nan_that_is_seen_is_not_hidden(dtype):
 
 
 @built
+@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_nan_in_a_query_reaches_the_gradients_of_the_keys_that_it_sees(dtype, mask):
+    """Also where all of its logits are NaN, of which the highest is -inf."""
+    mask = MASKS[mask]
+    query, key, value = (x.astype(dtype) for x in qkv())
+    query = query.at[0, 3, 0, 0].set(jnp.nan)
+    output, pullback = jax.vjp(partial(attend, mask=mask), query, key, value)
+    d_query, d_key, d_value = (np.isnan(x) for x in pullback(jnp.ones_like(output)))
+    assert d_query[0, 3, 0].all() and d_query.sum() == H
+    seen = np.ones(S, bool) if mask is None else np.asarray(mask.to_array(T, S))[0, 0, 3]
+    for found in (d_key, d_value):
+        assert found[0, seen, 0].all() and not found[1].any() and not found[0, :, 1].any()
+        if mask is MASKS["padding"]:
+            assert not found[0, ~IS_TOKEN[0]].any()
+
+
+@built
 def test_huge_logits_do_not_overflow():
     query, key, value = qkv()
     found, right = (
