@@ -96,7 +96,8 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         "(`implementation=`), or who run on another processor.",
         "",
         "The thresholds in `transformer_jax/attention/kernels/thresholds.py` are set from these "
-        "tables. A dash means that the implementation does not take the arguments. *Without it* is "
+        "tables. A dash means that the implementation did not take the arguments when they were "
+        "measured. *Without it* is "
         "the same ratio where the kernel in C++ is not built.",
     ]
     for machine in results["machines"]:

@@ -1,5 +1,5 @@
 // The kernels for CPUs against nested loops in double, in float32 and bfloat16 by turns: attention
-// on drawn shapes, masks and padding, and products of few rows. The exponential is compared with
+// on drawn shapes, masks, padding and segments, and products of few rows. The exponential is compared with
 // that of the C++ library, and the rounding of vectors with that of single numbers.
 //
 //     drawn_kernels NUMBER
@@ -118,9 +118,30 @@ void one() {
   auto is_token = [&](long b, long s) {
     return tokens.empty() || tokens[(p.tokens > 1 ? b : 0) * p.S + s];
   };
+  // Segments of drawn lengths in order, as packed texts have them, or of ids in any order.
+  std::vector<int32_t> query_ids, key_ids;
+  if (!between(0, 2)) {
+    p.ids = between(0, 1) ? p.B : 1;
+    const long texts = between(1, 6), in_order = between(0, 2);
+    auto draw = [&](long n) {
+      std::vector<int32_t> ids(p.ids * n);
+      for (int32_t& id : ids) id = between(-1, texts);
+      if (in_order)
+        for (long b = 0; b < p.ids; b++) std::sort(&ids[b * n], &ids[b * n] + n);
+      return ids;
+    };
+    query_ids = draw(p.T);
+    key_ids = p.S == p.T && between(0, 3) ? query_ids : draw(p.S);
+    p.query_ids = query_ids.data();
+    p.key_ids = key_ids.data();
+  }
+  auto is_one_segment = [&](long b, long t, long s) {
+    const long row = p.ids > 1 ? b : 0;
+    return query_ids.empty() || query_ids[row * p.T + t] == key_ids[row * p.S + s];
+  };
   auto sees = [&](long b, long t, long s) {
     const long distance = s - (t + p.S - p.T);
-    return is_token(b, s) && (p.left < 0 || distance >= -p.left) &&
+    return is_token(b, s) && is_one_segment(b, t, s) && (p.left < 0 || distance >= -p.left) &&
            (p.right < 0 || distance <= p.right);
   };
   std::vector<uint8_t> kept;

@@ -175,7 +175,7 @@ def dot_product_attention(
         "reference"   stores all T x S logits
         "blockwise"   does not store them, and skips the blocks that the mask hides
         "cpu"         calls the kernel in C++ for one CPU, if it is built: float32 and bfloat16,
-                      without a bias, under causal masks, windows and padding
+                      without a bias, under causal masks, windows, padding and segments
         "triton"      calls kernels for one NVIDIA GPU: float16 and bfloat16, without a bias, under
                       causal masks, windows, padding and segments
         "cudnn"       calls NVIDIA's kernel, which rounds a bias to the dtype of the query

@@ -26,7 +26,9 @@ namespace {
 template <class E>
 class ByVectors {
  public:
-  static size_t memory(const Problem& p) { return QUERIES * p.H + p.S * (p.H + p.O + 1); }
+  static size_t memory(const Problem& p) {
+    return QUERIES * p.H + p.S * (p.H + p.O) + Seen::memory(p);
+  }
 
   ByVectors(const Problem& p, const E* key, const E* value, long b, float* memory)
       : p(p), q(memory), keys(copied(p, key, value, b, memory + QUERIES * p.H)) {}
@@ -66,7 +68,7 @@ class ByTiles {
  public:
   static size_t memory(const Problem& p) {
     const long H = rounded_up(p.H, DEPTH), O = rounded_up(p.O, TILE);
-    return (QUERIES * (H + KEYS) + padded_keys(p) * (H + O)) / 2 + p.S;
+    return (QUERIES * (H + KEYS) + padded_keys(p) * (H + O)) / 2 + Seen::memory(p);
   }
 
   ByTiles(const Problem& p, const BFloat16* key, const BFloat16* value, long b, float* memory)
@@ -244,8 +246,8 @@ bool attend_by(Pool& pool, const Problem& p, const E* query, const E* key, const
 template <class Pool, class E>
 bool attend(Pool& pool, const Problem& p, const E* query, const E* key, const E* value, E* output,
             Statistics found) {
-  const bool without_bounds = p.left < 0 && p.right < 0;
-  if (p.T == 1 && without_bounds && !p.kept && p.H % W == 0 && p.O % W == 0)
+  const bool only_padding = p.left < 0 && p.right < 0 && !p.query_ids;
+  if (p.T == 1 && only_padding && !p.kept && p.H % W == 0 && p.O % W == 0)
     return in_parallel(pool, p.B * p.N, [=](long i) {
       const long b = i / p.N, first_key = p.first_key(b, i % p.N / (p.N / p.K));
       attend_once(p, b, query + i * p.H, key + first_key * p.H, value + first_key * p.O,

@@ -29,13 +29,14 @@ class GradientsByVectors {
  public:
   static size_t memory(const Problem& p) {
     const long H = rounded_up(p.H), O = rounded_up(p.O);
-    return QUERIES * (2 * p.H + p.O + 2 * KEYS + 3 + H + O) + p.S * (p.H + p.O + 1 + H + O);
+    return QUERIES * (2 * p.H + p.O + 2 * KEYS + 3 + H + O) + p.S * (p.H + p.O + H + O) +
+           Seen::memory(p);
   }
 
   GradientsByVectors(const Problem& p, const E* key, const E* value, long b, float* memory)
       : H(rounded_up(p.H)), O(rounded_up(p.O)), d_key(memory), d_value(d_key + p.S * H), p(p),
         keys(copied(p, key, value, b, d_value + p.S * O)),
-        free(d_value + p.S * O + p.S * (p.H + p.O + 1)) {
+        free(d_value + p.S * O + p.S * (p.H + p.O) + Seen::memory(p)) {
     std::fill(d_key, d_key + p.S * (H + O), 0.f);
   }
 
@@ -100,7 +101,8 @@ class GradientsByTiles {
   static size_t memory(const Problem& p) {
     const long H = rounded_up(p.H, DEPTH), O = rounded_up(p.O, DEPTH), S = padded_keys(p);
     const size_t floats = S * (H + O) + QUERIES * (2 * KEYS + H + 3);
-    return floats + (S * (2 * H + O) + QUERIES * (2 * H + 2 * O + 3 * KEYS)) / 2 + p.S;
+    return floats + (S * (2 * H + O) + QUERIES * (2 * H + 2 * O + 3 * KEYS)) / 2 +
+           Seen::memory(p);
   }
 
   GradientsByTiles(const Problem& p, const BFloat16* key, const BFloat16* value, long b,

@@ -18,6 +18,9 @@ struct Problem {
   float scale;
   const uint8_t* is_token;  // [tokens, S], or null
   long tokens;              // 1 or B
+  // A query sees the keys with its id.
+  const int32_t *query_ids = nullptr, *key_ids = nullptr;  // [ids, T] and [ids, S], or null
+  long ids = 1;                                            // 1 or B
   bool heads_first = false;  // whether the keys and values of a head follow each other in memory
   const uint8_t* kept = nullptr;  // the bits of dropout [B, N, groups, LANES, kept_rows], or null
   long kept_rows = 0;             // T, rounded up to a multiple of QUERIES
@@ -52,17 +55,24 @@ struct Kept {
   }
 };
 
-// The keys that padding leaves.
+// The keys of an example that padding leaves.
 struct Seen {
-  int32_t* position;  // of each
+  int32_t *position, *ids;   // of each; the ids only if there are segments
   long number;
+  const int32_t* query_ids;  // of the example, or null
+
+  static size_t memory(const Problem& p) { return 2 * p.S; }
 };
 
 Seen seen_keys(const Problem& p, long b, int32_t* memory) {
-  Seen seen{memory, 0};
+  const long row = p.ids > 1 ? b : 0;
+  Seen seen{memory, memory + p.S, 0, p.query_ids ? p.query_ids + row * p.T : nullptr};
   const uint8_t* is_token = p.is_token ? p.is_token + (p.tokens > 1 ? b : 0) * p.S : nullptr;
-  for (long s = 0; s < p.S; s++)
-    if (!is_token || is_token[s]) seen.position[seen.number++] = s;
+  for (long s = 0; s < p.S; s++) {
+    if (is_token && !is_token[s]) continue;
+    if (p.query_ids) seen.ids[seen.number] = p.key_ids[row * p.S + s];
+    seen.position[seen.number++] = s;
+  }
   return seen;
 }
 
@@ -86,10 +96,13 @@ Keys copied(const Problem& p, const E* key, const E* value, long b, float* memor
 // A block of queries, and the keys that it may see: the indices first <= j < last.
 struct Block {
   long start, rows, columns, position, first, last;
+  int32_t ids[QUERIES];  // of the queries, if there are segments
+
+  bool has(int32_t id) const { return std::find(ids, ids + rows, id) != ids + rows; }
 };
 
 Block block_at(const Problem& p, const Seen& keys, long start) {
-  Block block{start, std::min(QUERIES, p.T - start), 0, start + p.S - p.T, 0, keys.number};
+  Block block{start, std::min(QUERIES, p.T - start), 0, start + p.S - p.T, 0, keys.number, {}};
   block.columns = rounded_up(block.rows);
   const int32_t *begin = keys.position, *end = begin + keys.number;
   if (p.left >= 0)
@@ -98,6 +111,11 @@ Block block_at(const Problem& p, const Seen& keys, long start) {
     block.last = std::upper_bound(begin, end, block.position + block.rows - 1 + p.right) -
                  keys.position;
   block.last = std::max(block.first, block.last);
+  if (!keys.query_ids) return block;
+  std::copy_n(keys.query_ids + start, block.rows, block.ids);
+  std::fill(block.ids + block.rows, block.ids + QUERIES, block.ids[0]);
+  while (block.first < block.last && !block.has(keys.ids[block.first])) block.first++;
+  while (block.first < block.last && !block.has(keys.ids[block.last - 1])) block.last--;
   return block;
 }
 
@@ -106,7 +124,10 @@ void hide(const Problem& p, const Block& block, const Seen& keys, long j, long n
   const int32_t *position = keys.position + j, at = block.position;
   const bool left = p.left >= 0 && position[0] < at + block.rows - 1 - p.left;
   const bool right = p.right >= 0 && position[n - 1] > at + p.right;
-  if (!left && !right) return;
+  const auto differs = [&](int32_t id) { return id != block.ids[0]; };
+  const bool segments = keys.query_ids && (std::any_of(block.ids, block.ids + block.rows, differs) ||
+                                           std::any_of(keys.ids + j, keys.ids + j + n, differs));
+  if (!left && !right && !segments) return;
   Ints lane;
   for (int i = 0; i < W; i++) lane[i] = at + i;
   const Ints far = Ints{} + (1 << 30);
@@ -115,8 +136,10 @@ void hide(const Problem& p, const Block& block, const Seen& keys, long j, long n
       const Ints query = lane + (int32_t)i, key = Ints{} + position[k];
       const Ints first = left ? query - (int32_t)p.left : -far;
       const Ints last = right ? query + (int32_t)p.right : far;
+      const Ints id = segments ? load(block.ids + i) : Ints{};
+      const Ints id_of_key = Ints{} + (segments ? keys.ids[j + k] : 0);
       float* x = logits + k * QUERIES + i;
-      store(x, ((key >= first) & (key <= last)) ? load(x) : same(-INF));
+      store(x, ((key >= first) & (key <= last) & (id == id_of_key)) ? load(x) : same(-INF));
     }
 }
 

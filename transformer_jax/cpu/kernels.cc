@@ -13,6 +13,7 @@ namespace {
 
 using Floats32 = ffi::Buffer<ffi::F32>;
 using Mask = ffi::Buffer<ffi::PRED>;
+using Ids = ffi::Buffer<ffi::S32>;
 using Bits = ffi::Buffer<ffi::U8>;
 
 ffi::Error ended(bool enough_memory) {
@@ -34,16 +35,22 @@ struct Attention {
 
   // The logical shapes have the heads first, [B, K, G, T, H] and [B, K, S, H] with N = K G; in
   // memory they come behind T and S, except for keys and values that are `heads_first`. Without
-  // padding `is_token` has no elements, and without dropout `kept` has none.
+  // padding `is_token` has no elements, without segments the ids, and without dropout `kept`.
   static Problem problem(const Array& query, const Array& key, const Array& value,
-                         const Mask& is_token, const Bits& kept, int64_t left, int64_t right,
-                         float scale, float kept_scale) {
+                         const Mask& is_token, const Ids& query_ids, const Ids& key_ids,
+                         const Bits& kept, int64_t left, int64_t right, float scale,
+                         float kept_scale) {
     const auto q = query.dimensions(), k = key.dimensions(), v = value.dimensions();
     const bool padded = is_token.element_count() > 0;
     const auto* tokens =
         padded ? reinterpret_cast<const uint8_t*>(is_token.typed_data()) : nullptr;
     Problem p{q[0], q[3],  q[1] * q[2], q[4],  k[2],   k[1],
               v[3], left, right,       scale, tokens, (long)is_token.dimensions()[0]};
+    if (query_ids.element_count() > 0) {
+      p.query_ids = query_ids.typed_data();
+      p.key_ids = key_ids.typed_data();
+      p.ids = query_ids.dimensions()[0];
+    }
     if (kept.element_count() > 0) {
       p.kept = reinterpret_cast<const uint8_t*>(kept.typed_data());
       p.kept_rows = kept.dimensions()[3];
@@ -53,23 +60,26 @@ struct Attention {
   }
 
   static ffi::Error forward(ffi::ThreadPool pool, Array query, Array key, Array value,
-                            Mask is_token, Bits kept, Result output, Rows highest,
-                            Rows log_total, int64_t left, int64_t right, float scale,
+                            Mask is_token, Ids query_ids, Ids key_ids, Bits kept, Result output,
+                            Rows highest, Rows log_total, int64_t left, int64_t right, float scale,
                             float kept_scale, bool heads_first) {
-    Problem p = problem(query, key, value, is_token, kept, left, right, scale, kept_scale);
+    Problem p = problem(query, key, value, is_token, query_ids, key_ids, kept, left, right, scale,
+                        kept_scale);
     p.heads_first = heads_first;
-    if (const auto error = checked(p, key, value, kept); error.failure()) return error;
+    if (const auto error = checked(p, key_ids, key, value, kept); error.failure()) return error;
     return ended(attend(pool, p, read(query), read(key), read(value), written(output),
                         {highest->typed_data(), log_total->typed_data()}));
   }
 
   static ffi::Error backward(ffi::ThreadPool pool, Array query, Array key, Array value,
-                             Mask is_token, Bits kept, Array d_output, Floats32 highest,
-                             Floats32 log_total, Floats32 delta, Result d_query, Result d_key,
-                             Result d_value, int64_t left, int64_t right, float scale,
-                             float kept_scale) {
-    const Problem p = problem(query, key, value, is_token, kept, left, right, scale, kept_scale);
-    if (const auto error = checked(p, key, value, kept, d_output, highest, log_total, delta);
+                             Mask is_token, Ids query_ids, Ids key_ids, Bits kept,
+                             Array d_output, Floats32 highest, Floats32 log_total, Floats32 delta,
+                             Result d_query, Result d_key, Result d_value, int64_t left,
+                             int64_t right, float scale, float kept_scale) {
+    const Problem p = problem(query, key, value, is_token, query_ids, key_ids, kept, left, right,
+                              scale, kept_scale);
+    if (const auto error =
+            checked(p, key_ids, key, value, kept, d_output, highest, log_total, delta);
         error.failure())
       return error;
     return ended(differentiate(
@@ -80,8 +90,9 @@ struct Attention {
 
   // Returns an error if the batches differ, which would be read beyond their ends.
   template <class... Arrays>
-  static ffi::Error checked(const Problem& p, const Arrays&... arrays) {
-    if (((arrays.dimensions()[0] == p.B) && ...) && (p.tokens == 1 || p.tokens == p.B))
+  static ffi::Error checked(const Problem& p, const Ids& key_ids, const Arrays&... arrays) {
+    if (((arrays.dimensions()[0] == p.B) && ...) && (p.tokens == 1 || p.tokens == p.B) &&
+        (p.ids == 1 || p.ids == p.B) && key_ids.dimensions()[0] == p.ids)
       return ffi::Error::Success();
     return ffi::Error(ffi::ErrorCode::kInvalidArgument, "attention on a CPU: the batches differ");
   }
@@ -111,7 +122,7 @@ constexpr auto multiply_bfloat16 = multiply<ffi::BF16, BFloat16>;
 // Arguments and results in the order of `forward` and `backward`.
 #define ARGUMENTS(KERNEL)                                                              \
   ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<KERNEL::Array>().Arg<KERNEL::Array>()    \
-      .Arg<KERNEL::Array>().Arg<Mask>().Arg<Bits>()
+      .Arg<KERNEL::Array>().Arg<Mask>().Arg<Ids>().Arg<Ids>().Arg<Bits>()
 #define NUMBERS                                                                        \
   Attr<int64_t>("left").Attr<int64_t>("right").Attr<float>("scale").Attr<float>("kept_scale")
 #define HANDLERS(DTYPE, KERNEL)                                                        \

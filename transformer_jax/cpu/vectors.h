@@ -39,6 +39,7 @@ struct BFloat16 {
 };
 
 inline Floats load(const float* from) { return *reinterpret_cast<const StoredFloats*>(from); }
+inline Ints load(const int32_t* from) { return *reinterpret_cast<const StoredInts*>(from); }
 inline Floats load(const BFloat16* from) {
   const Shorts upper = *reinterpret_cast<const Shorts*>(from);
   return reinterpret_cast<Floats>(__builtin_convertvector(upper, Ints) << 16);

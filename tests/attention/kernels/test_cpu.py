@@ -19,6 +19,9 @@ from transformer_jax.costs.jaxpr import count
 built = pytest.mark.skipif(not cpu.is_built(), reason="python -m transformer_jax build")
 B, T, S, N, K, H, O = 2, 67, 131, 6, 2, 11, 7  # noqa: E741
 IS_TOKEN = np.random.default_rng(0).random((B, S)) < 0.7
+# Texts in order, of which the queries have the last T tokens, and ids in any order.
+TEXTS = np.sort(np.random.default_rng(0).integers(0, 5, (B, S)), axis=1)
+ANY_IDS = np.random.default_rng(1).integers(-2, 4, (B, S))
 MASKS = {
     "none": None,
     "causal": causal(),
@@ -27,6 +30,10 @@ MASKS = {
     "causal and padding": causal() & padding(IS_TOKEN),
     "array of keys": dense(IS_TOKEN[:, None, None]),
     "all": causal() & sliding_window(50, None) & padding(IS_TOKEN) & padding(IS_TOKEN[:1]),
+    "texts": segments(TEXTS[:, -T:], TEXTS),
+    "causal in texts": causal() & segments(TEXTS[:, -T:], TEXTS) & padding(IS_TOKEN),
+    "ids in any order": segments(TEXTS[:, -T:].astype(np.uint8), ANY_IDS.astype(np.int16)),
+    "ids of all examples": segments(ANY_IDS[0, :T], ANY_IDS[0]) & sliding_window(50, 50),
 }
 
 
@@ -281,13 +288,42 @@ def test_padding_may_be_mapped_too(shape):
 
 
 @built
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 1), (None, None)])
+@pytest.mark.parametrize("examples", [None, B])
+def test_ids_of_segments_may_be_mapped_too(axes, examples):
+    """Those of the queries, of the keys or of both; for all examples, and for each."""
+    rng = np.random.default_rng(2)
+    ids = []
+    for axis, length in zip(axes, (T, S), strict=True):
+        shape = [length] if examples is None else [examples, length]
+        shape = shape if axis is None else [*shape[:axis], 3, *shape[axis:]]
+        ids.append(rng.integers(0, 3, shape))
+
+    @partial(jax.jit, static_argnums=0)
+    def gradients(implementation, scales, *ids):
+        def loss(scale, query_ids, key_ids):
+            query, key, value = qkv()
+            mask = segments(query_ids, key_ids)
+            return (
+                attend(scale * query, key, value, mask=mask, implementation=implementation) ** 2
+            ).sum()
+
+        return jax.vmap(jax.value_and_grad(loss), (0, *axes))(scales, *ids)
+
+    scales = np.array([1, 2, -1], np.float32)
+    assert_near(gradients("cpu", scales, *ids), gradients("reference", scales, *ids), atol=1e-3)
+
+
+@built
 @pytest.mark.parametrize("derivative", [jax.jacfwd, jax.hessian])
-def test_it_has_the_derivatives_of_blocks(derivative):
+@pytest.mark.parametrize("mask", [None, segments(np.arange(5) // 3)], ids=["none", "texts"])
+def test_it_has_the_derivatives_of_blocks(derivative, mask):
     arrays = [x[:1, :5, :, :3] for x in qkv()]
 
     def value(implementation, scale):
         query, key, value = arrays
-        return (attend(scale * query, key, scale * value, implementation=implementation) ** 2).sum()
+        options = {"mask": mask, "implementation": implementation}
+        return (attend(scale * query, key, scale * value, **options) ** 2).sum()
 
     found, right = (
         jax.jit(derivative(partial(value, name)))(np.array([1.3], np.float32))
@@ -374,9 +410,11 @@ REFUSED = {
     "it takes float32 and bfloat16": {"dtype": jnp.float16},
     "it takes no bias": {"bias": np.zeros((T, S), np.float32)},
     "it takes no bias or soft cap": {"soft_cap": 2.0},
-    "it takes causal masks, windows and padding": {"mask": prefix(jnp.array([3, 4]))},
-    "it takes causal masks": {"mask": segments(jnp.zeros(T, int), jnp.zeros(S, int))},
+    "it takes causal masks, windows, padding": {"mask": prefix(jnp.array([3, 4]))},
     "causal masks, windows": {"mask": causal(query_positions=jnp.arange(T))},
+    "padding and segments": {
+        "mask": segments(np.zeros(T, np.uint32), np.zeros(S, np.uint32)),
+    },
     "weights are asked for": {"return_weights": True},
 }
 

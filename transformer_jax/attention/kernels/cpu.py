@@ -1,14 +1,17 @@
 """Attention on one CPU by a kernel in C++: `cpu/attention_forward.h`, `cpu/attention_gradient.h`.
 
 It computes the output and the gradient of blockwise attention, of float32 or bfloat16 arrays,
-without a mask or with causal masks, windows and padding at the default positions. It reads from the
-bits of `dropout.kept_bits` what dropout keeps. It multiplies in float32, but bfloat16 arrays by AMX
-if the processor has it. For a single query, as in generation with a cache, it takes every mask that
-the heads share, and keys with the heads first in memory. For everything else XLA computes
-attention, and where the kernel is not built. XLA also computes the derivatives of the gradient.
+without a mask or with causal masks, windows, padding and segments at the default positions. It
+reads from the bits of `dropout.kept_bits` what dropout keeps. It multiplies in float32, but
+bfloat16 arrays by AMX if the processor has it. For a single query, as in generation with a cache,
+it takes every mask that the heads share, and keys with the heads first in memory. For everything
+else XLA computes attention, and where the kernel is not built. XLA also computes the derivatives of
+the gradient.
 """
 
+import operator
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import jax
@@ -25,7 +28,7 @@ from transformer_jax.attention.kernels.gradient import compute_gradient
 from transformer_jax.attention.kernels.known_masks import known_mask
 from transformer_jax.attention.kernels.tile_sizes import Tiling, choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
-from transformer_jax.attention.masks import padding, sliding_window
+from transformer_jax.attention.masks import padding, segments, sliding_window
 from transformer_jax.cpu.library import DTYPES, is_built, is_one_cpu, lower_by_kernel
 from transformer_jax.functional.checks import are_numbers
 from transformer_jax.functional.dropout import LANES
@@ -34,8 +37,9 @@ from transformer_jax.functional.linear_map import jvp_of_some
 # The axes in the order in which memory has them: [B, T, K, G, H] and [B, S, K, H].
 OF_QUERIES, OF_KEYS = (0, 3, 1, 2, 4), (0, 2, 1, 3)
 OF_BITS = (0, 1, 2, 4, 3)
-IS_TOKEN = 3  # the index of this argument
-INPUTS = (OF_QUERIES, OF_KEYS, OF_KEYS, None, OF_BITS)
+# The indices of the mask's arguments: `is_token`, and the ids of the queries and of the keys.
+IS_TOKEN, *IDS = OF_MASK = (3, 4, 5)
+INPUTS = (OF_QUERIES, OF_KEYS, OF_KEYS, None, None, None, OF_BITS)
 # The layouts of the arguments and of the results; None is the usual one.
 FUNCTIONS = {
     "attention_forward": (INPUTS, (OF_QUERIES, None, None)),
@@ -57,7 +61,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         "it takes no bias or soft cap": inputs.bias is not None or inputs.soft_cap is not None,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
         "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
-        "it takes causal masks, windows and padding": known is None or known.segments is not None,
+        "it takes causal masks, windows, padding and segments": known is None,
         "it is not built (python -m transformer_jax build)": not is_built(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -93,10 +97,13 @@ def compute_by_xla(
 
     The arguments and the parameters are those of the primitive.
     """
-    query, key, value, is_token, kept, *more = arrays
-    mask = None if bounds == (None, None) else sliding_window(*bounds)
+    query, key, value, is_token, query_ids, key_ids, kept, *more = arrays
+    masks = [] if bounds == (None, None) else [sliding_window(*bounds)]
     if is_token.size:
-        mask = padding(is_token) if mask is None else mask & padding(is_token)
+        masks.append(padding(is_token))
+    if query_ids.size:
+        masks.append(segments(query_ids, key_ids))
+    mask = reduce(operator.and_, masks) if masks else None
     inputs = AttentionInputs(
         query,
         key,
@@ -129,16 +136,19 @@ def tiling_for_xla(inputs: AttentionInputs) -> Tiling:
 def _bind(name, inputs, more, like):
     T, S = inputs.query.shape[3], inputs.key.shape[2]
     mask: Any = known_mask(inputs.mask, T, S)  # not None: `why_not_cpu` had no objection
-    is_token = jnp.zeros((1, 0), bool)
+    is_token, query_ids, key_ids = jnp.zeros((1, 0), bool), *[jnp.zeros((1, 0), jnp.int32)] * 2
     if mask.of_keys is not None:
         is_token = mask.of_keys.to_array(1, S)[:, 0, 0]
         is_token = jnp.broadcast_to(is_token, (is_token.shape[0], S))
+    if mask.segments is not None:
+        ids = mask.segments.query_ids, mask.segments.key_ids
+        query_ids, key_ids = (jnp.atleast_2d(x).astype(jnp.int32) for x in ids)
     kept = inputs.kept_bits
     if kept is None:
         B, K, G, *_ = inputs.query.shape
         kept = jnp.zeros((B, K * G, 0, 0, LANES), jnp.uint8)
     return _kernel.bind(
-        *(inputs.query, inputs.key, inputs.value, is_token, kept, *more),
+        *(inputs.query, inputs.key, inputs.value, is_token, query_ids, key_ids, kept, *more),
         name=name,
         bounds=(mask.left, mask.right),
         scale=float(inputs.scale),
@@ -194,12 +204,16 @@ def _vmap_rule(arrays, axes, *, types, **params):
     size = next(x.shape[a] for x, a in zip(arrays, axes, strict=True) if a is not None)
     B = types[0].shape[0]
 
+    shared = {i for i in OF_MASK if axes[i] is None and arrays[i].shape[0] == 1}
+    if not shared.issuperset(IDS):  # queries and keys have as many rows of ids
+        shared -= set(IDS)
+
     def merged(index, array, axis):
-        if index == IS_TOKEN and axis is None and array.shape[0] == 1:
+        if index in shared:
             return array  # of all examples, mapped or not
         array = jnp.broadcast_to(array, (size, *array.shape)) if axis is None else array
         array = jnp.moveaxis(array, axis or 0, 0)
-        if index == IS_TOKEN:  # a mapped example may have one for its batch
+        if index in OF_MASK:  # a mapped example may have one for its batch
             array = jnp.broadcast_to(array, (size, B, array.shape[2]))
         return array.reshape(size * B, *array.shape[2:])
 

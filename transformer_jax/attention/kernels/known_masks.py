@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool
 
 from transformer_jax.attention.mask_rule import Mask, MaskLike, _Both, _Dense
@@ -40,7 +41,7 @@ def known_mask(mask: Mask | None, T: int, S: int) -> KnownMask | None:
     """Return the parts of a mask of causal masks, windows, padding and one of segments.
 
     Returns None for any other mask, or one with positions, unless it is for a single query and the
-    same for all heads.
+    same for all heads. The ids of segments have to fit 32 bits.
     """
     if mask is None:
         return KnownMask()
@@ -50,7 +51,7 @@ def known_mask(mask: Mask | None, T: int, S: int) -> KnownMask | None:
         isinstance(mask, _Dense) and (1, 1, 1, *mask.array.shape)[-3:-1] == (1, 1)
     ):
         return KnownMask(of_keys=mask)
-    if isinstance(mask, _Segments):
+    if isinstance(mask, _Segments) and _fit_32_bits(mask.query_ids, mask.key_ids):
         return KnownMask(segments=mask)
     if isinstance(mask, _Causal | _Window) and not jax.tree.leaves(mask):
         return KnownMask(*((None, 0) if isinstance(mask, _Causal) else (mask.left, mask.right)))
@@ -67,3 +68,7 @@ def known_mask(mask: Mask | None, T: int, S: int) -> KnownMask | None:
     of_keys = rules[0] & rules[1] if len(rules) == 2 else next(iter(rules), None)
     segments = second.segments if first.segments is None else first.segments
     return KnownMask(left, right, of_keys, segments)
+
+
+def _fit_32_bits(*ids: Array) -> bool:
+    return all(np.can_cast(x.dtype, np.int32) for x in ids)
