@@ -75,7 +75,7 @@ def our_mask(kind: str, *arrays) -> Mask | None:
         case "padded":
             return padding(*arrays)
         case "packed":
-            return segments(*arrays, *arrays)
+            return segments(*arrays)
     return None
 
 

@@ -158,6 +158,15 @@ SEE_THEMSELVES = {
 }
 
 
+def test_a_token_is_known_to_be_in_its_own_segment_unless_the_keys_have_other_ids():
+    ids = jax.device_put(np.arange(23) // 4)
+    own, equal = causal() & segments(ids), segments(ids, np.asarray(ids))
+    assert find_masked_rows(own, 23, 23) == MaskedRows() and not equal.includes_diagonal
+    assert equal.show(23) == segments(ids).show(23)
+    with pytest.raises(ValueError):
+        find_masked_rows(segments(ids), 23, 29)
+
+
 @pytest.mark.parametrize("name", SEE_THEMSELVES)
 def test_a_full_diagonal_is_known_without_the_arrays(name):
     mask, known = SEE_THEMSELVES[name]

@@ -255,8 +255,8 @@ MUTATIONS = [
     ),
     Mutation(
         "segments_see_the_others", "_Segments.block",
-        "return per_query(self.query_ids, block) == per_key(self.key_ids, block)",
-        "return per_query(self.query_ids, block) != per_key(self.key_ids, block)",
+        "return per_query(self.query_ids, block) == per_key(self.ids_of_keys, block)",
+        "return per_query(self.query_ids, block) != per_key(self.ids_of_keys, block)",
         "test_a_rule_is_its_question_asked_of_every_pair[segments]",
     ),
     Mutation(

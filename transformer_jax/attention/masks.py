@@ -128,18 +128,27 @@ class _Padding(Mask):
 @rule_class()
 class _Segments(Mask):
     query_ids: Array
-    key_ids: Array
+    key_ids: Array | None  # None if they are the ids of the queries
+
+    @property
+    def ids_of_keys(self) -> Array:
+        """The ids of the keys, also where the queries have the same."""
+        return self.query_ids if self.key_ids is None else self.key_ids
 
     def block(self, block):
-        return per_query(self.query_ids, block) == per_key(self.key_ids, block)
+        return per_query(self.query_ids, block) == per_key(self.ids_of_keys, block)
 
     def coverage(self, grid):
         first, last = (x[:, :, None] for x in least_and_largest(self.query_ids, grid.queries))
-        first_key, last_key = (x[:, None] for x in least_and_largest(self.key_ids, grid.keys))
+        first_key, last_key = (x[:, None] for x in least_and_largest(self.ids_of_keys, grid.keys))
         return Coverage(
             some=(first_key <= last) & (first <= last_key),
             every=(last_key == first) & (first_key == last),
         )
+
+    @property
+    def includes_diagonal(self):
+        return self.key_ids is None
 
 
 def _advise(advice: str) -> Callable[[Callable[P, Mask]], Callable[P, Mask]]:
@@ -276,6 +285,7 @@ def segments(
     · · ■
     """
     query_ids = jnp.asarray(query_ids)
-    key_ids = query_ids if key_ids is None else jnp.asarray(key_ids)
-    check_arrays(query_ids=(query_ids, "int [B] T"), key_ids=(key_ids, "int [B] S"))
-    return _Segments(query_ids, key_ids)
+    key_ids = None if key_ids is None else jnp.asarray(key_ids)
+    mask = _Segments(query_ids, key_ids)
+    check_arrays(query_ids=(query_ids, "int [B] T"), key_ids=(mask.ids_of_keys, "int [B] S"))
+    return mask

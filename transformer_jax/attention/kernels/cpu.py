@@ -141,7 +141,7 @@ def _bind(name, inputs, more, like):
         is_token = mask.of_keys.to_array(1, S)[:, 0, 0]
         is_token = jnp.broadcast_to(is_token, (is_token.shape[0], S))
     if mask.segments is not None:
-        ids = mask.segments.query_ids, mask.segments.key_ids
+        ids = mask.segments.query_ids, mask.segments.ids_of_keys
         query_ids, key_ids = (jnp.atleast_2d(x).astype(jnp.int32) for x in ids)
     kept = inputs.kept_bits
     if kept is None:

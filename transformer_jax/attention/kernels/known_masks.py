@@ -51,7 +51,7 @@ def known_mask(mask: Mask | None, T: int, S: int) -> KnownMask | None:
         isinstance(mask, _Dense) and (1, 1, 1, *mask.array.shape)[-3:-1] == (1, 1)
     ):
         return KnownMask(of_keys=mask)
-    if isinstance(mask, _Segments) and _fit_32_bits(mask.query_ids, mask.key_ids):
+    if isinstance(mask, _Segments) and _fit_32_bits(*jax.tree.leaves(mask)):
         return KnownMask(segments=mask)
     if isinstance(mask, _Causal | _Window) and not jax.tree.leaves(mask):
         return KnownMask(*((None, 0) if isinstance(mask, _Causal) else (mask.left, mask.right)))

@@ -158,7 +158,8 @@ def _arguments(inputs):
         is_token = jnp.broadcast_to(rule.to_array(1, S)[:, 0, 0], (B, S))
         arrays["is_token"] = _filled(is_token, columns, axis=1).astype(jnp.int8)
     if mask.segments is not None:
-        ids = {"query_ids": (mask.segments.query_ids, T), "key_ids": (mask.segments.key_ids, S)}
+        of_keys = mask.segments.ids_of_keys
+        ids = {"query_ids": (mask.segments.query_ids, T), "key_ids": (of_keys, S)}
         for name, (x, length) in ids.items():
             x = jnp.broadcast_to(jnp.atleast_2d(x), (B, length)).astype(jnp.int32)
             arrays[name] = _filled(x, rows if name == "query_ids" else columns, axis=1)
