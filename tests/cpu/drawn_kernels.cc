@@ -1,6 +1,6 @@
 // The kernels for CPUs against nested loops in double, in float32 and bfloat16 by turns: attention
-// on drawn shapes, masks, padding and segments, and products of few rows. The exponential is compared with
-// that of the C++ library, and the rounding of vectors with that of single numbers.
+// on drawn shapes, masks, padding and segments, and products of few rows. The exponential is
+// compared with that of the C++ library, and the rounding of vectors with that of single numbers.
 //
 //     drawn_kernels NUMBER
 //
@@ -101,6 +101,8 @@ void one() {
     p.T = 1;
     if (between(0, 2)) p.H = W * between(1, 5), p.O = W * between(1, 9);
   }
+  const bool has_segments = !between(0, 2);
+  if (has_segments && between(0, 1)) p.S = p.T;  // the texts of a row see themselves
   p.scale = 1 / std::sqrt((float)p.H);
   if (between(0, 2) && (p.T > 1 || between(0, 1))) {
     if (between(0, 2)) p.right = between(0, 1) ? 0 : between(0, 90);
@@ -120,7 +122,7 @@ void one() {
   };
   // Segments of drawn lengths in order, as packed texts have them, or of ids in any order.
   std::vector<int32_t> query_ids, key_ids;
-  if (!between(0, 2)) {
+  if (has_segments) {
     p.ids = between(0, 1) ? p.B : 1;
     const long texts = between(1, 6), in_order = between(0, 2);
     auto draw = [&](long n) {

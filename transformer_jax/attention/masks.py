@@ -59,7 +59,7 @@ class _Causal(Mask):
 
     def coverage(self, grid):
         (first_query, last_query), (first_key, last_key) = position_ranges(self, grid)
-        return Coverage(some=first_key <= last_query, every=last_key <= first_query)
+        return Coverage(some=first_key <= last_query, every=last_key <= first_query).over(grid)
 
     @property
     def includes_diagonal(self):
@@ -91,7 +91,7 @@ class _Window(Mask):
         if self.right is not None:
             some &= first_key - last_query <= self.right
             every &= last_key - first_query <= self.right
-        return Coverage(some, every)
+        return Coverage(some, every).over(grid)
 
     @property
     def includes_diagonal(self):
@@ -144,7 +144,7 @@ class _Segments(Mask):
         return Coverage(
             some=(first_key <= last) & (first <= last_key),
             every=(last_key == first) & (first_key == last),
-        )
+        ).over(grid)
 
     @property
     def includes_diagonal(self):
@@ -275,9 +275,9 @@ def segments(
 
     It keeps apart several texts that are packed into one row (Krell et al., 2021,
     https://arxiv.org/abs/2107.02027). `key_ids` are the `query_ids` by default. Ids of one row,
-    [T] and [S], are of one example without a batch axis, or of all examples. Raises TypeError
-    for ids that are not integers, and ValueError, when the mask is rendered, if there are not T
-    query and S key ids.
+    [T] and [S], are of one example without a batch axis, or of all examples; a single id is that of
+    all tokens. Raises TypeError for ids that are not integers, and ValueError, when the mask is
+    rendered, if there are not T query and S key ids.
 
     >>> print(segments(jnp.array([[0, 0, 1]])).show(3))
     ■ ■ ·

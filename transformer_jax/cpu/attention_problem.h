@@ -96,13 +96,20 @@ Keys copied(const Problem& p, const E* key, const E* value, long b, float* memor
 // A block of queries, and the keys that it may see: the indices first <= j < last.
 struct Block {
   long start, rows, columns, position, first, last;
-  int32_t ids[QUERIES];  // of the queries, if there are segments
+  // Of the queries, if there are segments.
+  int32_t ids[QUERIES], least_id, most_id;
 
-  bool has(int32_t id) const { return std::find(ids, ids + rows, id) != ids + rows; }
+  bool has(int32_t id) const {
+    return id >= least_id && id <= most_id && std::find(ids, ids + rows, id) != ids + rows;
+  }
 };
 
 Block block_at(const Problem& p, const Seen& keys, long start) {
-  Block block{start, std::min(QUERIES, p.T - start), 0, start + p.S - p.T, 0, keys.number, {}};
+  Block block{};
+  block.start = start;
+  block.rows = std::min(QUERIES, p.T - start);
+  block.position = start + p.S - p.T;
+  block.last = keys.number;
   block.columns = rounded_up(block.rows);
   const int32_t *begin = keys.position, *end = begin + keys.number;
   if (p.left >= 0)
@@ -113,7 +120,9 @@ Block block_at(const Problem& p, const Seen& keys, long start) {
   block.last = std::max(block.first, block.last);
   if (!keys.query_ids) return block;
   std::copy_n(keys.query_ids + start, block.rows, block.ids);
-  std::fill(block.ids + block.rows, block.ids + QUERIES, block.ids[0]);
+  const auto [least, most] = std::minmax_element(block.ids, block.ids + block.rows);
+  block.least_id = *least;
+  block.most_id = *most;
   while (block.first < block.last && !block.has(keys.ids[block.first])) block.first++;
   while (block.first < block.last && !block.has(keys.ids[block.last - 1])) block.last--;
   return block;
@@ -124,8 +133,8 @@ void hide(const Problem& p, const Block& block, const Seen& keys, long j, long n
   const int32_t *position = keys.position + j, at = block.position;
   const bool left = p.left >= 0 && position[0] < at + block.rows - 1 - p.left;
   const bool right = p.right >= 0 && position[n - 1] > at + p.right;
-  const auto differs = [&](int32_t id) { return id != block.ids[0]; };
-  const bool segments = keys.query_ids && (std::any_of(block.ids, block.ids + block.rows, differs) ||
+  const auto differs = [&](int32_t id) { return id != block.least_id; };
+  const bool segments = keys.query_ids && (block.least_id != block.most_id ||
                                            std::any_of(keys.ids + j, keys.ids + j + n, differs));
   if (!left && !right && !segments) return;
   Ints lane;

@@ -91,10 +91,12 @@ struct Attention {
   // Returns an error if the batches differ, which would be read beyond their ends.
   template <class... Arrays>
   static ffi::Error checked(const Problem& p, const Ids& key_ids, const Arrays&... arrays) {
-    if (((arrays.dimensions()[0] == p.B) && ...) && (p.tokens == 1 || p.tokens == p.B) &&
-        (p.ids == 1 || p.ids == p.B) && key_ids.dimensions()[0] == p.ids)
+    const auto ids = key_ids.dimensions();
+    const bool ids_fit =
+        !p.query_ids || ((p.ids == 1 || p.ids == p.B) && ids[0] == p.ids && ids[1] == p.S);
+    if (((arrays.dimensions()[0] == p.B) && ...) && (p.tokens == 1 || p.tokens == p.B) && ids_fit)
       return ffi::Error::Success();
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "attention on a CPU: the batches differ");
+    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "attention on a CPU: the arrays differ");
   }
 };
 

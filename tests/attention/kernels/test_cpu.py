@@ -33,6 +33,7 @@ MASKS = {
     "texts": segments(TEXTS[:, -T:], TEXTS),
     "causal in texts": causal() & segments(TEXTS[:, -T:], TEXTS) & padding(IS_TOKEN),
     "ids in any order": segments(TEXTS[:, -T:].astype(np.uint8), ANY_IDS.astype(np.int16)),
+    "one text": segments(np.array([[2], [3]]), TEXTS),
     "ids of all examples": segments(ANY_IDS[0, :T], ANY_IDS[0]) & sliding_window(50, 50),
 }
 
@@ -215,7 +216,7 @@ def test_nan_that_is_seen_is_not_hidden(dtype):
 
 
 @built
-@pytest.mark.parametrize("mask", ["none", "causal", "padding"])
+@pytest.mark.parametrize("mask", ["none", "causal", "padding", "texts"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_nan_in_a_query_reaches_the_gradients_of_the_keys_that_it_sees(dtype, mask):
     """Also where all of its logits are NaN, of which the highest is -inf."""
@@ -412,9 +413,7 @@ REFUSED = {
     "it takes no bias or soft cap": {"soft_cap": 2.0},
     "it takes causal masks, windows, padding": {"mask": prefix(jnp.array([3, 4]))},
     "causal masks, windows": {"mask": causal(query_positions=jnp.arange(T))},
-    "padding and segments": {
-        "mask": segments(np.zeros(T, np.uint32), np.zeros(S, np.uint32)),
-    },
+    "segments (ids of int32)": {"mask": segments(np.zeros(T, np.uint32), np.zeros(S, np.uint32))},
     "weights are asked for": {"return_weights": True},
 }
 

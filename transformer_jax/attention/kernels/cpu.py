@@ -61,7 +61,7 @@ def why_not_cpu(inputs: AttentionInputs) -> str | None:
         "it takes no bias or soft cap": inputs.bias is not None or inputs.soft_cap is not None,
         "it takes sizes that are numbers": not are_numbers(*inputs.sizes),
         "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
-        "it takes causal masks, windows, padding and segments": known is None,
+        "it takes causal masks, windows, padding and segments (ids of int32)": known is None,
         "it is not built (python -m transformer_jax build)": not is_built(),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
@@ -142,7 +142,10 @@ def _bind(name, inputs, more, like):
         is_token = jnp.broadcast_to(is_token, (is_token.shape[0], S))
     if mask.segments is not None:
         ids = mask.segments.query_ids, mask.segments.ids_of_keys
-        query_ids, key_ids = (jnp.atleast_2d(x).astype(jnp.int32) for x in ids)
+        ids = (jnp.atleast_2d(x).astype(jnp.int32) for x in ids)
+        query_ids, key_ids = (
+            jnp.broadcast_to(x, (x.shape[0], length)) for x, length in zip(ids, (T, S), strict=True)
+        )
     kept = inputs.kept_bits
     if kept is None:
         B, K, G, *_ = inputs.query.shape

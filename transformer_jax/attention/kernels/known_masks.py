@@ -41,7 +41,7 @@ def known_mask(mask: Mask | None, T: int, S: int) -> KnownMask | None:
     """Return the parts of a mask of causal masks, windows, padding and one of segments.
 
     Returns None for any other mask, or one with positions, unless it is for a single query and the
-    same for all heads. The ids of segments have to fit 32 bits.
+    same for all heads. The ids of segments have to fit int32.
     """
     if mask is None:
         return KnownMask()
@@ -51,7 +51,7 @@ def known_mask(mask: Mask | None, T: int, S: int) -> KnownMask | None:
         isinstance(mask, _Dense) and (1, 1, 1, *mask.array.shape)[-3:-1] == (1, 1)
     ):
         return KnownMask(of_keys=mask)
-    if isinstance(mask, _Segments) and _fit_32_bits(*jax.tree.leaves(mask)):
+    if isinstance(mask, _Segments) and _fit_int32(*jax.tree.leaves(mask)):
         return KnownMask(segments=mask)
     if isinstance(mask, _Causal | _Window) and not jax.tree.leaves(mask):
         return KnownMask(*((None, 0) if isinstance(mask, _Causal) else (mask.left, mask.right)))
@@ -70,5 +70,5 @@ def known_mask(mask: Mask | None, T: int, S: int) -> KnownMask | None:
     return KnownMask(left, right, of_keys, segments)
 
 
-def _fit_32_bits(*ids: Array) -> bool:
+def _fit_int32(*ids: Array) -> bool:
     return all(np.can_cast(x.dtype, np.int32) for x in ids)

@@ -42,7 +42,9 @@ def why_not_triton(inputs: AttentionInputs) -> str | None:
         and inputs.has_dropout
         and _bytes_of_bits(inputs.sizes) >= MOST_BYTES,
         "it takes a scale that is a number": isinstance(inputs.scale, Tracer),
-        "it takes causal masks, windows, padding and segments": known_mask(inputs.mask, T, S)
+        "it takes causal masks, windows, padding and segments (ids of int32)": known_mask(
+            inputs.mask, T, S
+        )
         is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
