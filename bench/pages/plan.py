@@ -97,8 +97,7 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         "",
         "The thresholds in `transformer_jax/attention/kernels/thresholds.py` are set from these "
         "tables. A dash means that the implementation did not take the arguments when they were "
-        "measured. *Without it* is "
-        "the same ratio where the kernel in C++ is not built.",
+        "measured. *Without it* is the same ratio where the kernel in C++ is not built.",
     ]
     for machine in results["machines"]:
         lines += ["", f"## {machine['processor']}", "", *summary(machine), *limits(machine)]

@@ -163,8 +163,22 @@ def test_a_token_is_known_to_be_in_its_own_segment_unless_the_keys_have_other_id
     own, equal = causal() & segments(ids), segments(ids, np.asarray(ids))
     assert find_masked_rows(own, 23, 23) == MaskedRows() and not equal.includes_diagonal
     assert equal.show(23) == segments(ids).show(23)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="T=23 and S=29; got 23 keys"):
         find_masked_rows(segments(ids), 23, 29)
+
+
+ONE_OF_ALL = {
+    "query position": causal(query_positions=jax.device_put(np.array([500]))),
+    "key position": sliding_window(3, 3, key_positions=jax.device_put(np.array([9]))),
+    "id": segments(np.array([7]), np.array([7])),
+}
+
+
+@pytest.mark.parametrize("name", ONE_OF_ALL)
+def test_one_position_or_id_is_that_of_all_queries_or_keys_in_every_block(name):
+    array, rows = rendered_and_found(ONE_OF_ALL[name], 700, 1100)
+    for found, axis in zip(rows, (3, 2), strict=True):
+        np.testing.assert_array_equal(*np.broadcast_arrays(found, array.any(axis=axis)))
 
 
 @pytest.mark.parametrize("name", SEE_THEMSELVES)

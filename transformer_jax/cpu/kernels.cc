@@ -66,7 +66,8 @@ struct Attention {
     Problem p = problem(query, key, value, is_token, query_ids, key_ids, kept, left, right, scale,
                         kept_scale);
     p.heads_first = heads_first;
-    if (const auto error = checked(p, key_ids, key, value, kept); error.failure()) return error;
+    if (const auto error = checked(p, query_ids, key_ids, key, value, kept); error.failure())
+      return error;
     return ended(attend(pool, p, read(query), read(key), read(value), written(output),
                         {highest->typed_data(), log_total->typed_data()}));
   }
@@ -79,7 +80,7 @@ struct Attention {
     const Problem p = problem(query, key, value, is_token, query_ids, key_ids, kept, left, right,
                               scale, kept_scale);
     if (const auto error =
-            checked(p, key_ids, key, value, kept, d_output, highest, log_total, delta);
+            checked(p, query_ids, key_ids, key, value, kept, d_output, highest, log_total, delta);
         error.failure())
       return error;
     return ended(differentiate(
@@ -88,15 +89,16 @@ struct Attention {
         written(d_key), written(d_value)));
   }
 
-  // Returns an error if the batches differ, which would be read beyond their ends.
+  // Returns an error if sizes differ, since arrays would be read beyond their ends.
   template <class... Arrays>
-  static ffi::Error checked(const Problem& p, const Ids& key_ids, const Arrays&... arrays) {
-    const auto ids = key_ids.dimensions();
-    const bool ids_fit =
-        !p.query_ids || ((p.ids == 1 || p.ids == p.B) && ids[0] == p.ids && ids[1] == p.S);
+  static ffi::Error checked(const Problem& p, const Ids& query_ids, const Ids& key_ids,
+                            const Arrays&... arrays) {
+    const auto of_queries = query_ids.dimensions(), of_keys = key_ids.dimensions();
+    const bool ids_fit = !p.query_ids || ((p.ids == 1 || p.ids == p.B) && of_keys[0] == p.ids &&
+                                          of_queries[1] == p.T && of_keys[1] == p.S);
     if (((arrays.dimensions()[0] == p.B) && ...) && (p.tokens == 1 || p.tokens == p.B) && ids_fit)
       return ffi::Error::Success();
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "attention on a CPU: the arrays differ");
+    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "attention on a CPU: sizes of arrays differ");
   }
 };
 

@@ -86,7 +86,7 @@ MASKS = {
     "array T1, or padding": lambda d: d["seen"][0, 0, :, :1] | padding(d["is_token"]),
     "array B1TS and window": lambda d: d["seen"][:, :1] & sliding_window(None, 1),
     "one position of all queries": lambda d: causal(query_positions=jnp.array([7])),
-    "one text of all queries": lambda d: segments(np.array([1]), d["key_ids"][0]),
+    "one text of all": lambda d: segments(np.array([1]), np.array([1])),
 }
 BIASES = {
     "alibi": lambda p, d: alibi(p["slopes"]),
