@@ -37,6 +37,11 @@ ROUNDS = {
         "rate = learning_rate:e | the head's, times = head | pooling = pooling "
         "| Muon's = muon_rate:g | b2 = b2:g | accuracy = accuracy",
     ),
+    "round 6, sample, rates": (
+        "sixth_round.sample_rates",
+        "rate = learning_rate:g | seed of pretraining = pretrained | of fine-tuning = seed "
+        "| accuracy = accuracy",
+    ),
     "round 7, alone": (
         "seventh_round.alone",
         "what = name | accuracy = accuracy | + n-grams = with_ngrams",
