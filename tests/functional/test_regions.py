@@ -54,6 +54,17 @@ def embed():
     return lambda tokens, is_token: np.asarray(run(table, np.asarray(tokens), is_token))
 
 
+def test_an_unknown_token_gives_nan_in_every_place_and_ids_may_be_of_few_bits(embed):
+    tokens, is_token, run = np.arange(T)[None], np.ones((1, T), bool), jax.jit(region_embedding)
+    (table,) = rounded(normal(1, 3, 100, D))  # 300 rows in all, more than an int8 counts
+    known = run(table, tokens, is_token)
+    np.testing.assert_array_equal(run(table, tokens.astype(np.int8), is_token), known)
+    for unknown in (-1, V, V + T):
+        tokens = np.where(np.arange(T) == 3, unknown, np.arange(T))[None]
+        is_nan = np.isnan(embed(tokens, is_token)).all(axis=-1)[0]
+        np.testing.assert_array_equal(np.flatnonzero(is_nan), [2, 3, 4])
+
+
 def test_a_region_of_one_is_a_lookup():
     table, cotangent = rounded(normal(1, 1, V, D), np.zeros((1, T, D)))
     tokens = np.arange(T)[None]

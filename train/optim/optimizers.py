@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
@@ -48,6 +49,21 @@ def matrices(params: Any) -> Any:
     return jax.tree_util.tree_map_with_path(axes, params)
 
 
+def clip_by_global_norm(limit: float) -> optax.GradientTransformation:
+    """Return a transformation that scales gradients to a global norm of at most `limit`.
+
+    The same as that of optax, which divides by the norm and then multiplies. XLA stores the result
+    of a division, in an array of the size of the gradient, but not that of a product.
+    """
+
+    def update(updates, state, params=None):
+        norm = optax.tree.norm(updates)
+        factor = jnp.where(norm < limit, 1.0, limit / norm)
+        return jax.tree.map(lambda g: g * factor.astype(g.dtype), updates), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
+
+
 def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientTransformation:
     """Build the optimizer: clipping, then AdamW, or Muon and AdamW, on the schedule."""
     rate = learning_rate_schedule(config, total_steps)
@@ -77,6 +93,6 @@ def make_optimizer(config: OptimizerConfig, total_steps: int) -> optax.GradientT
             adam_weight_decay=config.weight_decay if config.decay_everything else 0.0,
             muon_weight_dimension_numbers=matrices,
         )
-    clip = [] if config.clip_norm is None else [optax.clip_by_global_norm(config.clip_norm)]
+    clip = [] if config.clip_norm is None else [clip_by_global_norm(config.clip_norm)]
     scaled = [] if config.rates == Rates() else [scale_by_rates(config.rates, total_steps)]
     return moving(optax.chain(*clip, update, *scaled), config.rates)

@@ -44,21 +44,28 @@ def region_embedding(
     )
     if not table.shape[0]:
         raise ValueError(f"table must hold a place at least; got the shape {table.shape}")
-    length, reach = tokens.shape[-1], table.shape[0] // 2
+    places, vocab_size, features = table.shape
+    length, reach = tokens.shape[-1], places // 2
     ends = ((0, 0),) * (len(tokens.shape) - 1) + ((reach, reach),)
     tokens, is_token = jnp.pad(tokens, ends), jnp.pad(is_token, ends)
     presence = None if presence is None else jnp.pad(presence, ends)
 
+    # One table of all places, so that the gradients of the places are added into one array.
+    table = jnp.asarray(table).reshape(places * vocab_size, features)
+    is_known = (tokens >= 0) & (tokens < vocab_size)
+    rows_of_first = jnp.where(is_known, tokens, 0).astype(jnp.int32)
+
     def place(r: int) -> Float[Array, "*B T D"]:
         here = slice(r, r + length)
-        is_real, rows = is_token[..., here, None], lookup(table[r], tokens[..., here])
+        index = jnp.where(is_known, rows_of_first + r * vocab_size, len(table))[..., here]
+        is_real, rows = is_token[..., here, None], lookup(table, index)
         if presence is not None:
             rows = weaken(rows, is_token[..., here], presence[..., here])
         return jnp.where(is_real, rows, 0)
 
     # One lookup for each place. A single lookup of all places is no faster on a CPU, and its result
     # is R times as large.
-    return jnp.asarray(sum(place(r) for r in range(table.shape[0])))
+    return jnp.asarray(sum(place(r) for r in range(places)))
 
 
 def weaken(

@@ -183,7 +183,11 @@ class TextClassifier(nnx.Module):
         x, *rest = x if isinstance(x, tuple) else (x,)
         if return_states:
             rest[-1] = ClassifierStates(patches, rest[-1])
-        pooled = [] if features is None else [max_pool(features, is_token)]
+        pooled = []
+        if patches is not None:  # the maximum of the features too, from fewer entries
+            pooled.append(max_pool(patches, is_seen))
+        elif features is not None:
+            pooled.append(max_pool(features, is_token))
         if self.encoder_scale != 1.0:
             # The encoder's final norm gives values of about 1, regions of about a tenth. Unscaled,
             # the encoder would dominate the input of the head.

@@ -1,0 +1,37 @@
+"""A step on one CPU updates large arrays where they are."""
+
+import re
+from collections import Counter
+
+import jax.numpy as jnp
+from flax import nnx
+
+from train.optim.config import OptimizerConfig
+from train.optim.optimizers import make_optimizer
+from train.trainer.config import FitConfig
+from train.trainer.step import TrainState, make_train_step
+from transformer_jax.cpu.library import is_one_cpu
+from transformer_jax.nn.layers import Embedding
+
+ROWS, FEATURES = 1000, 304  # a shape that no other array of the step has
+
+
+def compiled_step():
+    graph, params = nnx.split(Embedding(ROWS, FEATURES, rngs=nnx.Rngs(0)), nnx.Param)
+    optimizer = make_optimizer(OptimizerConfig(warmup_fraction=0.0, decay_everything=True), 10)
+
+    def loss(model, batch, rngs):
+        return (model(batch) ** 2).sum(), jnp.float32(len(batch))
+
+    state, batch = TrainState.first(params, optimizer), jnp.arange(8)
+    step = make_train_step(graph, loss, optimizer, FitConfig(average_decay=0.99))
+    return step.lower(state, batch).compile()
+
+
+def test_it_copies_no_weights_and_no_state_and_stores_one_gradient():
+    assert is_one_cpu()
+    written = rf"= f32\[{ROWS},{FEATURES}\]\S* (copy|fusion)\("
+    found = Counter(re.findall(written, compiled_step().as_text()))
+    assert found["copy"] == 0
+    # Zeros, the gradient added to them, two moments, the weights and their average.
+    assert found["fusion"] <= 6
