@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transformer_jax.functional.normalization import layer_norm
-from transformer_jax.functional.positions import lookup
 from transformer_jax.functional.regions import region_embedding, to_front, weaken
 from transformer_jax.interpret.attribution import (
     NODES,
@@ -243,23 +242,6 @@ def products_in(name, **presence):
 def test_without_a_presence_nothing_is_multiplied_and_with_one_each_row_that_is_looked_up(name):
     more = products_in(name, presence=jnp.ones((1, T))) - products_in(name)
     assert more == PRODUCTS[name]
-
-
-def test_regions_without_a_presence_are_traced_as_they_were():
-    """Equation by equation: what was written before there was a presence."""
-
-    def before(table, tokens, is_token):
-        tokens, is_token = (jnp.pad(x, ((0, 0), (1, 1))) for x in (tokens, is_token))
-        return sum(
-            jnp.where(is_token[:, r : r + T, None], lookup(table[r], tokens[:, r : r + T]), 0)
-            for r in range(3)
-        )
-
-    table = jnp.ones((3, V, 2))
-    one, other = (
-        str(jax.make_jaxpr(f)(table, TOKENS, IS_TOKEN)) for f in (region_embedding, before)
-    )
-    assert one == other
 
 
 @pytest.mark.parametrize("name", MODELS)
