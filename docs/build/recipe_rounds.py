@@ -84,6 +84,10 @@ ROUNDS = {
         "| area = 2.alone.auc | log loss = 2.alone.log_loss "
         "| + network: log loss = 2.with_network.log_loss",
     ),
+    "round 11": (
+        "eleventh_round.runs",
+        "what = name | accuracy by epoch = accuracy | training loss = training_loss:3",
+    ),
 }
 
 
