@@ -19,7 +19,7 @@ from flax import nnx
 from train.objectives.classification import cross_entropy, make_loss, squared_hinge
 from train.optim.optimizers import make_optimizer
 from train.recipes.imdb import Recipe
-from train.trainer.step import TrainState, make_train_step
+from train.trainer.step import TrainState, changed_if, make_train_step
 from transformer_jax import (
     count_positions,
     dropout,
@@ -172,14 +172,21 @@ def step_by_hand(
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
         value, gradient = jax.value_and_grad(objective)(state.params, batch, state.step)
-        updates, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
+
+        def updated(old):
+            updates, after = optimizer.update(gradient, old[1], old[0])
+            return optax.apply_updates(old[0], updates), after
+
         decay = jnp.minimum(recipe.fit.average_decay, (1 + state.step) / (10 + state.step))
-        average = optax.incremental_update(params, state.average, 1 - decay)
-        after = TrainState(state.step, params, average, optimizer_state)
+
+        def averaged(old, params):
+            return optax.incremental_update(params, old, 1 - decay)
+
         finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
-        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), after, state)
-        return kept._replace(step=state.step + 1), jnp.where(finite, value, jnp.nan)
+        params, after = changed_if(finite, updated, (state.params, state.optimizer))
+        average = changed_if(finite, averaged, state.average, params)
+        kept = TrainState(state.step + 1, params, average, after)
+        return kept, jnp.where(finite, value, jnp.nan)
 
     return jax.jit(train_step, donate_argnums=0), TrainState.first(params, optimizer)
 
@@ -209,8 +216,8 @@ def logits_by_hand(
     tokens, is_token = to_front(tokens, is_token)
     regions = region_embedding(p["regions.region.embedding"], tokens, is_token)
     regions = jax.nn.relu(regions + p["regions.bias"])
-    x, is_patch = max_patches(regions, is_token, config.patch_width)
-    x = drop(x, config.embedding_dropout_rate)
+    patches, is_patch = max_patches(regions, is_token, config.patch_width)
+    x = drop(patches, config.embedding_dropout_rate)
     x = linear(x, p["embedding.projection.kernel"], p["embedding.projection.bias"])
     x = x + lookup(p["embedding.position.embedding"], count_positions(is_patch))
     x = layer_norm(x, p["embedding.norm.scale"], p["embedding.norm.bias"], epsilon=epsilon)
@@ -220,7 +227,7 @@ def logits_by_hand(
         x = _layer_by_hand(layer, encoder, x, is_patch, keys, drop)
     scale, bias = p["encoder.final_norm.scale"], p["encoder.final_norm.bias"]
     x = config.encoder_scale * layer_norm(x, scale, bias, epsilon=epsilon)
-    pooled = [max_pool(regions, is_token)]
+    pooled = [max_pool(patches, is_patch)]
     pooled += [POOLINGS[name](x, is_patch) for name in config.pooling]
     pooled = drop(jnp.concatenate(pooled, axis=-1), config.head_dropout_rate)
     return linear(pooled, p["head.kernel"], p["head.bias"])

@@ -54,15 +54,33 @@ def embed():
     return lambda tokens, is_token: np.asarray(run(table, np.asarray(tokens), is_token))
 
 
-def test_an_unknown_token_gives_nan_in_every_place_and_ids_may_be_of_few_bits(embed):
-    tokens, is_token, run = np.arange(T)[None], np.ones((1, T), bool), jax.jit(region_embedding)
-    (table,) = rounded(normal(1, 3, 100, D))  # 300 rows in all, more than an int8 counts
-    known = run(table, tokens, is_token)
-    np.testing.assert_array_equal(run(table, tokens.astype(np.int8), is_token), known)
+def test_an_unknown_token_gives_nan_in_every_place(embed):
     for unknown in (-1, V, V + T):
         tokens = np.where(np.arange(T) == 3, unknown, np.arange(T))[None]
-        is_nan = np.isnan(embed(tokens, is_token)).all(axis=-1)[0]
+        is_nan = np.isnan(embed(tokens, np.ones((1, T), bool))).all(axis=-1)[0]
         np.testing.assert_array_equal(np.flatnonzero(is_nan), [2, 3, 4])
+
+
+@pytest.mark.parametrize("size", [100, 128, 300])  # an int8 counts to 127
+def test_ids_may_be_of_few_bits(size):
+    run, is_token = jax.jit(region_embedding), np.ones((1, T), bool)
+    (table,) = rounded(normal(1, 3, size, D))
+    tokens = np.arange(T)[None]
+    known = run(table, tokens, is_token)
+    assert np.isfinite(known).all()
+    np.testing.assert_array_equal(run(table, tokens.astype(np.int8), is_token), known)
+
+
+def test_the_gradient_of_a_narrow_table_is_one_wide_array():
+    table, tokens = jnp.ones((3, 500, 64), jnp.bfloat16), jnp.zeros((1, T), jnp.int32)
+    wide = 4 * table.size
+
+    def loss(table):
+        x = region_embedding(table, tokens, jnp.ones((1, T), bool))
+        return (x.astype(jnp.float32) ** 2).sum()
+
+    compiled = jax.jit(jax.grad(loss)).lower(table).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 1.5 * wide
 
 
 def test_a_region_of_one_is_a_lookup():

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.pooling import max_pool
-from transformer_jax.functional.positions import lookup
+from transformer_jax.functional.precision import wide
 
 
 def region_embedding(
@@ -44,21 +44,23 @@ def region_embedding(
     )
     if not table.shape[0]:
         raise ValueError(f"table must hold a place at least; got the shape {table.shape}")
-    places, vocab_size, features = table.shape
+    places = table.shape[0]
     length, reach = tokens.shape[-1], places // 2
     ends = ((0, 0),) * (len(tokens.shape) - 1) + ((reach, reach),)
     tokens, is_token = jnp.pad(tokens, ends), jnp.pad(is_token, ends)
     presence = None if presence is None else jnp.pad(presence, ends)
-
-    # One table of all places, so that the gradients of the places are added into one array.
-    table = jnp.asarray(table).reshape(places * vocab_size, features)
-    is_known = (tokens >= 0) & (tokens < vocab_size)
-    rows_of_first = jnp.where(is_known, tokens, 0).astype(jnp.int32)
+    # Widened once, and indexed by place and token, so that the gradients of all places are added
+    # into one array, in float32. An id outside the vocabulary gives NaN, as in `lookup`.
+    table, dtype = wide(jnp.asarray(table)), table.dtype
 
     def place(r: int) -> Float[Array, "*B T D"]:
         here = slice(r, r + length)
-        index = jnp.where(is_known, rows_of_first + r * vocab_size, len(table))[..., here]
-        is_real, rows = is_token[..., here, None], lookup(table, index)
+        is_real, index = is_token[..., here, None], (r, tokens[..., here])
+        rows = (
+            table.at[index]
+            .get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+            .astype(dtype)
+        )
         if presence is not None:
             rows = weaken(rows, is_token[..., here], presence[..., here])
         return jnp.where(is_real, rows, 0)

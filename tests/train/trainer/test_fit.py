@@ -291,9 +291,13 @@ def test_the_clock_on_the_wall_may_jump(whole, tmp_path, monkeypatch):
     same_but_for_time(tmp_path / "run", whole[0])
 
 
+@pytest.mark.parametrize("one_cpu", [True, False])  # with a branch, and with a selection
 @pytest.mark.parametrize("bad", [(np.nan, 0), (np.inf, 0), (0, 1)])
-def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(bad, tmp_path):
+def test_a_step_that_is_not_finite_changes_nothing_and_is_counted(
+    bad, one_cpu, tmp_path, monkeypatch
+):
     """NaN or infinity in the loss, NaN in the gradient alone."""
+    monkeypatch.setattr("train.trainer.step.is_one_cpu", lambda: one_cpu)
     graph, params = nnx.split(Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Param)
     optimizer = make_optimizer(OptimizerConfig(), 10)
     step = make_train_step(graph, noisy_error, optimizer, FitConfig())
