@@ -51,7 +51,8 @@ def region_embedding(
     presence = None if presence is None else jnp.pad(presence, ends)
     # Widened once, and indexed by place and token, so that the gradients of all places are added
     # into one array, in float32. An id outside the vocabulary gives NaN, as in `lookup`.
-    table, dtype = wide(jnp.asarray(table)), table.dtype
+    table = jnp.asarray(table)
+    table, dtype = wide(table), table.dtype
 
     def place(r: int) -> Float[Array, "*B T D"]:
         here = slice(r, r + length)
