@@ -44,4 +44,6 @@ def test_parameters_of_few_bits_keep_their_dtype():
         graph, lambda model, batch, _: (model(batch).sum(), 1.0), optimizer, FitConfig()
     )
     state, _ = step(TrainState.first(params, optimizer), jnp.ones((2, 3)))
-    assert {p.dtype for p in jax.tree.leaves((state.params, state.average))} == {jnp.dtype("bfloat16")}
+    assert {p.dtype for p in jax.tree.leaves((state.params, state.average))} == {
+        jnp.dtype("bfloat16")
+    }
