@@ -62,7 +62,7 @@ def test_an_unknown_token_gives_nan_in_every_place(embed):
 
 
 @pytest.mark.parametrize("size", [100, 128, 300])  # an int8 counts to 127
-def test_ids_may_be_of_few_bits(size):
+def test_ids_may_be_int8(size):
     run, is_token = jax.jit(region_embedding), np.ones((1, T), bool)
     (table,) = rounded(normal(1, 3, size, D))
     tokens = np.arange(T)[None]
@@ -71,16 +71,16 @@ def test_ids_may_be_of_few_bits(size):
     np.testing.assert_array_equal(run(table, tokens.astype(np.int8), is_token), known)
 
 
-def test_the_gradient_of_a_narrow_table_is_one_wide_array():
+def test_the_gradient_of_a_bfloat16_table_is_one_float32_array():
     table, tokens = jnp.ones((3, 500, 64), jnp.bfloat16), jnp.zeros((1, T), jnp.int32)
-    wide = 4 * table.size
+    in_float32 = 4 * table.size
 
     def loss(table):
         x = region_embedding(table, tokens, jnp.ones((1, T), bool))
         return (x.astype(jnp.float32) ** 2).sum()
 
     compiled = jax.jit(jax.grad(loss)).lower(table).compile()
-    assert compiled.memory_analysis().temp_size_in_bytes < 1.5 * wide
+    assert compiled.memory_analysis().temp_size_in_bytes < 1.5 * in_float32
 
 
 def test_a_region_of_one_is_a_lookup():

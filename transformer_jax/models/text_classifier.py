@@ -184,7 +184,7 @@ class TextClassifier(nnx.Module):
         if return_states:
             rest[-1] = ClassifierStates(patches, rest[-1])
         pooled = []
-        if patches is not None:  # the maximum of the features too, from fewer entries
+        if patches is not None:  # has the maximum of the features in fewer entries
             pooled.append(max_pool(patches, is_seen))
         elif features is not None:
             pooled.append(max_pool(features, is_token))

@@ -1,4 +1,4 @@
-"""A step on one CPU updates large arrays where they are."""
+"""A training step on one CPU updates large arrays in place, and keeps their dtype."""
 
 import re
 
@@ -36,7 +36,7 @@ def test_it_copies_no_weights_and_no_state_and_stores_one_gradient():
     assert step.memory_analysis().temp_size_in_bytes < 1.5 * gradient
 
 
-def test_parameters_of_few_bits_keep_their_dtype():
+def test_bfloat16_parameters_keep_their_dtype():
     graph, params = nnx.split(Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Param)
     params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), params)
     optimizer = make_optimizer(OptimizerConfig(), 10)
