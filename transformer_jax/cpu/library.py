@@ -51,7 +51,10 @@ def is_built() -> bool:
 
 
 def is_one_cpu() -> bool:
-    """Return whether a CPU is the only device, as the kernels expect."""
+    """Return whether a CPU is the only device.
+
+    The kernels in C++ expect it, and tiles and training steps are then made for its memory.
+    """
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 

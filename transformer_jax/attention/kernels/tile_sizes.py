@@ -16,6 +16,7 @@ from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.mask_rule import MaskLike, as_mask
 from transformer_jax.attention.rule import rendered
+from transformer_jax.cpu.library import is_one_cpu
 from transformer_jax.functional.checks import are_numbers
 
 # Number of logits of one tile on a CPU. Measured at 8 heads of 64 features, T = 4096, causal: half
@@ -43,16 +44,11 @@ def choose_tiling(inputs: AttentionInputs) -> Tiling:
     """
     (B, N, T, S), K, mask = inputs.sizes, inputs.key.shape[2], inputs.mask
     grid = _grid(mask, T, S)
-    if not on_one_cpu():
+    if not is_one_cpu():  # tiles are sized for the caches of a CPU
         return Tiling(grid, B, K)
     if not are_numbers(B):  # a symbolic batch, whose examples are computed one by one
         B = 1
     return Tiling(grid, *_at_once(B, K, TILE // (grid.queries * grid.keys * (N // K))))
-
-
-def on_one_cpu() -> bool:
-    """Return whether a CPU is the only device, so that tiles are sized for its caches."""
-    return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
 def _at_once(B: int, K: int, room: int) -> tuple[int, int]:
