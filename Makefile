@@ -15,7 +15,7 @@ BEST := runs/imdb-best
 # Where it is set, every process compiles what it imports again, and tests start hundreds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: imdb imdb-best test test-slow commands newest peers bench figures docs serve lint types clean
+.PHONY: imdb imdb-best test test-slow commands newest torch peers bench figures docs serve lint types clean
 .DEFAULT_GOAL := imdb
 
 imdb: $(STAMP)  ## train, evaluate and keep a classifier; DATA=PATH: your own texts
@@ -28,24 +28,30 @@ imdb-best: $(STAMP)  ## the most accurate, from unlabelled texts too; running it
 test: $(STAMP)  ## all tests but those marked slow
 	$(SUITE) $(FILES) $(ARGS)
 
-# A file may take a quarter of the time, so an idle worker takes tests from the other.
+# A file may take a quarter of the time, so an idle worker takes tests from the other. Tests marked
+# "optimized" compile as users do, and the others in half the time. ARGS may select none of either (5).
+SHARED = $(RUN) -m pytest -n auto --dist worksteal
 test-slow: $(STAMP)
-	$(RUN) -m pytest -n auto --dist worksteal -m slow $(ARGS)
+	$(SHARED) -m "slow and optimized" $(ARGS) || [ $$? = 5 ]
+	$(SHARED) -m "slow and not optimized" $(ARGS) || [ $$? = 5 ]
 
 commands: $(STAMP)  ## every documented command at its smallest
-	$(RUN) -m pytest -n auto --dist worksteal $(or $(COMMANDS),tests/commands) -m commands $(ARGS)
+	$(SHARED) $(or $(COMMANDS),tests/commands) -m commands $(ARGS)
 
 # Not the commands of bench/ and docs/, which are for those who work on this project.
 USED = tests/commands/test_library_commands.py tests/commands/test_wheel.py \
 	tests/commands/test_bench_commands.py::test_every_benchmark_runs_once
-newest:  ## the contracts and what users run, with the newest Python and jax
+newest:  ## the contracts and what users run, with the newest Python and jax; TARGETS: other targets
 	@if "$$(.ci/newest-python)" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
-		$(MAKE) --no-print-directory test commands VENV=.venv-newest PINS=constraints-newest.txt \
+		$(MAKE) --no-print-directory $(or $(TARGETS),test commands) \
+			VENV=.venv-newest PINS=constraints-newest.txt \
 			PYTHON="$$(.ci/newest-python)" FILES=tests/contracts COMMANDS="$(USED)"; \
 	else echo "make newest: SKIPPED, the newest jax needs Python 3.12 or newer, and there is none"; fi
 
-peers: $(STAMP)  ## installs PyTorch, and compares with it
+torch: $(STAMP)  ## installs PyTorch
 	$(INSTALL) ".[peers]"
+
+peers: torch  ## installs PyTorch, and compares with it
 	$(SUITE) -k torch -m 'not slow' $(ARGS)
 
 bench: $(STAMP)

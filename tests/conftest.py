@@ -1,6 +1,7 @@
 import gc
 import json
 import os
+import re
 from contextlib import contextmanager
 
 import jax
@@ -14,8 +15,8 @@ from train.trainer import checkpoints
 MOST_PROGRAMS = 400
 # XLA's older code generator compiles in half the time. It may round what it computes twice in two
 # ways; compiled in one part (the second flag), all tests pass on each processor tried. The newer
-# generator, which users have, runs the slow tests, the documented commands and, with the newest
-# jax, the contracts; all tests run with it if XLA_FLAGS is --xla_cpu_use_fusion_emitters=true.
+# generator, which users have, runs the tests marked "optimized", the documented commands and, with
+# the newest jax, the contracts; all run with it if XLA_FLAGS is --xla_cpu_use_fusion_emitters=true.
 COMPILE_FASTER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 
@@ -27,10 +28,28 @@ def pytest_configure(config):
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(config.cache.mkdir("compiled")))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     flags, has_older = os.environ.get("XLA_FLAGS", ""), jax.__version_info__[:2] == (0, 10)
-    if has_older and "not slow" in config.option.markexpr and COMPILE_FASTER not in flags:
+    without_optimized = re.search("not (slow|optimized)", config.option.markexpr)
+    if has_older and without_optimized and COMPILE_FASTER not in flags:
         os.environ["XLA_FLAGS"] = f"{COMPILE_FASTER} {flags}".strip()
     jax.config.update("jax_compilation_cache_dir", os.environ.get("JAX_COMPILATION_CACHE_DIR"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+@pytest.hookimpl(trylast=True)  # behind the selection by markers
+def pytest_collection_modifyitems(config, items):
+    """Let every worker begin with tests that have a timeout of their own, since they take longest.
+
+    Workers share the tests in contiguous parts; a long test at the end would run alone.
+    """
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    long = [item for item in items if item.get_closest_marker("timeout")]
+    short = [item for item in items if item not in long]
+    part = -(-len(short) // workers)
+    items[:] = [
+        item
+        for first in range(workers)
+        for item in (*long[first::workers], *short[first * part : (first + 1) * part])
+    ]
 
 
 def pytest_collection_finish():

@@ -9,6 +9,7 @@ import io
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -58,14 +59,26 @@ def _path(name, root):
 
 def _imported(path: Path, root: Path) -> Iterator[Path | None]:
     """Yield the files that a file imports, inside functions too."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.Import):
-            yield from (_path(alias.name, root) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            files = [_path(f"{node.module}.{alias.name}", root) for alias in node.names]
+    for module, names in _import_statements(path.read_bytes()):
+        if module is None:
+            yield from (_path(name, root) for name in names)
+        else:
+            files = [_path(f"{module}.{name}", root) for name in names]
             yield from files
             if None in files:  # a name that is no module is in the file of the package
-                yield _path(node.module, root)
+                yield _path(module, root)
+
+
+@cache  # programs share most of their files, and parsing them all takes a second
+def _import_statements(code: bytes) -> list[tuple[str | None, list[str]]]:
+    """The module (None for `import NAME`) and the names of every import."""
+    found = []
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            found.append((None, [alias.name for alias in node.names]))
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append((node.module, [alias.name for alias in node.names]))
+    return found
 
 
 def _hash(folder, files):
@@ -77,6 +90,7 @@ def _hash(folder, files):
     return digest.hexdigest()[:12]
 
 
+@cache
 def _code(text):
     """Return Python code without comments, docstrings and blank lines; indentation stays."""
     lines = text.splitlines()

@@ -173,6 +173,7 @@ def test_layers_are_computed_again(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.optimized  # XLA's older code generator rounds the same layer in two ways
 @pytest.mark.parametrize("kind", ["encoder-decoder", "LoRA"])
 def test_a_layer_that_is_computed_again_has_the_same_dropout(kind):
     expected, found = (
