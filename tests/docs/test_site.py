@@ -254,6 +254,7 @@ def test_the_walkthrough_is_shown_with_its_outputs(site):
 
 
 @pytest.mark.slow
+@pytest.mark.optimized
 def test_the_walkthrough_runs(tmp_path, notebook):
     """Run in an empty folder, it prints the same lines, and ends on the accuracy that is shown.
 

@@ -258,6 +258,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="r
 
 @linux
 @pytest.mark.slow
+@pytest.mark.optimized
 def test_the_memory_of_the_process_doubles_with_the_length():
     grown = [bytes for bytes, _ in resident(1, 1024, 2048, 4096, 8192, 16384)]
     print(grown)
@@ -268,6 +269,7 @@ def test_the_memory_of_the_process_doubles_with_the_length():
 
 @linux
 @pytest.mark.slow
+@pytest.mark.optimized
 def test_sixteen_thousand_tokens_with_eight_heads_take_less_than_one_and_a_half_gigabytes():
     [(_, most)] = resident(8, 16384)
     print(most)
