@@ -29,7 +29,8 @@ test: $(STAMP)  ## all tests but those marked slow
 	$(SUITE) $(FILES) $(ARGS)
 
 # A file may take a quarter of the time, so an idle worker takes tests from the other. Tests marked
-# "optimized" compile as users do, and the others in half the time. ARGS may select none of either (5).
+# "optimized" compile as users do, the others in half the time. If ARGS select none of one kind,
+# pytest exits with 5.
 SHARED = $(RUN) -m pytest -n auto --dist worksteal
 test-slow: $(STAMP)
 	$(SHARED) -m "slow and optimized" $(ARGS) || [ $$? = 5 ]
@@ -41,7 +42,7 @@ commands: $(STAMP)  ## every documented command at its smallest
 # Not the commands of bench/ and docs/, which are for those who work on this project.
 USED = tests/commands/test_library_commands.py tests/commands/test_wheel.py \
 	tests/commands/test_bench_commands.py::test_every_benchmark_runs_once
-newest:  ## the contracts and what users run, with the newest Python and jax; TARGETS: other targets
+newest:  ## the contracts and what users run, with the newest Python and jax; or TARGETS
 	@if "$$(.ci/newest-python)" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
 		$(MAKE) --no-print-directory $(or $(TARGETS),test commands) \
 			VENV=.venv-newest PINS=constraints-newest.txt \

@@ -15,8 +15,8 @@ from train.trainer import checkpoints
 MOST_PROGRAMS = 400
 # XLA's older code generator compiles in half the time. It may round what it computes twice in two
 # ways; compiled in one part (the second flag), all tests pass on each processor tried. The newer
-# generator, which users have, runs the tests marked "optimized", the documented commands and, with
-# the newest jax, the contracts; all run with it if XLA_FLAGS is --xla_cpu_use_fusion_emitters=true.
+# generator, which users have, runs the slow tests marked "optimized", the documented commands and,
+# with the newest jax, the contracts; XLA_FLAGS=--xla_cpu_use_fusion_emitters=true makes it run all.
 COMPILE_FASTER = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 
 
