@@ -161,7 +161,9 @@ void one() {
   };
   const auto wide_q = doubles(q), wide_k = doubles(k), wide_v = doubles(v), wide_d = doubles(d_out);
   Sums output(d_out.size()), d_q(q.size()), d_k(k.size()), d_v(v.size());
-  std::vector<float> delta(p.B * p.N * p.T);
+  // The cotangent of the logsumexp, in half of the problems.
+  const auto d_logsumexp = numbers<float>(between(0, 1) ? p.B * p.N * p.T : 0);
+  std::vector<E> rounded_output(d_out.size());
   for (long b = 0; b < p.B; b++)
     for (long n = 0; n < p.N; n++)
       for (long t = 0; t < p.T; t++) {
@@ -183,9 +185,13 @@ void one() {
           add(p.O, weights[s] * by, value, &output, query * p.O);
           add(p.O, weights[s] * by, d, &d_v, key(s) * p.O);
           d_weights[s] = by * dot(p.O, d, value);
-          sum += weights[s] * d_weights[s];
         }
-        delta[(b * p.N + n) * p.T + t] = sum;
+        // The kernel reads the output in its dtype.
+        for (long o = query * p.O; o < (query + 1) * p.O; o++) {
+          write(&rounded_output[o], output.values[o]);
+          sum += read(rounded_output[o]) * wide_d[o];
+        }
+        if (d_logsumexp.size()) sum -= d_logsumexp[(b * p.N + n) * p.T + t];
         for (long s = 0; s < p.S; s++) {
           const double d = weights[s] * (d_weights[s] - sum) * p.scale;
           add(p.H, d, &wide_k[key(s) * p.H], &d_q, query * p.H);
@@ -200,7 +206,7 @@ void one() {
       std::fill_n(&k[i * p.H], p.H, nothing);
       std::fill_n(&v[i * p.O], p.O, nothing);
     }
-  std::vector<float> m(delta.size()), l(delta.size());
+  std::vector<float> m(p.B * p.N * p.T), l(m.size());
   std::vector<E> out(d_out.size()), dq(q.size()), dk(k.size()), dv(v.size());
   {
     Threads pool;
@@ -208,8 +214,9 @@ void one() {
   }
   {
     Threads pool;
-    differentiate(pool, p, q.data(), k.data(), v.data(), d_out.data(), {m.data(), l.data()},
-                  delta.data(), dq.data(), dk.data(), dv.data());
+    const Found<E> found{out.data(), d_out.data(), {m.data(), l.data()},
+                         d_logsumexp.empty() ? nullptr : d_logsumexp.data()};
+    differentiate(pool, p, q.data(), k.data(), v.data(), found, dq.data(), dk.data(), dv.data());
   }
   compare("output", out, output);
   // The same for keys and values of which those of a head follow each other.

@@ -168,14 +168,6 @@ void forward(const Problem& p, Products& products, Kept kept, const E* query, E*
   }
 }
 
-inline float sum_of(Floats x) {
-  float lanes[W];
-  store(lanes, x);
-  for (int w = W / 2; w > 0; w /= 2)
-    for (int i = 0; i < w; i++) lanes[i] += lanes[i + w];
-  return lanes[0];
-}
-
 // Writes the output and the statistics of the only query of a head, reading keys and values once. A
 // tile would leave all columns but one empty.
 template <class E>

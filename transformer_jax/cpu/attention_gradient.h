@@ -42,20 +42,19 @@ class GradientsByVectors {
 
   const Seen& seen() const { return keys; }
 
-  void add(Kept kept, const E* query, const E* d_output, Statistics found, const float* delta,
-           E* d_query, long start) {
+  void add(Kept kept, const E* query, const Found<E>& found, E* d_query, long start) {
     const Block block = block_at(p, keys, start);
     float *q = free, *d_out = q + p.H * QUERIES, *weights = d_out + p.O * QUERIES;
     float *d_logits = weights + KEYS * QUERIES, *d_q = d_logits + KEYS * QUERIES;
     float *highest = d_q + p.H * QUERIES, *log_total = highest + QUERIES;
-    float *less = log_total + QUERIES, *q_rows = less + QUERIES;
+    float *delta = log_total + QUERIES, *q_rows = delta + QUERIES;
     float* d_out_rows = q_rows + H * QUERIES;
     for (long i = 0; i < block.columns; i++) {
-      const bool sees = read_statistics(p, block, found, delta, i, highest, log_total, less);
+      const bool sees = read_statistics(p, block, found, i, highest, log_total, delta);
       const long h = sees ? p.H : 0, o = sees ? p.O : 0, row = (start + (sees ? i : 0)) * p.N;
       float *q_row = q_rows + i * H, *d_out_row = d_out_rows + i * O;
       copy(query + row * p.H, h, q_row);
-      copy(d_output + row * p.O, o, d_out_row);
+      copy(found.d_output + row * p.O, o, d_out_row);
       std::fill(q_row + h, q_row + H, 0.f);
       std::fill(d_out_row + o, d_out_row + O, 0.f);
     }
@@ -76,7 +75,7 @@ class GradientsByVectors {
           Floats dropped = e, d_weights = load(d);
           drop(kept, keys.position[j + k], start + i, dropped, d_weights);
           store(w, dropped);
-          store(d, e * (d_weights - load(less + i)) * d_scale);
+          store(d, e * (d_weights - load(delta + i)) * d_scale);
         }
       multiply<true>(n, O, {weights, QUERIES, 1}, d_out_rows, O, d_value + j * O, O, block.rows);
       multiply<true>(n, H, {d_logits, QUERIES, 1}, q_rows, H, d_key + j * H, H, block.rows);
@@ -111,7 +110,7 @@ class GradientsByTiles {
         d_value(d_key + padded_keys(p) * H), p(p), S(padded_keys(p)),
         logits(d_value + S * O), d_logits(logits + KEYS * QUERIES),
         d_q(d_logits + KEYS * QUERIES), highest(d_q + H * QUERIES), log_total(highest + QUERIES),
-        less(log_total + QUERIES), keys(reinterpret_cast<BFloat16*>(less + QUERIES)),
+        delta(log_total + QUERIES), keys(reinterpret_cast<BFloat16*>(delta + QUERIES)),
         keys_by_column(keys + S * H), values(keys_by_column + S * H), q(values + S * O),
         d_out(q + QUERIES * H), q_rows(d_out + QUERIES * O), d_out_rows(q_rows + QUERIES * H),
         weights(d_out_rows + QUERIES * O), d_rows(weights + KEYS * QUERIES),
@@ -125,20 +124,20 @@ class GradientsByTiles {
 
   const Seen& seen() const { return visible; }
 
-  void add(Kept kept, const BFloat16* query, const BFloat16* d_output, Statistics found,
-           const float* delta, BFloat16* d_query, long start) {
+  void add(Kept kept, const BFloat16* query, const Found<BFloat16>& found, BFloat16* d_query,
+           long start) {
     Block block = block_at(p, visible, start);
     block.columns = rounded_up(block.rows, DEPTH);
     std::fill(q, q + 2 * QUERIES * (H + O), BFloat16{});  // and the three factors behind it
     for (long i = 0; i < block.columns; i++) {
-      if (!read_statistics(p, block, found, delta, i, highest, log_total, less)) continue;
+      if (!read_statistics(p, block, found, i, highest, log_total, delta)) continue;
       for (long h = 0; h < p.H; h++) {
         const BFloat16 x = query[(start + i) * p.N * p.H + h];
         put(q, QUERIES, h, i, x);
         put(q_rows, H, i, h, x);
       }
       for (long o = 0; o < p.O; o++) {
-        const BFloat16 x = d_output[(start + i) * p.N * p.O + o];
+        const BFloat16 x = found.d_output[(start + i) * p.N * p.O + o];
         put(d_out, QUERIES, o, i, x);
         put(d_out_rows, O, i, o, x);
       }
@@ -159,7 +158,7 @@ class GradientsByTiles {
               exponential(load(logits + at) * p.scale - load(highest + i) - load(log_total + i));
           Floats dropped = e, d_weights = load(d_logits + at);
           drop(kept, visible.position[j + k], start + i, dropped, d_weights);
-          const Ints d = rounded(e * (d_weights - load(less + i)) * d_scale);
+          const Ints d = rounded(e * (d_weights - load(delta + i)) * d_scale);
           put_row(weights + at, rounded(dropped));
           put_row(d_rows + at, d);
           put_pairs(d_pairs, QUERIES, k, i, d);
@@ -184,7 +183,7 @@ class GradientsByTiles {
   const Problem& p;
   const long S;                                    // with zeros behind
   float *logits, *d_logits, *d_q;                  // [KEYS][QUERIES], of P too, and [H][QUERIES]
-  float *highest, *log_total, *less;               // [QUERIES]
+  float *highest, *log_total, *delta;              // [QUERIES]
   BFloat16 *keys, *keys_by_column, *values;        // [S][H], [H][S], [S][O]
   BFloat16 *q, *d_out, *q_rows, *d_out_rows;       // right factors by features and by queries
   BFloat16 *weights, *d_rows, *d_pairs;            // left factors [KEYS][QUERIES], a right factor
@@ -196,8 +195,7 @@ class GradientsByTiles {
 // Writes the gradients of all heads.
 template <class Gradients, class Pool, class E>
 bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key, const E* value,
-                      const E* d_output, Statistics found, const float* delta, E* d_query,
-                      E* d_key, E* d_value) {
+                      const Found<E>& found, E* d_query, E* d_key, E* d_value) {
   const long share = p.N / p.K;
   return in_parallel(pool, p.B * p.K, [=](long i) {
     const long head = i % p.K, b = i / p.K, first_key = b * p.S * p.K + head;
@@ -205,10 +203,11 @@ bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key
                         scratch(Gradients::memory(p)));
     for (long n = head * share; n < (head + 1) * share; n++) {
       const long first = b * p.T * p.N + n, row = (b * p.N + n) * p.T;
+      const Found<E> of_head{found.output + first * p.O, found.d_output + first * p.O,
+                             {found.statistics.highest + row, found.statistics.log_total + row},
+                             found.d_logsumexp ? found.d_logsumexp + row : nullptr};
       for (long start = 0; start < p.T; start += QUERIES)
-        gradients.add(Kept(p, b, n), query + first * p.H, d_output + first * p.O,
-                      {found.highest + row, found.log_total + row}, delta + row,
-                      d_query + first * p.H, start);
+        gradients.add(Kept(p, b, n), query + first * p.H, of_head, d_query + first * p.H, start);
     }
     const Seen& keys = gradients.seen();
     for (long s = 0, j = 0; s < p.S; s++) {
@@ -229,10 +228,9 @@ bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key
 
 template <class Pool, class E>
 bool differentiate(Pool& pool, const Problem& p, const E* query, const E* key, const E* value,
-                   const E* d_output, Statistics found, const float* delta, E* d_query, E* d_key,
-                   E* d_value) {
+                   const Found<E>& found, E* d_query, E* d_key, E* d_value) {
   const auto by = [&](auto run) {
-    return run(pool, p, query, key, value, d_output, found, delta, d_query, d_key, d_value);
+    return run(pool, p, query, key, value, found, d_query, d_key, d_value);
   };
 #ifdef TRANSFORMER_JAX_TILES
   if constexpr (std::is_same_v<E, BFloat16>)

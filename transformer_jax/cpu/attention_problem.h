@@ -164,17 +164,32 @@ struct Statistics {
   float *highest, *log_total;  // of one head, [T]
 };
 
-// Reads the statistics and delta of query i of a block. Returns whether it has a gradient: not if
-// it sees no key, or is beyond the last. The highest logit is -inf also where all logits are NaN,
-// since a maximum ignores NaN; the total is 0 only without a key.
-bool read_statistics(const Problem& p, const Block& block, Statistics found, const float* delta,
-                     long i, float* highest, float* log_total, float* less) {
-  const long at = block.start + i;
-  const bool sees = i < block.rows && found.log_total[at] != -INF;
-  highest[i] = sees ? found.highest[at] : 0;
-  log_total[i] = sees ? found.log_total[at] : 0;
-  less[i] = sees ? delta[at] / p.kept_scale : 0;
-  return sees;
+// What the forward pass found for one head, and the cotangents. The rows of the output and of its
+// cotangent are p.N p.O apart.
+template <class E>
+struct Found {
+  const E *output, *d_output;
+  Statistics statistics;
+  const float* d_logsumexp;  // [T], or null if it is 0
+};
+
+// Reads the statistics of query i of a block, and computes delta = sum(dO O) - d logsumexp, divided
+// by the factor of dropout. Returns whether it has a gradient: not if it sees no key, or is beyond
+// the last. The highest logit is -inf also where all logits are NaN, since a maximum ignores NaN;
+// the total is 0 only without a key.
+template <class E>
+bool read_statistics(const Problem& p, const Block& block, const Found<E>& found, long i,
+                     float* highest, float* log_total, float* delta) {
+  const long at = block.start + i, row = at * p.N * p.O;
+  const bool sees = i < block.rows && found.statistics.log_total[at] != -INF;
+  highest[i] = log_total[i] = delta[i] = 0;
+  if (!sees) return false;
+  highest[i] = found.statistics.highest[at];
+  log_total[i] = found.statistics.log_total[at];
+  delta[i] = dot(found.output + row, found.d_output + row, p.O);
+  if (found.d_logsumexp) delta[i] -= found.d_logsumexp[at];
+  delta[i] /= p.kept_scale;
+  return true;
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ struct Attention {
 
   // The logical shapes have the heads first, [B, K, G, T, H] and [B, K, S, H] with N = K G; in
   // memory they come behind T and S, except for keys and values that are `heads_first`. Without
-  // padding `is_token` has no elements, without segments the ids, and without dropout `kept`.
+  // padding `is_token` has no elements, without segments the ids, without dropout `kept`, and if
+  // the cotangent of the logsumexp is 0 `d_logsumexp`.
   static Problem problem(const Array& query, const Array& key, const Array& value,
                          const Mask& is_token, const Ids& query_ids, const Ids& key_ids,
                          const Bits& kept, int64_t left, int64_t right, float scale,
@@ -74,19 +75,22 @@ struct Attention {
 
   static ffi::Error backward(ffi::ThreadPool pool, Array query, Array key, Array value,
                              Mask is_token, Ids query_ids, Ids key_ids, Bits kept,
-                             Array d_output, Floats32 highest, Floats32 log_total, Floats32 delta,
-                             Result d_query, Result d_key, Result d_value, int64_t left,
-                             int64_t right, float scale, float kept_scale) {
+                             Array d_output, Floats32 highest, Floats32 log_total, Array output,
+                             Floats32 d_logsumexp, Result d_query, Result d_key, Result d_value,
+                             int64_t left, int64_t right, float scale, float kept_scale) {
     const Problem p = problem(query, key, value, is_token, query_ids, key_ids, kept, left, right,
                               scale, kept_scale);
     if (const auto error =
-            checked(p, query_ids, key_ids, key, value, kept, d_output, highest, log_total, delta);
+            checked(p, query_ids, key_ids, key, value, kept, d_output, highest, log_total, output,
+                    d_logsumexp);
         error.failure())
       return error;
-    return ended(differentiate(
-        pool, p, read(query), read(key), read(value), read(d_output),
-        {highest.typed_data(), log_total.typed_data()}, delta.typed_data(), written(d_query),
-        written(d_key), written(d_value)));
+    const bool has_d_logsumexp = d_logsumexp.element_count() > 0;
+    const Found<E> found{read(output), read(d_output),
+                         {highest.typed_data(), log_total.typed_data()},
+                         has_d_logsumexp ? d_logsumexp.typed_data() : nullptr};
+    return ended(differentiate(pool, p, read(query), read(key), read(value), found,
+                               written(d_query), written(d_key), written(d_value)));
   }
 
   // Returns an error if sizes differ, since arrays would be read beyond their ends.
@@ -137,7 +141,7 @@ constexpr auto multiply_bfloat16 = multiply<ffi::BF16, BFloat16>;
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                       \
       attention_backward_##DTYPE, KERNEL::backward,                                    \
       ARGUMENTS(KERNEL).Arg<KERNEL::Array>().Arg<Floats32>().Arg<Floats32>()           \
-          .Arg<Floats32>().Ret<KERNEL::Array>().Ret<KERNEL::Array>()                   \
+          .Arg<KERNEL::Array>().Arg<Floats32>().Ret<KERNEL::Array>().Ret<KERNEL::Array>() \
           .Ret<KERNEL::Array>().NUMBERS);                                              \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                       \
       skinny_product_##DTYPE, multiply_##DTYPE,                                        \

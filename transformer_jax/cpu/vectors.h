@@ -161,6 +161,24 @@ inline void transpose(const From* from, long rows, long columns, long row, float
     }
 }
 
+inline float sum_of(Floats x) {
+  float lanes[W];
+  store(lanes, x);
+  for (int w = W / 2; w > 0; w /= 2)
+    for (int i = 0; i < w; i++) lanes[i] += lanes[i + w];
+  return lanes[0];
+}
+
+template <class E>
+inline float dot(const E* x, const E* y, long number) {
+  Floats sum{};
+  long i = 0;
+  for (; i + W <= number; i += W) sum = fused(load(x + i), load(y + i), sum);
+  float found = sum_of(sum);
+  for (; i < number; i++) found += read(x[i]) * read(y[i]);
+  return found;
+}
+
 // A matrix whose element (r, k) is at data[r * row + k * column].
 struct Matrix {
   const float* data;

@@ -147,13 +147,12 @@ def _gradients(static, indices, residuals, cotangents):
 
     def run(*arrays):
         (*arrays, output, highest, log_total), cotangents = arrays[:number], arrays[number:]
-        inputs, dtype = _inputs(static, arrays), log_total.dtype
+        inputs = _inputs(static, arrays)
         d_output, d_logsumexp = cotangents
-        delta = (d_output.astype(dtype) * output.astype(dtype)).sum(axis=-1)
-        if inputs.return_logsumexp:
-            delta -= d_logsumexp
+        if not inputs.return_logsumexp:
+            d_logsumexp = None  # it is 0
         statistics = Statistics(highest, log_total)
-        found = _gradient(static, inputs, statistics, d_output, delta)
+        found = _gradient(static, inputs, statistics, d_output, output, d_logsumexp)
         return [found[i] for i in indices]
 
     number = len(residuals)

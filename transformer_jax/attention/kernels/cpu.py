@@ -44,7 +44,7 @@ INPUTS = (OF_QUERIES, OF_KEYS, OF_KEYS, None, None, None, OF_BITS)
 FUNCTIONS = {
     "attention_forward": (INPUTS, (OF_QUERIES, None, None)),
     "attention_backward": (
-        (*INPUTS, OF_QUERIES, None, None, None),
+        (*INPUTS, OF_QUERIES, None, None, OF_QUERIES, None),
         (OF_QUERIES, OF_KEYS, OF_KEYS),
     ),
 }
@@ -77,11 +77,18 @@ def compute_output_on_cpu(inputs: AttentionInputs) -> tuple[Array, Statistics]:
 
 
 def compute_gradient_on_cpu(
-    inputs: AttentionInputs, statistics: Statistics, d_output: Array, delta: Array
+    inputs: AttentionInputs,
+    statistics: Statistics,
+    d_output: Array,
+    output: Array,
+    d_logsumexp: Array | None,
 ) -> list[Array]:
     """Return the gradients of query, key and value, as `compute_gradient` does."""
     like = [inputs.query, inputs.key, inputs.value]
-    return _bind("attention_backward", inputs, [d_output, *statistics, delta], like)
+    if d_logsumexp is None:
+        d_logsumexp = jnp.zeros((*output.shape[:3], 0), inputs.accumulated)
+    more = [d_output, *statistics, output, d_logsumexp]
+    return _bind("attention_backward", inputs, more, like)
 
 
 def compute_by_xla(
@@ -118,8 +125,9 @@ def compute_by_xla(
         output, found = compute_output(tiles, with_statistics=True)
         statistics: Any = found
         return [output, *statistics]
-    d_output, *rows, delta = more
-    found = compute_gradient(tiles, Statistics(*rows), d_output, delta)
+    d_output, *rows, output, d_logsumexp = more
+    cotangents = d_output, output, d_logsumexp if d_logsumexp.size else None
+    found = compute_gradient(tiles, Statistics(*rows), *cotangents)
     return [x for x in found if x is not None]
 
 

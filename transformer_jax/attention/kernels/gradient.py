@@ -25,15 +25,29 @@ class _QueryRows(NamedTuple):
     delta: Array
 
 
+def compute_delta(
+    statistics: Statistics, d_output: Array, output: Array, d_logsumexp: Array | None
+) -> Array:
+    """Return rowsum(dO O) minus the cotangent of the logsumexp, in the dtype of the statistics."""
+    dtype = statistics.log_total.dtype
+    delta = (d_output.astype(dtype) * output.astype(dtype)).sum(axis=-1)
+    if d_logsumexp is not None:
+        delta -= d_logsumexp
+    return delta
+
+
 def compute_gradient(
-    tiles: Tiles, statistics: Statistics, d_output: Array, delta: Array
+    tiles: Tiles,
+    statistics: Statistics,
+    d_output: Array,
+    output: Array,
+    d_logsumexp: Array | None,
 ) -> list[Array | None]:
     """Return the gradients of query, key, value and the arrays of the bias; None for positions.
 
-    `d_output` is the cotangent of the output, `delta` is rowsum(dO O) minus the cotangent of the
-    logsumexp.
+    `d_output` and `d_logsumexp` are cotangents; that of the logsumexp may be None for 0.
     """
-    inputs = tiles.inputs
+    inputs, delta = tiles.inputs, compute_delta(statistics, d_output, output, d_logsumexp)
     query, key, value, bias = inputs.query, inputs.key, inputs.value, inputs.bias
     dtype = inputs.accumulated
     transposed = key.mT, value.mT

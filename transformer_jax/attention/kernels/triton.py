@@ -79,9 +79,13 @@ def compute_output_by_triton(inputs: AttentionInputs) -> tuple[Array, Statistics
 
 
 def compute_gradient_by_triton(
-    inputs: AttentionInputs, statistics: Statistics, d_output: Array, delta: Array
+    inputs: AttentionInputs,
+    statistics: Statistics,
+    d_output: Array,
+    output: Array,
+    d_logsumexp: Array | None,
 ) -> list[Array]:
     """Return the gradients of query, key and value, as `gradient.compute_gradient` does."""
     from transformer_jax.attention.kernels.triton_kernels import compute_gradient
 
-    return compute_gradient(inputs, statistics, d_output, delta)
+    return compute_gradient(inputs, statistics, d_output, output, d_logsumexp)

@@ -30,6 +30,7 @@ from jaxtyping import Array, Float
 from transformer_jax.attention.coverage import Grid
 from transformer_jax.attention.inputs import AttentionInputs
 from transformer_jax.attention.kernels.forward import Statistics
+from transformer_jax.attention.kernels.gradient import compute_delta
 from transformer_jax.attention.kernels.known_masks import known_mask
 from transformer_jax.attention.masks import padding
 from transformer_jax.functional.dropout import BITS, LANES
@@ -102,10 +103,15 @@ def compute_output(inputs: AttentionInputs) -> tuple[Array, Statistics]:
 
 
 def compute_gradient(
-    inputs: AttentionInputs, statistics: Statistics, d_output: Array, delta: Array
+    inputs: AttentionInputs,
+    statistics: Statistics,
+    d_output: Array,
+    output: Array,
+    d_logsumexp: Array | None,
 ) -> list[Array]:
     """Return the gradients of query, key and value, as `gradient.compute_gradient` does."""
     problem, arrays = _arguments(inputs)
+    delta = compute_delta(statistics, d_output, output, d_logsumexp)
     (B, K, G, T, H), S, dtype = inputs.query.shape, problem.S, inputs.query.dtype
     N, rows, columns = K * G, arrays["query"].shape[1], arrays["key"].shape[1]
     logsumexp = statistics.logsumexp
