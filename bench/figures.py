@@ -80,10 +80,9 @@ COMMANDS = {
     "row_order": "bench.row_order --data {imdb}",
     "race": "bench.imdb_race --data {imdb} --tutorial {tutorial}",
 }  # fmt: skip
-# Nobody measures these again: they are records of earlier versions or of another processor, or
-# written by hand.
+# Nobody measures these again: they are records of earlier versions, or written by hand.
 RECORDS = ("earlier-runs", "recipe-rounds", "mistakes-reasons", "imdb-vectors-again-seed-1",
-           "imdb-vectors-again-seed-2", "plan-without-amx")  # fmt: skip
+           "imdb-vectors-again-seed-2")  # fmt: skip
 TRAINING = ("train.imdb", "train.lm", "train.mlm", "train.translate")
 # What these programs start in other processes.
 STARTED = {

@@ -29,7 +29,7 @@ from bench.peers.contestants import Cell
 from bench.peers.mask_kinds import KINDS, our_arrays
 from transformer_jax.attention.kernels.dispatch import IMPLEMENTATIONS
 from transformer_jax.runtime.errors import InputError
-from transformer_jax.runtime.processor import processor_has, processor_name
+from transformer_jax.runtime.processor import processor_name, widest_instructions
 
 LENGTHS, BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048), (1, 8, 64)
 MOST_TOKENS = 2**14  # of a batch
@@ -124,7 +124,7 @@ def measured(options: argparse.Namespace) -> dict:
     # A damaged file is an error: it may have the tables of other processors.
     is_stored = PROGRAM.path(options.docs).exists()
     machines = PROGRAM.read(options.docs)["machines"] if is_stored else []
-    machine = {"processor": processor_name(), "avx512": processor_has("avx512f")}
+    machine = {"processor": processor_name(), "instructions": widest_instructions()}
     this = next((m for m in machines if machine.items() <= m.items()), None)
     if this is None:
         this = machine | {"runs": [], "rows": []}

@@ -11,7 +11,11 @@ from bench.pages.markdown import digits, milliseconds, origin, table
 from bench.peers import mask_kinds
 from transformer_jax.attention.kernels.dispatch import IMPLEMENTATIONS, choose_on_cpu
 from transformer_jax.attention.kernels.thresholds import Case, KernelFrom, Limits
+from transformer_jax.runtime.processor import Instructions
 
+HAS: dict[Instructions, str] = {
+    "amx": "with AMX", "avx512": "with AVX-512", "other": "without AVX-512",
+}  # fmt: skip
 PASSES = {False: "forward", True: "with the gradient"}
 # That a limit may be. Below, the reference and blocks take about as long.
 POWERS = tuple(2**i for i in range(17, 30))
@@ -19,9 +23,9 @@ KERNEL_POWERS = tuple(2**i for i in range(8, 21))
 WITHIN = 1.05  # the goal: the time of the chosen implementation over that of the fastest
 
 
-def chosen(row: dict, *, avx512: bool, kernel: bool = True) -> str:
+def chosen(row: dict, instructions: Instructions, *, kernel: bool = True) -> str:
     """Return the implementation that is chosen for a row, with or without the kernel in C++."""
-    case = Case(avx512, row["dtype"] == "bfloat16", row["gradient"], has_mask(row))
+    case = Case(instructions, row["dtype"] == "bfloat16", row["gradient"], has_mask(row))
     return choose_on_cpu(case, sizes=sizes(row), has_kernel=kernel and "cpu" in row["seconds"])
 
 
@@ -39,10 +43,10 @@ def of_group(rows: Sequence[dict], dtype: str, gradient: bool, masked: bool) -> 
     return [row for row in rows if (row["dtype"], row["gradient"], has_mask(row)) == group]
 
 
-def slowdown(row: dict, *, avx512: bool, kernel: bool = True) -> float:
+def slowdown(row: dict, instructions: Instructions, *, kernel: bool = True) -> float:
     """Return the time of the chosen implementation over that of the fastest one."""
     seconds = {name: s for name, s in row["seconds"].items() if kernel or name != "cpu"}
-    return seconds[chosen(row, avx512=avx512, kernel=kernel)] / min(seconds.values())
+    return seconds[chosen(row, instructions, kernel=kernel)] / min(seconds.values())
 
 
 def fitted(rows: Sequence[dict]) -> Limits:
@@ -64,7 +68,7 @@ def fitted(rows: Sequence[dict]) -> Limits:
     return min(starmap(Limits, product(POWERS, repeat=3)), key=loss)
 
 
-def fitted_kernel(rows: Sequence[dict], *, avx512: bool) -> KernelFrom:
+def fitted_kernel(rows: Sequence[dict], instructions: Instructions) -> KernelFrom:
     """Return the numbers of logits of a head, powers of two, from which to use the kernel in C++.
 
     The squared logarithms of the slowdowns then have the least sum, so that one large slowdown
@@ -76,7 +80,7 @@ def fitted_kernel(rows: Sequence[dict], *, avx512: bool) -> KernelFrom:
 
     def log_slowdown(row: dict, least: int) -> float:
         uses_kernel = least <= prod(sizes(row)[2:])
-        name = "cpu" if uses_kernel else chosen(row, avx512=avx512, kernel=False)
+        name = "cpu" if uses_kernel else chosen(row, instructions, kernel=False)
         return log(row["seconds"][name] / min(row["seconds"].values()))
 
     def loss(alone: bool, least: int) -> float:
@@ -100,7 +104,8 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         "measured. *Without it* is the same ratio where the kernel in C++ is not built.",
     ]
     for machine in results["machines"]:
-        lines += ["", f"## {machine['processor']}", "", *summary(machine), *limits(machine)]
+        heading = f"## {machine['processor']}, {HAS[machine['instructions']]}"
+        lines += ["", heading, "", *summary(machine), *limits(machine)]
         for kind in mask_kinds.KINDS:
             for gradient in PASSES:
                 lines += section(machine, kind, gradient)
@@ -112,7 +117,7 @@ def summary(machine: dict) -> list[str]:
     rows = machine["rows"]
     texts = []
     for kernel, says in ((True, "With the kernel"), (False, "Without it")):
-        ratios = [slowdown(row, avx512=machine["avx512"], kernel=kernel) for row in rows]
+        ratios = [slowdown(row, machine["instructions"], kernel=kernel) for row in rows]
         near = sum(ratio <= WITHIN for ratio in ratios)
         texts.append(
             f"{says}, the chosen implementation takes at most {WITHIN:g} times as long as the "
@@ -126,7 +131,7 @@ def limits(machine: dict) -> list[str]:
     cells = []
     for dtype, gradient, masked in product(("float32", "bfloat16"), PASSES, (False, True)):
         if rows := of_group(machine["rows"], dtype, gradient, masked):
-            found = (*fitted(rows), *fitted_kernel(rows, avx512=machine["avx512"]))
+            found = (*fitted(rows), *fitted_kernel(rows, machine["instructions"]))
             powers = (f"2^{limit.bit_length() - 1}" for limit in found)
             cells.append([dtype, PASSES[gradient], "yes" if masked else "no", *powers])
     header = ["dtype", "pass", "mask", "of the only example", "of each of several"]
@@ -147,12 +152,12 @@ def section(machine: dict, kind: str, gradient: bool) -> list[str]:
         return []
     rows.sort(key=lambda row: (row["dtype"], row["batch"], row["keys"], row["queries"]))
     names = [name for name in IMPLEMENTATIONS if any(name in row["seconds"] for row in rows)]
-    avx512 = machine["avx512"]
+    instructions = machine["instructions"]
     cells = (
         [row["dtype"], row["batch"], row["queries"], row["keys"],
          *(milliseconds(row["seconds"].get(name)) for name in names),
-         chosen(row, avx512=avx512), slowdown(row, avx512=avx512),
-         slowdown(row, avx512=avx512, kernel=False)]
+         chosen(row, instructions), slowdown(row, instructions),
+         slowdown(row, instructions, kernel=False)]
         for row in rows
     )  # fmt: skip
     header = ["dtype", "B", "T", "S", *(f"{name}, ms" for name in names)]

@@ -24,17 +24,17 @@ def row_of(seconds, queries=64, keys=64, batch=1, gradient=False, kind="full"):
 
 def test_the_slowdown_is_the_time_of_the_chosen_over_that_of_the_fastest():
     row = row_of({"reference": 3.0, "blockwise": 2.0, "cpu": 1.0})
-    assert chosen(row, avx512=True) == "cpu" and slowdown(row, avx512=True) == 1
-    assert slowdown(row | {"gradient": True}, avx512=True) == 3
-    assert chosen(row, avx512=True, kernel=False) == "reference"
-    assert slowdown(row, avx512=True, kernel=False) == 1.5
+    assert chosen(row, "other") == "cpu" and slowdown(row, "other") == 1
+    assert slowdown(row | {"gradient": True}, "other") == 3
+    assert chosen(row, "other", kernel=False) == "reference"
+    assert slowdown(row, "other", kernel=False) == 1.5
     del row["seconds"]["cpu"]
-    assert chosen(row, avx512=True) == "reference"
+    assert chosen(row, "other") == "reference"
     long = row_of({"reference": 1.0, "blockwise": 2.0}, 1024, 1024)
-    assert chosen(long, avx512=True) == "blockwise" and slowdown(long, avx512=True) == 2
+    assert chosen(long, "other") == "blockwise" and slowdown(long, "other") == 2
     some = row_of({"reference": 1.0, "blockwise": 2.0}, 256, 256)
-    assert chosen(some, avx512=True) == "reference"
-    assert chosen(some | {"kind": "causal"}, avx512=True) == "blockwise"
+    assert chosen(some, "other") == "reference"
+    assert chosen(some | {"kind": "causal"}, "other") == "blockwise"
 
 
 @pytest.fixture(scope="module")
@@ -94,17 +94,17 @@ def test_wrong_values_are_not_timed(monkeypatch):
 
 def test_the_chosen_implementation_is_nearly_always_the_fastest():
     """The kernel in C++ is built; the limits know whether there is a mask, and not its kind."""
-    ratios = [slowdown(row, avx512=machine["avx512"]) for machine, row in ROWS]
+    ratios = [slowdown(row, machine["instructions"]) for machine, row in ROWS]
     assert sum(ratio <= WITHIN for ratio in ratios) >= 0.95 * len(ratios)
     assert max(ratios) < 1.25
 
 
 def test_the_limits_are_those_of_the_table():
     for case, limits in LIMITS.items():
-        rows = [row for machine, row in ROWS if machine["avx512"] is case.avx512]
+        rows = [row for machine, row in ROWS if machine["instructions"] == case.instructions]
         of_case = of_group(rows, "bfloat16" if case.narrow else "float32", *case[2:])
         assert fitted(of_case) == limits
-        assert fitted_kernel(of_case, avx512=case.avx512) == KERNEL_FROM[case]
+        assert fitted_kernel(of_case, case.instructions) == KERNEL_FROM[case]
 
 
 def test_limits_are_the_lowest_that_part_the_rows():
@@ -126,4 +126,4 @@ def test_the_kernel_is_used_from_where_it_is_faster():
         for queries in (16, 32, 64, 128, 256)
         for batch, limit in ((1, 2**12), (4, 2**14))
     ]  # fmt: skip
-    assert fitted_kernel(rows, avx512=True) == KernelFrom(2**12, 2**14)
+    assert fitted_kernel(rows, "avx512") == KernelFrom(2**12, 2**14)

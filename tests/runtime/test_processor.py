@@ -5,7 +5,12 @@ import platform
 import pytest
 
 from transformer_jax.runtime import processor
-from transformer_jax.runtime.processor import cores, processor_has, processor_name
+from transformer_jax.runtime.processor import (
+    cores,
+    processor_has,
+    processor_name,
+    widest_instructions,
+)
 
 
 @pytest.fixture
@@ -20,6 +25,16 @@ def cpuinfo(tmp_path, monkeypatch):
 def test_the_processor_says_whether_it_has_amx(cpuinfo, flags, has):
     cpuinfo.write_text(f"model name : x\nflags : {flags}\n")
     assert processor_has.__wrapped__("amx_bf16") is has
+
+
+@pytest.mark.parametrize(
+    ("flags", "widest"),
+    [("avx2 avx512f amx_bf16", "amx"), ("avx2 avx512f", "avx512"), ("avx2", "other")],
+)
+def test_the_widest_instructions_are_those_for_products(cpuinfo, monkeypatch, flags, widest):
+    monkeypatch.setattr(processor, "processor_has", processor_has.__wrapped__)
+    cpuinfo.write_text(f"flags : {flags}\n")
+    assert widest_instructions() == widest
 
 
 def test_its_name_is_that_of_the_first_core(cpuinfo):

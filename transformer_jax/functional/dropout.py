@@ -43,13 +43,14 @@ def dropout(x: Float[Array, "..."], rate: float, rng: PRNGKeyArray | None) -> Fl
 
 
 def dropout_weights(
-    weights: Float[Array, "B N T S"], rate: float, rng: PRNGKeyArray | None
+    weights: Float[Array, "B N T S"], rate: float, rng: PRNGKeyArray | Words | None
 ) -> Float[Array, "B N T S"]:
     """Return attention weights after `dropout`, drawn by `keep_weights`.
 
     The same weights are dropped whichever implementation computes them, and in whichever blocks.
     """
-    check_rate(rate, rng)
+    if not isinstance(rng, tuple):
+        check_rate(rate, rng)
     if rng is None:
         return weights
     kept = keep_weights(rng, rate, *map(jnp.arange, weights.shape))

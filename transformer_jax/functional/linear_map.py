@@ -54,14 +54,14 @@ def perturbed(tangents: Sequence[Any]) -> list[int]:
     ]
 
 
-def forward_mode_only(function: Callable[..., Sequence[Array]], problem: str) -> Callable:
-    """Return the function with derivatives in forward mode alone.
+def reverse_mode_of(
+    other: Callable[..., Sequence[Array]], function: Callable[..., Sequence[Array]]
+) -> Callable:
+    """Return the function with the derivatives of `other` in reverse mode.
 
-    Reverse mode raises a ValueError with `problem`. The arguments and results are arrays.
+    Both functions compute the same. Forward mode differentiates the function itself. The
+    arguments and results are arrays.
     """
-
-    def refuse(residuals, cotangents):
-        raise ValueError(problem)
 
     @jax.custom_jvp
     def run(*arrays):
@@ -74,8 +74,11 @@ def forward_mode_only(function: Callable[..., Sequence[Array]], problem: str) ->
         def differentiate(residuals, inputs):
             return jvp_of_some(lambda *arrays: list(function(*arrays)), residuals, indices, inputs)
 
+        def transpose(residuals, cotangents):
+            return vjp_of_some(lambda *arrays: list(other(*arrays)), residuals, indices, cotangents)
+
         inputs = [tangents[i] for i in indices]
-        return outputs, linear_map(differentiate, refuse, primals, inputs, outputs)
+        return outputs, linear_map(differentiate, transpose, primals, inputs, outputs)
 
     return run
 
@@ -123,14 +126,26 @@ def jvp_of_some(function, arrays, indices, tangents):
 
     The function returns a list of arrays.
     """
+    of_some = _of_some(function, arrays, indices)
+    return jax.jvp(of_some, [arrays[i] for i in indices], list(tangents))[1]
 
-    def of_some(*some):
+
+def vjp_of_some(function, arrays, indices, cotangents):
+    """Return the cotangents of the arrays at `indices` for those of function(*arrays), a list."""
+    of_some = _of_some(function, arrays, indices)
+    return jax.vjp(of_some, *(arrays[i] for i in indices))[1](list(cotangents))
+
+
+def _of_some(function, arrays, indices):
+    """Return the function of the arrays at `indices`; the others are given."""
+
+    def run(*some):
         full = list(arrays)
         for i, array in zip(indices, some, strict=True):
             full[i] = array
         return function(*full)
 
-    return jax.jvp(of_some, [arrays[i] for i in indices], list(tangents))[1]
+    return run
 
 
 _linear_map = Primitive("linear_map")

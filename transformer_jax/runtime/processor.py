@@ -4,7 +4,9 @@ import os
 import platform
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
+Instructions = Literal["amx", "avx512", "other"]
 CPUINFO = Path("/proc/cpuinfo")  # on Linux
 
 
@@ -29,6 +31,13 @@ def processor_description() -> str:
 def processor_has(flag: str) -> bool:
     """Return whether Linux lists `flag` among the processor's flags; False on other systems."""
     return flag in _cpuinfo().split()
+
+
+def widest_instructions() -> Instructions:
+    """Return the widest instructions for products that the processor has, as Linux lists them."""
+    if processor_has("amx_bf16"):
+        return "amx"
+    return "avx512" if processor_has("avx512f") else "other"
 
 
 def cores() -> int:

@@ -369,25 +369,43 @@ def test_it_lowers_for_cuda_and_tpu(dtype):
     assert exported.platforms == ("cuda", "tpu")
 
 
-# One gradient (forward mode is in tests/contracts/test_transformations.py)
-# --------------------------------------------------------------------------
-
-
-def value(query):
-    _, key, values = qkv()
-    return jnp.sum(attend(query, key, values, implementation="blockwise") ** 2)
-
+# A gradient of a derivative (more are in tests/contracts/test_transformations.py)
+# ------------------------------------------------------------------------------
 
 SECOND = {
-    "backwards twice": jax.grad(lambda x: jnp.sum(jax.grad(value)(x) ** 2)),
-    "of the way back": jax.grad(lambda x: jnp.sum(jax.vjp(value, x)[1](jnp.sum(x))[0])),
+    "backwards twice": lambda f: jax.grad(
+        lambda *x: sum((y**2).sum() for y in jax.tree.leaves(jax.grad(f, (0, 1))(*x))), (0, 1)
+    ),
+    "of the way back": lambda f: jax.grad(
+        lambda x, *more: jnp.sum(jax.vjp(f, x, *more)[1](jnp.sum(x[0]))[0][0]), (0, 1)
+    ),
+    "of a tangent": lambda f: jax.grad(
+        lambda *x: jax.jvp(f, x, jax.tree.map(jnp.cos, x))[1], (0, 1)
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SECOND)
-def test_a_second_gradient_is_refused_and_the_way_out_is_named(name):
-    with pytest.raises(ValueError, match='pass implementation="reference"'):
-        jax.jit(SECOND[name])(qkv()[0])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"dropout_rate": RATE, "soft_cap": 1.5}],
+    ids=["plain", "dropout and soft cap"],
+)
+def test_a_second_gradient_is_that_of_the_reference(name, options):
+    options = {**options, "return_logsumexp": True, "mask": causal() & padding(data(0)["is_token"])}
+    if "dropout_rate" in options:
+        options["dropout_rng"] = jax.random.key(0)
+
+    def values(implementation):
+        def function(arrays, bias):
+            found = attend(
+                *arrays, bias=BIASES["sum"](bias, None), implementation=implementation, **options
+            )
+            return sum(jnp.where(jnp.isfinite(x), jnp.sin(x), 0).sum() for x in found)
+
+        return jax.jit(SECOND[name](function))(qkv(), numbers(1))
+
+    assert_close(values("blockwise"), values("reference"))
 
 
 # Nothing of size T x S

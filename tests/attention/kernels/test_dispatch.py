@@ -37,7 +37,7 @@ from transformer_jax.nn.layers import MultiHeadAttention
 pytestmark = pytest.mark.usefixtures("strict")
 
 LONG = (1, 4096, 8, 64)
-PLAIN = Case(avx512=True, narrow=False, gradient=False, masked=False)
+PLAIN = Case("avx512", narrow=False, gradient=False, masked=False)
 
 
 def shaped(*shape, dtype=jnp.float32):
@@ -45,15 +45,15 @@ def shaped(*shape, dtype=jnp.float32):
 
 
 @pytest.fixture(autouse=True)
-def avx512(monkeypatch):
-    """Whether the processor has it, as far as the plan knows: yes."""
+def processor_with(monkeypatch):
+    """Set the widest instructions of the processor, as far as the plan knows: AVX-512."""
 
-    def has(answer):
+    def has(instructions):
         monkeypatch.setattr(
-            "transformer_jax.attention.kernels.dispatch.processor_has", lambda flag: answer
+            "transformer_jax.attention.kernels.dispatch.widest_instructions", lambda: instructions
         )
 
-    has(True)
+    has("avx512")
     return has
 
 
@@ -114,8 +114,8 @@ def test_few_logits_are_counted_over_heads_queries_and_keys(N, T):
 
 
 @pytest.mark.parametrize("case", LIMITS)
-def test_the_limits_differ_by_processor_dtype_derivative_and_mask(case, avx512):
-    avx512(case.avx512)
+def test_the_limits_differ_by_processor_dtype_derivative_and_mask(case, processor_with):
+    processor_with(case.instructions)
     limits = LIMITS[case]
     assert first_by_blocks(1, 8, 64, *case[1:]) * 8 * 64 == limits.one_example
     of_two = min(limits.of_several, limits.together // 2)
@@ -130,10 +130,14 @@ def test_few_logits_are_counted_over_examples_too():
 
 @pytest.mark.parametrize(("B", "case"), [(1, "one_example"), (2, "of_several")])
 @pytest.mark.parametrize("narrow", [False, True])
-def test_the_kernel_attends_to_shorter_texts_than_it_differentiates(narrow, B, case, monkeypatch):
+def test_the_kernel_attends_to_shorter_texts_than_it_differentiates(
+    narrow, B, case, monkeypatch, processor_with
+):
+    processor_with("other")
     monkeypatch.setattr("transformer_jax.attention.kernels.cpu.is_built", lambda: True)
     attends_from, differentiates_from = (
-        getattr(KERNEL_FROM[Case(True, narrow, gradient, True)], case) for gradient in (False, True)
+        getattr(KERNEL_FROM[Case("other", narrow, gradient, True)], case)
+        for gradient in (False, True)
     )
     dtype = jnp.bfloat16 if narrow else jnp.float32
     for queries, keys, attends, differentiates in [

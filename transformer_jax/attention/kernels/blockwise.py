@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array
 
 from transformer_jax.attention.inputs import AttentionInputs, AttentionResult
@@ -34,6 +35,7 @@ from transformer_jax.attention.kernels.cpu import (
 )
 from transformer_jax.attention.kernels.forward import Statistics, compute_output
 from transformer_jax.attention.kernels.gradient import compute_gradient
+from transformer_jax.attention.kernels.reference import reference_attention
 from transformer_jax.attention.kernels.tangent import compute_tangent
 from transformer_jax.attention.kernels.tile_sizes import choose_tiling
 from transformer_jax.attention.kernels.tiles import Tiles
@@ -44,15 +46,19 @@ from transformer_jax.attention.kernels.triton import (
 from transformer_jax.functional.dropout import kept_bits, key_words
 from transformer_jax.functional.linear_map import (
     differentiated_as,
-    forward_mode_only,
+    jvp_of_some,
     linear_map,
     perturbed,
+    reverse_mode_of,
+    vjp_of_some,
 )
 from transformer_jax.parallel.mesh import vary_like
 
+# A gradient of a derivative is computed by the reference, which stores the logits: at most so many.
+MOST_STORED = 2**26
 ONE_GRADIENT = (
-    "blockwise attention has no gradient of its derivatives; pass "
-    'implementation="reference", or use forward mode for all derivatives but one'
+    f"blockwise attention of more than {MOST_STORED:,} logits has no gradient of its derivatives; "
+    'pass implementation="reference", or use forward mode for all derivatives but one'
 )
 
 
@@ -78,7 +84,7 @@ def blockwise_attention(
     # The words stand for the key, which the loops would use in every block.
     words, kept = key_words(inputs.dropout_rng) if inputs.has_dropout else None, None
     if by != "xla" and words is not None:
-        words, kept = None, kept_bits(words, inputs.dropout_rate, inputs.sizes)
+        kept = kept_bits(words, inputs.dropout_rate, inputs.sizes)
     heads_first = replace(
         inputs,
         query=inputs.query.swapaxes(1, 2).reshape(B, K, N // K, T, H),
@@ -111,18 +117,37 @@ def _attend(static, *arrays):
 
 @partial(_attend.defjvp, symbolic_zeros=True)
 def _attend_jvp(static, arrays, tangents):
-    """Return the results and their tangents: the transpose of the tangents is the gradient."""
-    inputs, indices = _inputs(static, arrays), perturbed(tangents)
-    output, found = _output(static, inputs, with_statistics=True)
+    results, (d_output, d_logsumexp) = _linearized(static, arrays, tangents)
+    output, *rows = results
+    if not _inputs(static, arrays).return_logsumexp:
+        return (output, None), (d_output, None)
+    return (output, Statistics(*rows).logsumexp), (d_output, d_logsumexp)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _attend_with_statistics(static, *arrays):
+    output, found = _output(static, _inputs(static, arrays), with_statistics=True)
     statistics: Any = found
-    results = output, statistics.logsumexp
+    return output, *statistics
+
+
+@partial(_attend_with_statistics.defjvp, symbolic_zeros=True)
+def _attend_with_statistics_jvp(static, arrays, tangents):
+    results, (d_output, d_logsumexp) = _linearized(static, arrays, tangents)
+    # What is computed from the statistics depends on their sum alone.
+    return results, (d_output, jnp.zeros_like(results[1]), d_logsumexp)
+
+
+def _linearized(static, arrays, tangents):
+    """Return output and statistics, and the tangents of output and logsumexp."""
+    results = _attend_with_statistics(static, *arrays)
+    output, _, log_total = results
+    indices = perturbed(tangents)
     given = [tangents[i] for i in indices]
     along, back = (partial(f, static, indices) for f in (_tangents, _gradients))
-    residuals = [*arrays, output, *statistics]
-    d_output, d_logsumexp = linear_map(along, back, residuals, given, results)
-    if not inputs.return_logsumexp:
-        return (results[0], None), (d_output, None)
-    return results, (d_output, d_logsumexp)
+    # The transpose of the tangents is the gradient.
+    found = linear_map(along, back, [*arrays, *results], given, [output, log_total])
+    return results, found
 
 
 def _tangents(static, indices, residuals, tangents):
@@ -138,8 +163,12 @@ def _tangents(static, indices, residuals, tangents):
         tiles = Tiles(inputs, tiling_for_xla(inputs) if isinstance(by, str) else by)
         return compute_tangent(tiles, output, Statistics(highest, log_total), full)
 
+    def by_reference(*arrays):
+        (*arrays, _, _, _), tangents = arrays[:number], arrays[number:]
+        return jvp_of_some(partial(_reference, static), arrays, indices, tangents)
+
     number = len(residuals)
-    return forward_mode_only(run, ONE_GRADIENT)(*residuals, *tangents)
+    return reverse_mode_of(by_reference, run)(*residuals, *tangents)
 
 
 def _gradients(static, indices, residuals, cotangents):
@@ -155,8 +184,26 @@ def _gradients(static, indices, residuals, cotangents):
         found = _gradient(static, inputs, statistics, d_output, output, d_logsumexp)
         return [found[i] for i in indices]
 
+    def by_reference(*arrays):
+        (*arrays, _, _, _), cotangents = arrays[:number], arrays[number:]
+        return vjp_of_some(partial(_reference, static), arrays, indices, cotangents)
+
     number = len(residuals)
-    return forward_mode_only(run, ONE_GRADIENT)(*residuals, *cotangents)
+    return reverse_mode_of(by_reference, run)(*residuals, *cotangents)
+
+
+def _reference(static, *arrays):
+    """Return the output and the logsumexp, which store the logits. Raises ValueError for many."""
+    inputs = _inputs(static, arrays)
+    (B, K, G, T, _), S = inputs.query.shape, inputs.key.shape[2]
+    if B * K * G * T * S > MOST_STORED:
+        raise ValueError(ONE_GRADIENT)
+    query, key, value = (x.reshape(B, -1, *x.shape[-2:]).swapaxes(1, 2)
+                         for x in (inputs.query, inputs.key, inputs.value))  # fmt: skip
+    inputs = replace(inputs, query=query, key=key, value=value, return_logsumexp=True)
+    output, _, logsumexp = reference_attention(inputs)
+    output, logsumexp = output.swapaxes(1, 2), logsumexp.swapaxes(1, 2)
+    return [output.reshape(B, K, G, T, -1), logsumexp.reshape(B, K, G, T)]
 
 
 def _inputs(static, arrays):

@@ -29,7 +29,7 @@ from transformer_jax.attention.kernels.triton import LEAST_QUERIES, why_not_trit
 from transformer_jax.attention.mask_rule import MaskLike
 from transformer_jax.attention.rule import rendered
 from transformer_jax.functional.checks import are_numbers
-from transformer_jax.runtime.processor import processor_has
+from transformer_jax.runtime.processor import widest_instructions
 
 Implementation = Literal["reference", "blockwise", "cpu", "triton", "cudnn"]
 IMPLEMENTATIONS = ("reference", "blockwise", "cpu", "triton", "cudnn")
@@ -133,7 +133,7 @@ def choose_kernel(
     }
     if jax.default_backend() == "cpu":
         case = Case(
-            avx512=processor_has("avx512f"),
+            instructions=widest_instructions(),
             narrow=inputs.query.dtype.itemsize < 4,
             gradient=False,
             masked=inputs.mask is not None,
