@@ -19,7 +19,8 @@ from bench.pages import analysis
 from bench.pages.markdown import milliseconds, quotient
 from bench.peers import contestants, mask_kinds, resident_memory
 from bench.peers.contestants import OURS, Cell, definition
-from transformer_jax.attention import attention_plan, causal
+from transformer_jax.attention.kernels.dispatch import attention_plan
+from transformer_jax.attention.masks import causal
 
 PEERS = ("reference", "jax.nn", "flax.nnx")
 TORCH = ("PyTorch", "PyTorch, written out")
