@@ -609,19 +609,19 @@ MUTATIONS = [
         "test_nnx_differs_on_a_negative_index",
     ),
     Mutation(
-        "the_layouts_of_rope_are_swapped", "rope",
+        "the_layouts_of_rope_are_swapped", "_rotate",
         'half = layout == "half"',
         'half = layout != "half"',
         "test_rope_is_a_product_of_complex_numbers",
     ),
     Mutation(
-        "rope_starts_at_one", "rope",
+        "rope_starts_at_one", "_cos_and_sin",
         "jnp.asarray(positions).astype(",
         "jnp.asarray(positions + 1).astype(",
         "test_rope_is_a_product_of_complex_numbers",
     ),
     Mutation(
-        "rope_turns_back", "rope",
+        "rope_turns_back", "_rotate",
         "a, b = a * cos - b * sin, a * sin + b * cos",
         "a, b = a * cos + b * sin, b * cos - a * sin",
         "test_rope_is_a_product_of_complex_numbers",

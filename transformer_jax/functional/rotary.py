@@ -1,7 +1,7 @@
 """Rotary position embedding (RoPE): queries and keys are rotated by their positions."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer_jax.functional.angles import cos_and_sin
 from transformer_jax.functional.checks import check_arrays
 from transformer_jax.functional.precision import wide
 
@@ -42,31 +43,11 @@ def rope(
            [ 0.54 ,  0.841],
            [-0.416,  0.909]], dtype=float32)
     """
-    check_arrays(x=(x, "[B] T N H"), frequencies=(frequencies, "R"))
-    pattern = "int T" if 1 in (np.ndim(positions), np.ndim(x) - 2) else "int #B T"
-    check_arrays(x=(x, "[B] T N H"), positions=(positions, pattern))
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
+    check_arrays(x=(x, "[B] T N H"))
     frequencies = rope_frequencies(x.shape[-1]) if frequencies is None else frequencies
-    pairs = len(frequencies)
-    if 2 * pairs > x.shape[-1]:
-        raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[-1]}")
+    _check(x, positions, layout, frequencies)
     x = jnp.asarray(x)
-    x_wide = wide(x)
-    # Frequencies in bfloat16 must not round the positions: bfloat16 cannot represent 257.
-    turns, frequencies = (
-        jnp.asarray(positions).astype(x_wide.dtype),
-        frequencies.astype(x_wide.dtype),
-    )
-    angles = (turns[..., None] * frequencies)[..., None, :]  # [#B, T, 1, R] or [T, 1, R]
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
-
-    turned, rest = x_wide[..., : 2 * pairs], x_wide[..., 2 * pairs :]
-    half = layout == "half"
-    a, b = jnp.split(turned, 2, axis=-1) if half else (turned[..., ::2], turned[..., 1::2])
-    a, b = a * cos - b * sin, a * sin + b * cos
-    turned = jnp.concatenate([a, b], -1) if half else jnp.stack([a, b], -1).reshape(turned.shape)
-    return jnp.concatenate([turned, rest], axis=-1).astype(x.dtype)
+    return _rotate(x, *_cos_and_sin(positions, frequencies, wide(x).dtype), layout)
 
 
 @jax.tree_util.register_dataclass
@@ -89,13 +70,23 @@ class Rotary:
     frequencies: Float[Array, " R"] | Any
     layout: str = field(default="half", metadata={"static": True})
     scale: float = field(default=1.0, metadata={"static": True})
+    # The cosine and the sine of the angles; None until they are computed.
+    cos_and_sin: tuple[Float[Array, "..."], Float[Array, "..."]] | Any = None
+
+    def with_angles(self) -> "Rotary":
+        """Return the rotation with its cosines and sines, so that all layers share them."""
+        dtype = wide(self.frequencies).dtype
+        found = _cos_and_sin(self.positions, self.frequencies, dtype)
+        return replace(self, cos_and_sin=found)
 
     def turn(self, x: Float[Array, "*B T N H"]) -> Float[Array, "*B T N H"]:
         """Return queries or keys rotated by `rope` and multiplied by `scale`."""
-        if self.scale == 1.0:
-            return rope(x, self.positions, layout=self.layout, frequencies=self.frequencies)
-        turned = rope(wide(x), self.positions, layout=self.layout, frequencies=self.frequencies)
-        return (turned * self.scale).astype(x.dtype)
+        _check(x, self.positions, self.layout, self.frequencies)
+        turned, found = wide(jnp.asarray(x)), self.cos_and_sin
+        if found is None or found[0].dtype != turned.dtype:  # float64 needs more accurate ones
+            found = _cos_and_sin(self.positions, self.frequencies, turned.dtype)
+        turned = _rotate(turned, *found, self.layout)
+        return (turned if self.scale == 1.0 else turned * self.scale).astype(x.dtype)
 
 
 def rope_frequencies(
@@ -187,6 +178,35 @@ def yarn_temperature(factor: float) -> float:
     if not factor >= 1.0:
         raise ValueError(f"factor must be 1 or more; got {factor}")
     return 0.1 * math.log(factor) + 1.0
+
+
+def _check(x, positions, layout, frequencies):
+    check_arrays(x=(x, "[B] T N H"), frequencies=(frequencies, "R"))
+    pattern = "int T" if 1 in (np.ndim(positions), np.ndim(x) - 2) else "int #B T"
+    check_arrays(x=(x, "[B] T N H"), positions=(positions, pattern))
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}; got {layout!r}")
+    pairs = len(frequencies)
+    if 2 * pairs > x.shape[-1]:
+        raise ValueError(f"{pairs} frequencies turn {2 * pairs} features; x has {x.shape[-1]}")
+
+
+def _cos_and_sin(positions, frequencies, dtype):
+    """Return the cosine and the sine of the angles, [#B, T, 1, R] or [T, 1, R]."""
+    # Frequencies in bfloat16 must not round the positions: bfloat16 cannot represent 257.
+    turns = jnp.asarray(positions).astype(dtype)
+    return cos_and_sin((turns[..., None] * frequencies.astype(dtype))[..., None, :])
+
+
+def _rotate(x, cos, sin, layout):
+    """Return the pairs (a cos - b sin, a sin + b cos), and the other features as they are."""
+    pairs, x_wide = cos.shape[-1], wide(x)
+    turned, rest = x_wide[..., : 2 * pairs], x_wide[..., 2 * pairs :]
+    half = layout == "half"
+    a, b = jnp.split(turned, 2, axis=-1) if half else (turned[..., ::2], turned[..., 1::2])
+    a, b = a * cos - b * sin, a * sin + b * cos
+    turned = jnp.concatenate([a, b], -1) if half else jnp.stack([a, b], -1).reshape(turned.shape)
+    return jnp.concatenate([turned, rest], axis=-1).astype(x.dtype)
 
 
 def _check_bounds(**bounds: float) -> None:

@@ -187,9 +187,9 @@ class RotaryPositions(PositionScheme):
 
     def rotary(self, positions, head_dim, *, base=10_000.0, scaling=None):
         if scaling is None:
-            return Rotary(positions, rope_frequencies(head_dim, base=base))
+            return Rotary(positions, rope_frequencies(head_dim, base=base)).with_angles()
         frequencies = scaling.frequencies(head_dim, base)
-        return Rotary(positions, frequencies, scale=scaling.temperature)
+        return Rotary(positions, frequencies, scale=scaling.temperature).with_angles()
 
 
 class Alibi(PositionScheme):
