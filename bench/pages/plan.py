@@ -13,7 +13,7 @@ from transformer_jax.attention.kernels.dispatch import IMPLEMENTATIONS, choose_o
 from transformer_jax.attention.kernels.thresholds import Case, KernelFrom, Limits
 from transformer_jax.runtime.processor import Instructions
 
-HAS: dict[Instructions, str] = {
+HEADINGS: dict[Instructions, str] = {
     "amx": "with AMX", "avx512": "with AVX-512", "other": "without AVX-512",
 }  # fmt: skip
 PASSES = {False: "forward", True: "with the gradient"}
@@ -104,7 +104,7 @@ def page(results: dict, shown: dict[str, str]) -> list[str]:
         "measured. *Without it* is the same ratio where the kernel in C++ is not built.",
     ]
     for machine in results["machines"]:
-        heading = f"## {machine['processor']}, {HAS[machine['instructions']]}"
+        heading = f"## {machine['processor']}, {HEADINGS[machine['instructions']]}"
         lines += ["", heading, "", *summary(machine), *limits(machine)]
         for kind in mask_kinds.KINDS:
             for gradient in PASSES:

@@ -214,8 +214,8 @@ void one() {
   }
   {
     Threads pool;
-    const Found<E> found{out.data(), d_out.data(), {m.data(), l.data()},
-                         d_logsumexp.empty() ? nullptr : d_logsumexp.data()};
+    const Outputs<E> found{rounded_output.data(), d_out.data(), {m.data(), l.data()},
+                           d_logsumexp.empty() ? nullptr : d_logsumexp.data()};
     differentiate(pool, p, q.data(), k.data(), v.data(), found, dq.data(), dk.data(), dv.data());
   }
   compare("output", out, output);

@@ -183,8 +183,8 @@ def dot_product_attention(
 
     "reference" has all derivatives. "blockwise", "cpu" and "triton" have forward mode (`jax.jvp`),
     reverse mode, and second derivatives (`jax.hessian`). The gradient of a derivative is computed
-    by the reference, for up to 2**26 logits. "cudnn" has reverse mode alone. A symbolic length
-    (`jax.export`) is computed by the reference.
+    by the reference, for up to 2**26 logits of each mapped example. "cudnn" has reverse mode
+    alone. A symbolic length (`jax.export`) is computed by the reference.
 
     Raises ValueError if axes do not fit, K does not divide N, a dropout key is given without a
     rate, or the implementation does not support these arguments. Raises TypeError if an array is

@@ -42,7 +42,7 @@ class GradientsByVectors {
 
   const Seen& seen() const { return keys; }
 
-  void add(Kept kept, const E* query, const Found<E>& found, E* d_query, long start) {
+  void add(Kept kept, const E* query, const Outputs<E>& found, E* d_query, long start) {
     const Block block = block_at(p, keys, start);
     float *q = free, *d_out = q + p.H * QUERIES, *weights = d_out + p.O * QUERIES;
     float *d_logits = weights + KEYS * QUERIES, *d_q = d_logits + KEYS * QUERIES;
@@ -124,7 +124,7 @@ class GradientsByTiles {
 
   const Seen& seen() const { return visible; }
 
-  void add(Kept kept, const BFloat16* query, const Found<BFloat16>& found, BFloat16* d_query,
+  void add(Kept kept, const BFloat16* query, const Outputs<BFloat16>& found, BFloat16* d_query,
            long start) {
     Block block = block_at(p, visible, start);
     block.columns = rounded_up(block.rows, DEPTH);
@@ -195,7 +195,7 @@ class GradientsByTiles {
 // Writes the gradients of all heads.
 template <class Gradients, class Pool, class E>
 bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key, const E* value,
-                      const Found<E>& found, E* d_query, E* d_key, E* d_value) {
+                      const Outputs<E>& found, E* d_query, E* d_key, E* d_value) {
   const long share = p.N / p.K;
   return in_parallel(pool, p.B * p.K, [=](long i) {
     const long head = i % p.K, b = i / p.K, first_key = b * p.S * p.K + head;
@@ -203,7 +203,7 @@ bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key
                         scratch(Gradients::memory(p)));
     for (long n = head * share; n < (head + 1) * share; n++) {
       const long first = b * p.T * p.N + n, row = (b * p.N + n) * p.T;
-      const Found<E> of_head{found.output + first * p.O, found.d_output + first * p.O,
+      const Outputs<E> of_head{found.output + first * p.O, found.d_output + first * p.O,
                              {found.statistics.highest + row, found.statistics.log_total + row},
                              found.d_logsumexp ? found.d_logsumexp + row : nullptr};
       for (long start = 0; start < p.T; start += QUERIES)
@@ -228,7 +228,7 @@ bool differentiate_by(Pool& pool, const Problem& p, const E* query, const E* key
 
 template <class Pool, class E>
 bool differentiate(Pool& pool, const Problem& p, const E* query, const E* key, const E* value,
-                   const Found<E>& found, E* d_query, E* d_key, E* d_value) {
+                   const Outputs<E>& found, E* d_query, E* d_key, E* d_value) {
   const auto by = [&](auto run) {
     return run(pool, p, query, key, value, found, d_query, d_key, d_value);
   };

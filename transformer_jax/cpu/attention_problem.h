@@ -167,7 +167,7 @@ struct Statistics {
 // What the forward pass found for one head, and the cotangents. The rows of the output and of its
 // cotangent are p.N p.O apart.
 template <class E>
-struct Found {
+struct Outputs {
   const E *output, *d_output;
   Statistics statistics;
   const float* d_logsumexp;  // [T], or null if it is 0
@@ -178,7 +178,7 @@ struct Found {
 // the last. The highest logit is -inf also where all logits are NaN, since a maximum ignores NaN;
 // the total is 0 only without a key.
 template <class E>
-bool read_statistics(const Problem& p, const Block& block, const Found<E>& found, long i,
+bool read_statistics(const Problem& p, const Block& block, const Outputs<E>& found, long i,
                      float* highest, float* log_total, float* delta) {
   const long at = block.start + i, row = at * p.N * p.O;
   const bool sees = i < block.rows && found.statistics.log_total[at] != -INF;

@@ -85,10 +85,15 @@ struct Attention {
                     d_logsumexp);
         error.failure())
       return error;
+    const size_t rows = p.B * p.N * p.T;
     const bool has_d_logsumexp = d_logsumexp.element_count() > 0;
-    const Found<E> found{read(output), read(d_output),
-                         {highest.typed_data(), log_total.typed_data()},
-                         has_d_logsumexp ? d_logsumexp.typed_data() : nullptr};
+    if (d_output.element_count() != rows * p.O || output.element_count() != rows * p.O ||
+        highest.element_count() != rows || log_total.element_count() != rows ||
+        (has_d_logsumexp && d_logsumexp.element_count() != rows))
+      return sizes_differ();
+    const Outputs<E> found{read(output), read(d_output),
+                           {highest.typed_data(), log_total.typed_data()},
+                           has_d_logsumexp ? d_logsumexp.typed_data() : nullptr};
     return ended(differentiate(pool, p, read(query), read(key), read(value), found,
                                written(d_query), written(d_key), written(d_value)));
   }
@@ -102,7 +107,12 @@ struct Attention {
                                           of_queries[1] == p.T && of_keys[1] == p.S);
     if (((arrays.dimensions()[0] == p.B) && ...) && (p.tokens == 1 || p.tokens == p.B) && ids_fit)
       return ffi::Error::Success();
-    return ffi::Error(ffi::ErrorCode::kInvalidArgument, "attention on a CPU: sizes of arrays differ");
+    return sizes_differ();
+  }
+
+  static ffi::Error sizes_differ() {
+    return ffi::Error(ffi::ErrorCode::kInvalidArgument,
+                      "attention on a CPU: sizes of arrays differ");
   }
 };
 
@@ -141,8 +151,8 @@ constexpr auto multiply_bfloat16 = multiply<ffi::BF16, BFloat16>;
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                       \
       attention_backward_##DTYPE, KERNEL::backward,                                    \
       ARGUMENTS(KERNEL).Arg<KERNEL::Array>().Arg<Floats32>().Arg<Floats32>()           \
-          .Arg<KERNEL::Array>().Arg<Floats32>().Ret<KERNEL::Array>().Ret<KERNEL::Array>() \
-          .Ret<KERNEL::Array>().NUMBERS);                                              \
+          .Arg<KERNEL::Array>().Arg<Floats32>().Ret<KERNEL::Array>()                   \
+          .Ret<KERNEL::Array>().Ret<KERNEL::Array>().NUMBERS);                              \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                       \
       skinny_product_##DTYPE, multiply_##DTYPE,                                        \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Floats32>().Arg<KERNEL::Array>()     \

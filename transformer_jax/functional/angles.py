@@ -28,5 +28,5 @@ def cos_and_sin(
 
 @jax.jit
 def _in_a_loop(angles):
-    """Return the cosine and the sine, from a loop of two turns: XLA fuses nothing out of a loop."""
+    """Return both from a loop of two iterations, out of which XLA fuses nothing."""
     return lax.map(lambda is_sine: lax.cond(is_sine, jnp.sin, jnp.cos, angles), jnp.arange(2) == 1)

@@ -59,8 +59,8 @@ def reverse_mode_of(
 ) -> Callable:
     """Return the function with the derivatives of `other` in reverse mode.
 
-    Both functions compute the same. Forward mode differentiates the function itself. The
-    arguments and results are arrays.
+    Both functions compute the same. Forward mode differentiates the function itself, and so on for
+    the derivatives of its derivatives. The arguments and results are arrays.
     """
 
     @jax.custom_jvp
@@ -69,13 +69,18 @@ def reverse_mode_of(
 
     @partial(run.defjvp, symbolic_zeros=True)
     def rule(primals, tangents):
-        outputs, indices = run(*primals), perturbed(tangents)
+        outputs, indices, number = run(*primals), perturbed(tangents), len(primals)
+
+        def tangents_of(function, *arrays):
+            residuals, inputs = arrays[:number], arrays[number:]
+            return jvp_of_some(lambda *x: list(function(*x)), residuals, indices, inputs)
 
         def differentiate(residuals, inputs):
-            return jvp_of_some(lambda *arrays: list(function(*arrays)), residuals, indices, inputs)
+            both = (partial(tangents_of, f) for f in (other, function))
+            return reverse_mode_of(*both)(*residuals, *inputs)
 
         def transpose(residuals, cotangents):
-            return vjp_of_some(lambda *arrays: list(other(*arrays)), residuals, indices, cotangents)
+            return vjp_of_some(lambda *x: list(other(*x)), residuals, indices, cotangents)
 
         inputs = [tangents[i] for i in indices]
         return outputs, linear_map(differentiate, transpose, primals, inputs, outputs)

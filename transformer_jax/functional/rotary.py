@@ -58,6 +58,8 @@ class Rotary:
     Su et al., 2021, https://arxiv.org/abs/2104.09864. Rotated vectors are multiplied by `scale`,
     which is `yarn_temperature` for YaRN. A pytree whose `layout` and `scale` are static, so that
     `jit`, `vmap` and `checkpoint` take it as an argument. `turn` raises as `rope` does.
+    `with_angles` computes cosines and sines for several calls of `turn`; whoever replaces the
+    positions or frequencies of its result also sets `cos_sin=None`.
 
     >>> rotary = Rotary(jnp.arange(2)[None], rope_frequencies(2))
     >>> rotary.turn(jnp.ones((1, 2, 1, 2)))[0, :, 0].round(3)
@@ -71,18 +73,19 @@ class Rotary:
     layout: str = field(default="half", metadata={"static": True})
     scale: float = field(default=1.0, metadata={"static": True})
     # The cosine and the sine of the angles; None until they are computed.
-    cos_and_sin: tuple[Float[Array, "..."], Float[Array, "..."]] | Any = None
+    cos_sin: tuple[Float[Array, "..."], Float[Array, "..."]] | Any = None
 
     def with_angles(self) -> "Rotary":
         """Return the rotation with its cosines and sines, so that all layers share them."""
         dtype = wide(self.frequencies).dtype
         found = _cos_and_sin(self.positions, self.frequencies, dtype)
-        return replace(self, cos_and_sin=found)
+        return replace(self, cos_sin=found)
 
     def turn(self, x: Float[Array, "*B T N H"]) -> Float[Array, "*B T N H"]:
         """Return queries or keys rotated by `rope` and multiplied by `scale`."""
         _check(x, self.positions, self.layout, self.frequencies)
-        turned, found = wide(jnp.asarray(x)), self.cos_and_sin
+        x = jnp.asarray(x)
+        turned, found = wide(x), self.cos_sin
         if found is None or found[0].dtype != turned.dtype:  # float64 needs more accurate ones
             found = _cos_and_sin(self.positions, self.frequencies, turned.dtype)
         turned = _rotate(turned, *found, self.layout)
@@ -181,7 +184,7 @@ def yarn_temperature(factor: float) -> float:
 
 
 def _check(x, positions, layout, frequencies):
-    check_arrays(x=(x, "[B] T N H"), frequencies=(frequencies, "R"))
+    check_arrays(frequencies=(frequencies, "R"))
     pattern = "int T" if 1 in (np.ndim(positions), np.ndim(x) - 2) else "int #B T"
     check_arrays(x=(x, "[B] T N H"), positions=(positions, pattern))
     if layout not in LAYOUTS:

@@ -130,20 +130,21 @@ def test_few_logits_are_counted_over_examples_too():
 
 @pytest.mark.parametrize(("B", "case"), [(1, "one_example"), (2, "of_several")])
 @pytest.mark.parametrize("narrow", [False, True])
-def test_the_kernel_attends_to_shorter_texts_than_it_differentiates(
-    narrow, B, case, monkeypatch, processor_with
+@pytest.mark.parametrize("instructions", ["amx", "avx512", "other"])
+def test_the_kernel_attends_to_texts_as_short_as_it_differentiates_or_shorter(
+    instructions, narrow, B, case, monkeypatch, processor_with
 ):
-    processor_with("other")
+    processor_with(instructions)
     monkeypatch.setattr("transformer_jax.attention.kernels.cpu.is_built", lambda: True)
     attends_from, differentiates_from = (
-        getattr(KERNEL_FROM[Case("other", narrow, gradient, True)], case)
+        getattr(KERNEL_FROM[Case(instructions, narrow, gradient, True)], case)
         for gradient in (False, True)
     )
     dtype = jnp.bfloat16 if narrow else jnp.float32
     for queries, keys, attends, differentiates in [
         (2, attends_from // 2 - 1, False, False),
-        (2, attends_from // 2, True, False),
-        (2, differentiates_from // 2 - 1, True, False),
+        (2, attends_from // 2, True, attends_from == differentiates_from),
+        (2, differentiates_from // 2 - 1, attends_from < differentiates_from, False),
         (2, differentiates_from // 2, True, True),
         # The masked keys of one query are not zeroed, so its gradient must not read them.
         (1, differentiates_from, True, False),

@@ -43,6 +43,7 @@ from transformer_jax.attention.kernels.triton import (
     compute_gradient_by_triton,
     compute_output_by_triton,
 )
+from transformer_jax.functional.checks import are_numbers
 from transformer_jax.functional.dropout import kept_bits, key_words
 from transformer_jax.functional.linear_map import (
     differentiated_as,
@@ -54,7 +55,8 @@ from transformer_jax.functional.linear_map import (
 )
 from transformer_jax.parallel.mesh import vary_like
 
-# A gradient of a derivative is computed by the reference, which stores the logits: at most so many.
+# A gradient of a derivative is computed by the reference, which stores the logits: at most so many
+# of each mapped example.
 MOST_STORED = 2**26
 ONE_GRADIENT = (
     f"blockwise attention of more than {MOST_STORED:,} logits has no gradient of its derivatives; "
@@ -196,7 +198,7 @@ def _reference(static, *arrays):
     """Return the output and the logsumexp, which store the logits. Raises ValueError for many."""
     inputs = _inputs(static, arrays)
     (B, K, G, T, _), S = inputs.query.shape, inputs.key.shape[2]
-    if B * K * G * T * S > MOST_STORED:
+    if (B if are_numbers(B) else 1) * K * G * T * S > MOST_STORED:
         raise ValueError(ONE_GRADIENT)
     query, key, value = (x.reshape(B, -1, *x.shape[-2:]).swapaxes(1, 2)
                          for x in (inputs.query, inputs.key, inputs.value))  # fmt: skip
@@ -227,20 +229,17 @@ def _gradient(static, inputs, *arrays):
     return compute_gradient(Tiles(inputs, by), *arrays)
 
 
-def _output_in_blocks(inputs):
-    return compute_output(Tiles(inputs, tiling_for_xla(inputs)), with_statistics=True)
-
-
 def _gradient_in_blocks(inputs, *arrays):
     found = compute_gradient(Tiles(inputs, tiling_for_xla(inputs)), *arrays)
     return [x for x in found if x is not None]
 
 
-# The output and the gradient by each kernel. Pallas has no derivatives of kernels for GPUs.
+# The output and the gradient by each kernel. The output has its derivatives by the rules above, and
+# Pallas has none of the gradient for GPUs.
 KERNELS = {
     "cpu": (compute_output_on_cpu, compute_gradient_on_cpu),
     "triton": (
-        differentiated_as(_output_in_blocks, compute_output_by_triton),
+        compute_output_by_triton,
         differentiated_as(_gradient_in_blocks, compute_gradient_by_triton),
     ),
 }

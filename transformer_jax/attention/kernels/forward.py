@@ -63,9 +63,7 @@ def _attend_in_blocks(tiles, key_transposed, q, row):
         logits, _ = tiles.logits(q, tiles.read_keys_transposed(key_transposed, tile), tile)
         if mask is not None:
             logits = jnp.where(mask, logits, -jnp.inf)
-        # No derivative: the shift changes no result, and XLA may round the logits otherwise where
-        # it compares them with their maximum, whose derivative would then be 0 / 0.
-        new = lax.stop_gradient(jnp.maximum(highest, logits.max(axis=-1)))
+        new = jnp.maximum(highest, logits.max(axis=-1))
         finite = jnp.where(new == -jnp.inf, 0, new)
         weights = jnp.exp(logits - finite[..., None])
         shrink = jnp.exp(highest - finite)
