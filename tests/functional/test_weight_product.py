@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from transformer_jax.costs.jaxpr import count
 from transformer_jax.cpu.library import is_built
@@ -150,3 +151,32 @@ def test_it_is_the_same_in_64_bit_mode():
     narrow = weight_product(x, weights, jnp.float32)
     with jax.enable_x64(True):
         assert jnp.array_equal(weight_product(x, weights, jnp.float32), narrow)
+
+
+def summed_axes(x, weights, **options):
+    """The numbers of axes over which each product of a gradient sums."""
+
+    def loss(x, weights):
+        return weight_product(x, weights, jnp.float32, **options).sum()
+
+    def products(jaxpr):
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "dot_general":
+                yield len(equation.params["dimension_numbers"][0][0])
+            for inner in jaxprs_in_params(equation.params):
+                yield from products(inner)
+
+    return list(products(jax.make_jaxpr(jax.grad(loss, (0, 1)))(x, weights).jaxpr))
+
+
+@FORMS
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_on_one_cpu_the_gradient_of_the_weights_is_a_sum_over_one_axis(
+    dtype, transposed, monkeypatch
+):
+    arrays = drawn(3, MOST_ROWS, transposed=transposed, dtype=dtype)
+    monkeypatch.setattr(module, "is_one_cpu", lambda: True)
+    assert set(summed_axes(*arrays, transposed=transposed)) == {1}
+    # Several devices may share the examples and the tokens of each.
+    monkeypatch.setattr(module, "is_one_cpu", lambda: False)
+    assert set(summed_axes(*arrays, transposed=transposed)) == {1, 2}

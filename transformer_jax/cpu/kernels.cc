@@ -152,7 +152,7 @@ constexpr auto multiply_bfloat16 = multiply<ffi::BF16, BFloat16>;
       attention_backward_##DTYPE, KERNEL::backward,                                    \
       ARGUMENTS(KERNEL).Arg<KERNEL::Array>().Arg<Floats32>().Arg<Floats32>()           \
           .Arg<KERNEL::Array>().Arg<Floats32>().Ret<KERNEL::Array>()                   \
-          .Ret<KERNEL::Array>().Ret<KERNEL::Array>().NUMBERS);                              \
+          .Ret<KERNEL::Array>().Ret<KERNEL::Array>().NUMBERS);                         \
   XLA_FFI_DEFINE_HANDLER_SYMBOL(                                                       \
       skinny_product_##DTYPE, multiply_##DTYPE,                                        \
       ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Floats32>().Arg<KERNEL::Array>()     \

@@ -35,10 +35,13 @@ def weight_product(
 ) -> Float[Array, "... F"]:
     """Return x W, or x W^T if `transposed`, summed and returned in `dtype`."""
     dtype, (*rows, depth) = jnp.dtype(dtype), x.shape
-    if _is_skinny(x, weights, dtype):
-        flat = x.reshape(math.prod(rows), depth).astype(dtype)
-        y = _skinny_product.bind(flat, weights, transposed=transposed)
+    if len(rows) != 1 and is_one_cpu() and are_numbers(*rows):
+        # The gradient of the weights would be a sum over several axes, and XLA on a CPU would first
+        # move the arrays in memory. Devices may share these axes, so that there they stay.
+        y = weight_product(x.reshape(math.prod(rows), depth), weights, dtype, transposed=transposed)
         return y.reshape(*rows, y.shape[1])
+    if _is_skinny(x, weights, dtype):
+        return _skinny_product.bind(x.astype(dtype), weights, transposed=transposed)
     letters = ascii_lowercase[: len(rows)]
     of_weights = "FD" if transposed else "DF"
     return product(f"{letters}D,{of_weights}->{letters}F", x, weights, dtype)
@@ -52,7 +55,7 @@ def _is_skinny(x, weights, dtype):
         and x.dtype.name in DTYPES
         and weights.dtype.name in DTYPES
         and are_numbers(*x.shape, *weights.shape)
-        and 0 < math.prod(x.shape[:-1]) <= MOST_ROWS
+        and 0 < x.shape[0] <= MOST_ROWS
         and weights.size >= LEAST_WEIGHTS
         and weights.shape[1] % MULTIPLE == 0
         and is_built()
