@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from transformer_jax.cpu.library import is_built
 from transformer_jax.runtime.processor import cores, processor_name
 
 PACKAGES = "jax jaxlib flax numpy torch tiktoken tokenizers".split()
@@ -18,7 +19,9 @@ SETTINGS = "OMP_NUM_THREADS OPENBLAS_NUM_THREADS OMP_WAIT_POLICY XLA_FLAGS".spli
 
 
 def describe() -> dict[str, Any]:
-    """Return the processor, cores, threads, devices, versions and settings."""
+    """Return the processor, cores, threads, devices, versions, settings, and whether there are the
+    kernels in C++.
+    """
     return {
         "processor": processor_name(),
         "system": platform.system(),
@@ -28,6 +31,7 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
+        "has_cpu_kernels": is_built(),
     }
 
 

@@ -121,8 +121,11 @@ def described(machine: dict) -> list[str]:
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     threads = ", ".join(f"{name} {number}" for name, number in machine["threads"].items())
     settings = " ".join(f"{name}={value}" for name, value in machine["settings"].items())
+    # Earlier records do not say whether the kernels were built.
+    without = "" if machine.get("has_cpu_kernels", True) else "; without the kernels in C++"
+    devices = f"{machine['cores']} cores; {', '.join(machine['devices'])}{without}"
     return [
-        f"- {machine['processor']}, {machine['cores']} cores; {', '.join(machine['devices'])}",
+        f"- {machine['processor']}, {devices}",
         f"- Python {machine['python']}, {versions}; threads: {threads}"
         + (f"; {settings}." if settings else "."),
     ]

@@ -118,6 +118,16 @@ def test_a_library_that_cannot_be_loaded_is_as_if_it_were_not_built(elsewhere):
 
 
 @pytest.mark.usefixtures("not_loaded")
+def test_a_library_of_another_version_is_not_taken_and_a_warning_says_so(elsewhere):
+    path = shared_library.library_path(library.SOURCE)
+    path.parent.mkdir(parents=True)
+    assert not library.is_built.__wrapped__()
+    path.with_name("kernels-0123456789abcdef.so").write_bytes(b"of an earlier version")
+    with pytest.warns(UserWarning, match="for another version .*transformer_jax build"):
+        assert_right(results())
+
+
+@pytest.mark.usefixtures("not_loaded")
 def test_without_a_home_directory_xla_computes(monkeypatch):
     def home(cls):
         raise RuntimeError("Could not determine home directory.")

@@ -27,11 +27,18 @@ DTYPES = ("float32", "bfloat16")
 def is_built() -> bool:
     """Return whether the library is built for this processor, after loading it.
 
-    A library that cannot be loaded is not: a warning says what to do.
+    A library that cannot be loaded is not, nor is one for another version of the source or another
+    processor: a warning says what to do.
     """
     try:
         path = library_path(SOURCE)
         if not path.exists():
+            if any(path.parent.glob(f"{SOURCE.stem}-*.so")):
+                warnings.warn(
+                    "XLA computes without the kernels in C++, which are built for another version "
+                    "or processor; build them again (python -m transformer_jax build)",
+                    stacklevel=2,
+                )
             return False
     except (OSError, RuntimeError):  # RuntimeError: there is no home directory
         return False
