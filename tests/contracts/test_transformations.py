@@ -188,7 +188,9 @@ def test_reverse_mode_through_cudnn_has_its_value(name):
 @pytest.mark.parametrize("implementation", WITH_SYMBOLS)
 def test_export_takes_a_symbolic_batch(implementation):
     def value_and_gradients(function, *arrays):
-        return function(*arrays), jax.grad(lambda *x: function(*x).sum(), (0, 1, 2))(*arrays)
+        gradient = jax.grad(lambda *x: (function(*x) ** 2).sum(), (0, 1, 2))
+        penalty = jax.grad(lambda *x: sum((y**2).sum() for y in gradient(*x)))
+        return function(*arrays), gradient(*arrays), penalty(*arrays)
 
     function = causal_attention(implementation, blocks=(T, 3), at_once=True)
     found = exported(partial(value_and_gradients, function), QUERY, KEY, VALUE)

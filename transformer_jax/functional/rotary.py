@@ -88,7 +88,8 @@ class Rotary:
         turned, found = wide(x), self.cos_sin
         if found is None or found[0].dtype != turned.dtype:  # float64 needs more accurate ones
             found = _cos_and_sin(self.positions, self.frequencies, turned.dtype)
-        turned = _rotate(turned, *found, self.layout)
+        cos, sin = found
+        turned = _rotate(turned, cos, sin, self.layout)
         return (turned if self.scale == 1.0 else turned * self.scale).astype(x.dtype)
 
 

@@ -203,7 +203,8 @@ def _reference(static, *arrays):
     query, key, value = (x.reshape(B, -1, *x.shape[-2:]).swapaxes(1, 2)
                          for x in (inputs.query, inputs.key, inputs.value))  # fmt: skip
     inputs = replace(inputs, query=query, key=key, value=value, return_logsumexp=True)
-    output, _, logsumexp = reference_attention(inputs)
+    output, _, found = reference_attention(inputs)
+    logsumexp: Any = found  # not None, since it is asked for
     output, logsumexp = output.swapaxes(1, 2), logsumexp.swapaxes(1, 2)
     return [output.reshape(B, K, G, T, -1), logsumexp.reshape(B, K, G, T)]
 
