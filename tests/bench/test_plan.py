@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.measure import harness
+from bench.measure import harness, machine
 from bench.pages.plan import WITHIN, chosen, fitted, fitted_kernel, of_group, slowdown
 from bench.peers import contestants as who
 from bench.peers.contestants import Cell
@@ -55,6 +55,16 @@ def test_every_implementation_is_measured(written):
     assert len(machine["rows"]) == 8  # two dtypes, batches and passes
     (run,) = machine["runs"]
     assert run["command"].startswith("python -m bench.plan --lengths 16")
+
+
+def test_a_page_says_if_there_were_no_kernels(monkeypatch, tmp_path):
+    words = "--lengths 16 --batches 1 --kinds full --dtypes float32 --seconds 0 --no-few"
+    for has_kernels in (True, False):
+        monkeypatch.setattr(machine, "is_built", lambda built=has_kernels: built)
+        docs = tmp_path / str(has_kernels)
+        assert main([*words.split(), "--docs", str(docs)]) == 0
+        page = (docs / "benchmarks" / "plan.md").read_text()
+        assert ("; without the kernels in C++" in page) is not has_kernels
 
 
 def test_rows_that_are_not_measured_again_stay(written, capsys):

@@ -371,6 +371,23 @@ def test_its_plan_says_so_and_few_logits_are_the_reference():
 
 
 @built
+@pytest.mark.parametrize("wrong", ["d_output", "highest", "log_total", "output", "d_logsumexp"])
+def test_its_gradient_reads_no_array_beyond_its_end(wrong):
+    x, rows = np.ones((1, 1, 1, T, H), np.float32), np.ones((1, 1, 1, T), np.float32)
+    key = x[:, :, 0]
+    nothing = np.ones((1, 0), bool), *[np.ones((1, 0), np.int32)] * 2
+    kept = np.zeros((1, 1, 0, 0, 64), np.uint8)
+    more = {"d_output": x, "highest": rows, "log_total": rows, "output": x, "d_logsumexp": rows}
+    more[wrong] = more[wrong][:, :, :, 1:]
+    call = partial(
+        cpu._call, name="attention_backward", bounds=(None, None), scale=1.0, dropout_rate=0.0,
+        heads_first=False, types=tuple(map(jax.typeof, (x, key, key))),
+    )  # fmt: skip
+    with pytest.raises(jax.errors.JaxRuntimeError, match="sizes of arrays differ"):
+        jax.block_until_ready(jax.jit(call)(x, key, key, *nothing, kept, *more.values()))
+
+
+@built
 @pytest.mark.parametrize("options", [{}, {"dropout_rate": 0.3}], ids=["plain", "dropout"])
 def test_a_gradient_of_its_gradient_is_that_of_the_reference(options):
     if options:

@@ -17,6 +17,7 @@ saved m and log l (Dao et al., 2022, algorithm 4, where they are one number):
 
 Blocks that the mask hides are not visited. Masks, biases and dropout are rendered for one block at
 a time. The kernels of `cpu.py` and `triton.py` may compute the output and the gradient instead.
+The gradient of a derivative is that of the reference.
 """
 
 from dataclasses import replace

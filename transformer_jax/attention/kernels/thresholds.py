@@ -3,9 +3,9 @@
 LIMITS and KERNEL_FROM are fitted by bench/pages/plan.py to the table of `python -m bench.plan`, and
 tests/bench/test_plan.py compares them. SINGLE_QUERY_FROM is read from the same table. AVX-512 makes
 arithmetic cheaper in ratio to memory, and AMX makes products in bfloat16 cheaper, so that
-processors with and without them have different sizes. Those of "amx" and "other" are fitted to
-times of an earlier kernel, whose gradient was slower for short texts; the page of the table has the
-dates.
+processors with and without them have different sizes. The sizes of "amx" and "other" are fitted to
+times of an earlier kernel, whose gradient was slower for short texts. docs/benchmarks/plan.md has
+the dates.
 """
 
 from typing import NamedTuple
