@@ -67,8 +67,7 @@ struct Attention {
     Problem p = problem(query, key, value, is_token, query_ids, key_ids, kept, left, right, scale,
                         kept_scale);
     p.heads_first = heads_first;
-    if (const auto error = checked(p, query_ids, key_ids, key, value, kept); error.failure())
-      return error;
+    if (!fit(p, key, value, is_token, query_ids, key_ids, kept)) return sizes_differ();
     return ended(attend(pool, p, read(query), read(key), read(value), written(output),
                         {highest->typed_data(), log_total->typed_data()}));
   }
@@ -80,14 +79,10 @@ struct Attention {
                              int64_t left, int64_t right, float scale, float kept_scale) {
     const Problem p = problem(query, key, value, is_token, query_ids, key_ids, kept, left, right,
                               scale, kept_scale);
-    if (const auto error =
-            checked(p, query_ids, key_ids, key, value, kept, d_output, highest, log_total, output,
-                    d_logsumexp);
-        error.failure())
-      return error;
     const size_t rows = p.B * p.N * p.T;
     const bool has_d_logsumexp = d_logsumexp.element_count() > 0;
-    if (d_output.element_count() != rows * p.O || output.element_count() != rows * p.O ||
+    if (!fit(p, key, value, is_token, query_ids, key_ids, kept) ||
+        d_output.element_count() != rows * p.O || output.element_count() != rows * p.O ||
         highest.element_count() != rows || log_total.element_count() != rows ||
         (has_d_logsumexp && d_logsumexp.element_count() != rows))
       return sizes_differ();
@@ -98,16 +93,22 @@ struct Attention {
                                written(d_query), written(d_key), written(d_value)));
   }
 
-  // Returns an error if sizes differ, since arrays would be read beyond their ends.
-  template <class... Arrays>
-  static ffi::Error checked(const Problem& p, const Ids& query_ids, const Ids& key_ids,
-                            const Arrays&... arrays) {
-    const auto of_queries = query_ids.dimensions(), of_keys = key_ids.dimensions();
-    const bool ids_fit = !p.query_ids || ((p.ids == 1 || p.ids == p.B) && of_keys[0] == p.ids &&
-                                          of_queries[1] == p.T && of_keys[1] == p.S);
-    if (((arrays.dimensions()[0] == p.B) && ...) && (p.tokens == 1 || p.tokens == p.B) && ids_fit)
-      return ffi::Error::Success();
-    return sizes_differ();
+  // Whether the arrays have the sizes of the problem. Others would be read beyond their ends.
+  static bool fit(const Problem& p, const Array& key, const Array& value, const Mask& is_token,
+                  const Ids& query_ids, const Ids& key_ids, const Bits& kept) {
+    const auto has = [](const auto& array, long size) {
+      return array.element_count() == (size_t)size;
+    };
+    const bool tokens_fit = !p.is_token || ((p.tokens == 1 || p.tokens == p.B) &&
+                                            has(is_token, p.tokens * p.S));
+    const bool ids_fit = !p.query_ids || ((p.ids == 1 || p.ids == p.B) &&
+                                          has(query_ids, p.ids * p.T) &&
+                                          has(key_ids, p.ids * p.S));
+    const bool kept_fit = !p.kept || (p.kept_rows == rounded_up(p.T, QUERIES) &&
+                                      has(kept, p.B * p.N * Kept::groups(p) * Kept::LANES *
+                                                    p.kept_rows));
+    return has(key, p.B * p.S * p.K * p.H) && has(value, p.B * p.S * p.K * p.O) && tokens_fit &&
+           ids_fit && kept_fit;
   }
 
   static ffi::Error sizes_differ() {

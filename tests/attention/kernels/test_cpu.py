@@ -370,21 +370,43 @@ def test_its_plan_says_so_and_few_logits_are_the_reference():
     assert tj.attention_plan(x, x, x).implementation == "reference"
 
 
-@built
-@pytest.mark.parametrize("wrong", ["d_output", "highest", "log_total", "output", "d_logsumexp"])
-def test_its_gradient_reads_no_array_beyond_its_end(wrong):
+def arrays_of_a_call():
+    """The arrays of one head with padding, segments and dropout."""
     x, rows = np.ones((1, 1, 1, T, H), np.float32), np.ones((1, 1, 1, T), np.float32)
-    key = x[:, :, 0]
-    nothing = np.ones((1, 0), bool), *[np.ones((1, 0), np.int32)] * 2
-    kept = np.zeros((1, 1, 0, 0, 64), np.uint8)
-    more = {"d_output": x, "highest": rows, "log_total": rows, "output": x, "d_logsumexp": rows}
-    more[wrong] = more[wrong][:, :, :, 1:]
-    call = partial(
-        cpu._call, name="attention_backward", bounds=(None, None), scale=1.0, dropout_rate=0.0,
-        heads_first=False, types=tuple(map(jax.typeof, (x, key, key))),
-    )  # fmt: skip
+    ids = np.zeros((1, T), np.int32)
+    kept = np.ones((1, 1, 1, -(-T // 64) * 64, 64), np.uint8)
+    of_both = {"query": x, "key": x[0], "value": x[0], "is_token": ids == 0, "query_ids": ids}
+    of_both |= {"key_ids": ids, "kept": kept}
+    return of_both, {
+        "d_output": x, "highest": rows, "log_total": rows, "output": x, "d_logsumexp": rows
+    }  # fmt: skip
+
+
+FORWARD, BACKWARD = "attention_forward", "attention_backward"
+WRONG = [(FORWARD, name) for name in arrays_of_a_call()[0]]
+WRONG += [(BACKWARD, name) for part in arrays_of_a_call() for name in part]
+
+
+@built
+@pytest.mark.parametrize(("name", "wrong"), WRONG)
+def test_no_array_is_read_beyond_its_end(name, wrong):
+    of_both, more = arrays_of_a_call()
+    x, key, rows = of_both["query"], of_both["key"], more["highest"]
+    arrays, like = of_both | more, (x, key, key)
+    if name == FORWARD:
+        arrays, like = of_both, (x, rows, rows)
+
+    def call(*arrays):
+        return cpu._call(
+            *arrays, name=name, bounds=(None, None), scale=1.0, dropout_rate=0.5,
+            heads_first=False, types=tuple(map(jax.typeof, like)),
+        )  # fmt: skip
+
+    jax.block_until_ready(jax.jit(call)(*arrays.values()))
+    axis = {"is_token": 1, "query_ids": 1, "key_ids": 1, "key": 2, "value": 2}.get(wrong, 3)
+    arrays[wrong] = np.delete(arrays[wrong], 0, axis)
     with pytest.raises(jax.errors.JaxRuntimeError, match="sizes of arrays differ"):
-        jax.block_until_ready(jax.jit(call)(x, key, key, *nothing, kept, *more.values()))
+        jax.block_until_ready(jax.jit(call)(*arrays.values()))
 
 
 @built
